@@ -237,13 +237,13 @@ def owner_text(story: Story) -> str:
     """What ``tidegauge_scheduler_hooks.policy.texts`` writes by default."""
     one = story.incident
     return (
-        f"Tidegauge, incident {one.number}: job {one.key.job.job_id} {one.job_name} of {one.user_name}, "
-        "warning 1 of 2 before it may be ended.\n"
-        "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
-        "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again.\n"
+        f"Incident {one.number}: job {one.key.job.job_id} ({one.job_name}), user {one.user_name}; "
+        "warning 1 of 2 before a stop.\n"
+        "If the growth continues, Tidegauge will checkpoint this job, then requeue it: not before 08:10 UTC, and only "
+        "once OOM may be 30 min or less away (it waits up to 10 min for the checkpoint).\n"
         "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
         "outputs without .detach(), module hooks that store activations, caches without a bound.\n"
-        "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`."
+        "To exempt the job from actions: start it with `tidegauge run --no-actions`."
     )
 
 

@@ -788,7 +788,7 @@ class StoreContract:
     def test_tables_of_a_newer_version_are_refused(self, store: Store, url: str) -> None:
         with store.database.writing() as connection:
             connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-        with pytest.raises(StoreError, match=r"newer version of Tidegauge: its tables are version 9999, .* up to \d+"):
+        with pytest.raises(StoreError, match=r"newer version of Tidegauge \(schema 9999, .* up to \d+"):
             open_store(url)
 
     def test_a_row_that_cannot_be_read_is_named(self, store: Store) -> None:

@@ -17,17 +17,17 @@ volume=${1-}
 source=${0%/*}/tidegauge
 
 give_up() { # WHY
-  echo "tidegauge: $1: the job runs without being watched" >&2
+  echo "tidegauge: $1: the job runs unwatched" >&2
   [ -z "$volume" ] || rm -rf -- "$volume/probe.new"
   exit 0
 }
 
 if [ -z "$volume" ] || [ ! -d "$volume" ]; then
-  give_up "usage: install-probe.sh VOLUME CONTAINER...; '$volume' is no folder"
+  give_up "usage: install-probe.sh VOLUME CONTAINER...; '$volume' is not a folder"
 fi
 
 make_folder() { # FOLDER
-  [ -d "$1" ] || mkdir -- "$1" || give_up "the run directory cannot be made"
+  [ -d "$1" ] || mkdir -- "$1" || give_up "the run directory cannot be created"
 }
 
 # Like /tmp: each user makes a folder there, and the sticky bit keeps others' hands off it. The volume itself has none, and
@@ -37,17 +37,17 @@ make_folder "$volume/run"
 for container; do
   case $container in
   "" | -* | *[!a-z0-9-]*)
-    echo "tidegauge: an argument is no name of a container: there is no run directory for it" >&2
+    echo "tidegauge: an argument is not a container name: no run directory for it" >&2
     continue
     ;;
   esac
   make_folder "$volume/run/$container"
-  chmod 1777 "$volume/run/$container" || give_up "a run directory cannot be opened to all users"
+  chmod 1777 "$volume/run/$container" || give_up "a run directory cannot be made writable for all users"
 done
 
 # Under another name until it is complete: a container never sees half a probe. What is left of an earlier start goes first.
 rm -rf -- "$volume/probe.new" "$volume/probe"
-mkdir -- "$volume/probe.new" || give_up "the probe's folder cannot be made"
+mkdir -- "$volume/probe.new" || give_up "the probe's folder cannot be created"
 cp -R -- "$source" "$volume/probe.new/tidegauge" || give_up "the probe cannot be copied"
 chmod -R a+rX,go-w "$volume/probe.new" || give_up "the probe cannot be made readable"
-mv -- "$volume/probe.new" "$volume/probe" || give_up "the probe cannot be put in place"
+mv -- "$volume/probe.new" "$volume/probe" || give_up "the probe cannot be moved into place"

@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
         --home) needs_value "$1" $#; home=$2; shift 2 ;;
         --help | -h) usage; exit 0 ;;
         --) shift; break ;;
-        *) die "what is $1? try --help" ;;
+        *) die "unknown option $1; try --help" ;;
     esac
 done
 check_port --port "$port"

@@ -13,7 +13,7 @@ if [ "${1-}" != work ] && [ "${1-}" != sweep ]; then
     trap 'exit 0' EXIT TERM
     if ! said=$(timeout -k 1 "$limit_s" /bin/bash "${BASH_SOURCE[0]}" work 2>&1 | head -c 500); then
         timeout 2 logger -t tidegauge-epilog -p daemon.warning -- \
-            "job ${SLURM_JOB_ID:-?}: not all was tidied up: ${said:-not within $limit_s s}"
+            "job ${SLURM_JOB_ID:-?}: cleanup is incomplete: ${said:-timeout after $limit_s s}"
     fi
     exit 0
 fi
@@ -65,7 +65,7 @@ if [ "$1" = sweep ]; then # as the user, whose rights are all that a link in the
 fi
 
 if ! [[ ${SLURM_JOB_ID-} =~ ^[0-9]{1,10}$ && ${SLURM_JOB_UID-} =~ ^[0-9]{1,10}$ ]]; then
-    echo "SLURM_JOB_ID and SLURM_JOB_UID are not set: this is for slurmd to call"
+    echo "SLURM_JOB_ID and SLURM_JOB_UID are not set: only slurmd should run this"
     exit 1
 fi
 # Only in a folder of root's, and from within it: in the run directory anybody may have made one of that name, or a link.

@@ -28,7 +28,7 @@ usage: install.sh --role ROLE [option...]
   --probe DIR           the probe's folder, where there is no such environment (submit)
   --slurm-conf-dir DIR  where slurm.conf is (default: that of SLURM_CONF, else /etc/slurm)
   --slurm-prefix DIR    where Slurm is installed, if the compiler does not find its headers by itself
-  --without-spank       do without the option (docs/slurm_flag.md: other ways)
+  --without-spank       do not install the option (docs/slurm_flag.md: other ways)
 
   --yes                 do not ask
   --uninstall           remove what was installed; settings and the token stay
@@ -54,7 +54,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --role | --node-address | --head | --token-file | --cluster | --listen | --prefix | --probe | --slurm-conf-dir | \
             --slurm-prefix | --root) [ $# -ge 2 ] || die 2 "$1 needs a value; try --help" ;;
-        *) die 2 "what is $1? try --help" ;;
+        *) die 2 "unknown option $1; try --help" ;;
     esac
     case $1 in
         --role) roles+=" $2" ;;
@@ -78,7 +78,7 @@ check() { # OPTION VALUE PATTERN WHAT
 }
 readonly path_pattern='/[A-Za-z0-9._/-]+'
 for role in $roles; do check --role "$role" 'head|node|submit' 'head, node or submit'; done
-[ -n "$roles" ] || die 2 "which --role? head, node or submit; try --help"
+[ -n "$roles" ] || die 2 "--role is needed: head, node or submit; try --help"
 check --node-address "$node_address" '[0-9.]+|[0-9A-Fa-f:]+' 'an IP address'
 check --head "$head" '[]A-Za-z0-9.:[-]+:[0-9]{1,5}' 'HOST:PORT'
 check --cluster "$cluster" '[A-Za-z0-9._-]{1,100}' 'letters, digits, . _ and -'
@@ -111,7 +111,7 @@ to_do=()
 settings() {
     local tools
     tools=$(dirname "$(command -v scontrol || echo /usr/bin/scontrol)")
-    echo "# Settings of Tidegauge's service on this host. docs/settings.md has all of them; none is needed."
+    echo "# Settings of Tidegauge's service on this host. All are optional: docs/settings.md."
     echo "cluster: $cluster"
     echo "# Address that /metrics and the API listen on. They have no password, and change nothing."
     echo "listen_host: $listen"
@@ -155,7 +155,7 @@ plan_node() {
         [ -r "$token_file" ] || die 3 "--token-file $token_file cannot be read"
         plan /etc/tidegauge/token 0600 keep <"$token_file"
     elif [ ! -e "$root/etc/tidegauge/token" ]; then
-        to_do+=("copy the head's /var/lib/tidegauge/token to /etc/tidegauge/token here (root's, mode 0600)")
+        to_do+=("copy the head's /var/lib/tidegauge/token to /etc/tidegauge/token here (owner root, mode 0600)")
     fi
     to_do+=(
         "systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload && systemctl enable --now tidegauge-agent"
@@ -176,11 +176,11 @@ plan_spank() {
             probe=$("$prefix/bin/python" -c \
                 'from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER as folder; print(folder)' 2>/dev/null) ||
                 die 3 "Tidegauge is not installed in $prefix. Install it (python3 -m venv $prefix, then
-$prefix/bin/pip install 'tidegauge[slurm,exporter]'), or say where it is with --prefix, or where its probe is with --probe"
+$prefix/bin/pip install 'tidegauge[slurm,exporter]'), or give its folder with --prefix, or the probe's folder with --probe"
         fi
         make -s -C "$here/spank" BUILD="$stage/spank" SLURM_PREFIX="$slurm_prefix" >"$stage/make.log" 2>&1 || {
             cat "$stage/make.log" >&2
-            die 3 "the plugin for --memory-profile cannot be built. See above, or do without it: --without-spank"
+            die 3 "the plugin for --memory-profile cannot be built (see above); to skip it, use --without-spank"
         }
         plan "$lib/tidegauge.so" 0755 <"$stage/spank/tidegauge.so"
     else
@@ -226,22 +226,22 @@ put() { # INDEX: in one step, so that nobody reads half a file
 confirmed() {
     local answer
     [ "$assume_yes" = no ] || return 0
-    [ -t 0 ] || die 2 "nothing was touched: there is no terminal to ask on; say --yes to do the above"
+    [ -t 0 ] || die 2 "nothing was changed: no terminal to ask for confirmation; use --yes to do the above"
     read -r -p "Do this? [y/N] " answer
     [[ $answer == [yY]* ]]
 }
 
 # A prolog that is configured and not there drains every node that starts a job.
 if [ "$uninstall" = yes ] && has_role node && grep -qs "^[^#]*$lib/" "$root$slurm_conf_dir/slurm.conf"; then
-    die 3 "slurm.conf still names scripts in $lib: take them out of Prolog and Epilog, say \`scontrol reconfigure\`, then try again"
+    die 3 "slurm.conf still names scripts in $lib: remove them from Prolog and Epilog, run \`scontrol reconfigure\`, then try again"
 fi
 ! has_role head || plan_head
 ! has_role node || plan_node
 if [ "$spank" = yes ] && { has_role node || has_role submit; }; then plan_spank; fi
 
 if [ "$uninstall" = yes ]; then
-    ! has_role head || echo "First, if it still runs: systemctl disable --now tidegauge-head"
-    ! has_role node || echo "First, if it still runs: systemctl disable --now tidegauge-agent"
+    ! has_role head || echo "First, if it is still running: systemctl disable --now tidegauge-head"
+    ! has_role node || echo "First, if it is still running: systemctl disable --now tidegauge-agent"
 fi
 changes=0
 for index in "${!paths[@]}"; do
@@ -252,7 +252,7 @@ done
 if [ "$changes" = 0 ]; then
     echo "Nothing to do."
 else
-    confirmed || die 1 "nothing was touched"
+    confirmed || die 1 "nothing was changed"
     for index in "${!paths[@]}"; do
         case ${states[$index]} in
             new | changed) put "$index" ;;
@@ -262,9 +262,9 @@ else
     echo "Done: $changes files."
 fi
 if [ "$uninstall" = yes ]; then
-    to_do=("remove /etc/tidegauge and /var/lib/tidegauge* when their settings and incidents are not wanted any more")
+    to_do=("remove /etc/tidegauge and /var/lib/tidegauge* when their settings and incidents are no longer needed")
 fi
 if [ ${#to_do[@]} -gt 0 ]; then
-    printf '\nLeft to you:\n'
+    printf '\nRemaining steps:\n'
     printf '  %s\n' "${to_do[@]}"
 fi

@@ -14,7 +14,7 @@ if [ "${1-}" != work ]; then
     trap 'exit 0' EXIT TERM
     if ! said=$(timeout -k 1 "$limit_s" /bin/bash "${BASH_SOURCE[0]}" work 2>&1); then
         timeout 2 logger -t tidegauge-prolog -p daemon.warning -- \
-            "job ${SLURM_JOB_ID:-?}: not noted, its ranks show without Slurm's facts: ${said:-not within $limit_s s}"
+            "job ${SLURM_JOB_ID:-?}: no record written, its ranks appear without Slurm's facts: ${said:-timeout after $limit_s s}"
     fi
     exit 0
 fi
@@ -35,7 +35,7 @@ make_folder() { # PATH MODE
         fi
         mv -T -- "$1" "$1.aside.$RANDOM$RANDOM"
     done
-    echo "$1 cannot be made"
+    echo "$1 cannot be created"
     return 1
 }
 
@@ -48,7 +48,7 @@ umask 022
 job_id=$(only '[0-9]{1,10}' "${SLURM_JOB_ID-}")
 uid=$(only '[0-9]{1,10}' "${SLURM_JOB_UID-}")
 if [ -z "$job_id" ] || [ -z "$uid" ]; then
-    echo "SLURM_JOB_ID and SLURM_JOB_UID are not set: this is for slurmd to call"
+    echo "SLURM_JOB_ID and SLURM_JOB_UID are not set: only slurmd should run this"
     exit 1
 fi
 make_folder "$run_dir" 1777

@@ -87,7 +87,7 @@ class CarryOut:
             records = self._audit.unfinished()
         except AuditError as error:
             if not self._audit_fails:
-                log.error("nothing is carried out while the audit cannot be read: %s", error)
+                log.error("no actions are carried out while the audit cannot be read: %s", error)
             self._audit_fails = True
             return
         self._audit_fails = False
@@ -154,12 +154,12 @@ class CarryOut:
         except AuditError as error:
             problem = str(error)
             if work.audit_problem is None:
-                log.error("decision %s waits, it cannot be written down: %s", work.decision.decision_id, error)
+                log.error("decision %s is on hold: the audit cannot be written: %s", work.decision.decision_id, error)
         except Exception as error:
             # ``advance`` makes outcomes of defects, so this is ``finish``, and the outcome must not be lost over it.
             problem = f"{type(error).__name__}: {error}"
             if work.audit_problem is None:
-                log.exception("the outcome of decision %s cannot be written down", work.decision.decision_id)
+                log.exception("the outcome of decision %s cannot be written to the audit", work.decision.decision_id)
         finally:
             if problem is not None:
                 progress = replace(progress, due_s=self._now_s() + self._times.look_every_s)
@@ -180,7 +180,7 @@ class CarryOut:
                 continue
             work.called_slow = True
             log.warning(
-                "decision %s (%s job %s): adapter %s has not returned for %.0f s, and is not asked again meanwhile",
+                "decision %s (%s job %s): adapter %s has not returned for %.0f s; it is not called again until it does",
                 decision_id, work.decision.action.value, work.decision.target.job.job_id,
                 work.decision.target.scheduler, self._now_s() - since_s,
             )  # fmt: skip
@@ -197,11 +197,11 @@ def _standing(work: _Work, now_s: float) -> str:
     if work.worker_since_s is not None:
         return f"being carried out for {now_s - work.worker_since_s:.0f} s"
     if progress.outcome is not None:
-        return f"{progress.outcome.value} ({progress.seen}), not written down yet: {work.audit_problem}"
+        return f"{progress.outcome.value} ({progress.seen}), not yet written to the audit: {work.audit_problem}"
     if work.audit_problem is not None:
-        return f"cannot be written down: {work.audit_problem}"
+        return f"cannot be written to the audit: {work.audit_problem}"
     if progress.stage is Stage.READY:
-        return f"to be tried again in {max(0.0, progress.due_s - now_s):.0f} s: {progress.seen}"
-    what = "accepted, not seen yet" if progress.stage is Stage.ACCEPTED else "waiting for proof of a checkpoint"
+        return f"retry in {max(0.0, progress.due_s - now_s):.0f} s: {progress.seen}"
+    what = "accepted, not yet confirmed" if progress.stage is Stage.ACCEPTED else "waiting for proof of a checkpoint"
     assert progress.deadline_s is not None
     return f"{what}, {max(0.0, progress.deadline_s - now_s):.0f} s left: {progress.seen}"

@@ -44,7 +44,7 @@ from tidegauge_scheduler_hooks.rank_notices import NO_SUCH_COMMAND
 
 # Telling an owner, by all ways that there are: through the job's scheduler, and by a messenger.
 
-_WHERE: Mapping[str, str] = {KUBERNETES: "by an Event on the workload"}
+_WHERE: Mapping[str, str] = {KUBERNETES: "Kubernetes Event"}
 """Where an owner reads it, by adapter. A line on the standard error of a rank goes with the Event, if it can."""
 
 
@@ -63,11 +63,11 @@ def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messen
     told = [result for result in results if isinstance(result, str)]
     failed = [result for result in results if not isinstance(result, str)]
     if told:
-        return "; ".join([f"the owner was told {' and '.join(told)}", *(f"not otherwise: {error}" for error in failed)])
+        return "; ".join([f"owner notified: {', '.join(told)}", *(f"not delivered: {error}" for error in failed)])
     for error in failed:
         if isinstance(error, TemporaryError):
             raise error
-    raise PermanentError("; ".join(map(str, failed)) or "there is no way to tell the owner")
+    raise PermanentError("; ".join(map(str, failed)) or "no way to notify the owner")
 
 
 def _tried(way: Callable[[], str]) -> str | SchedulerError:
@@ -80,7 +80,7 @@ def _tried(way: Callable[[], str]) -> str | SchedulerError:
 def _through_the_scheduler(decision: Decision, port: SchedulerPort) -> str:
     text = decision.parameters.get("text", decision.reason)
     port.notify(decision.target, text, decision_id=decision.decision_id)
-    return _WHERE.get(decision.target.scheduler, "where the job prints")
+    return _WHERE.get(decision.target.scheduler, "job output")
 
 
 # Asking the rank that an incident is about for evidence: the same under every scheduler.
@@ -98,13 +98,13 @@ def ask_for_evidence(commands: ProcessCommands | None, decision: Decision) -> st
     """
     job, first = decision.target.job, next(iter(decision.incident.findings), None)
     if commands is None or first is None:
-        raise PermanentError(f"job {job.job_id}: no rank is known that could be asked for evidence")
+        raise PermanentError(f"job {job.job_id}: no rank to request evidence from")
     target = RankTarget(first.rank, first.node_id, first.process, first.step)
     request = evidence_request(decision.decision_id, EvidenceReason.POLICY, window_for(first.verdict))
     reply = commands.ask_ranks(job, [target], request, timeout_s=RANK_TIMEOUT_S)[first.rank]
     if reply.error is None:
-        return f"rank {first.rank} collects evidence {decision.decision_id}"
-    what = f"job {job.job_id}: rank {first.rank} gives no evidence: {reply.error}"
+        return f"rank {first.rank} is collecting evidence {decision.decision_id}"
+    what = f"job {job.job_id}: rank {first.rank} cannot collect evidence: {reply.error}"
     if reply.kind == BUSY:
         raise TemporaryError(what, retry_after_s=BUSY_AGAIN_S)
     if reply.kind in (GONE, UNABLE) or NO_SUCH_COMMAND in reply.error:
@@ -123,9 +123,9 @@ LEADS_TO: Mapping[ActionKind, frozenset[Presence]] = {
 """What is seen of a run when it was ended in this way."""
 
 SEEN_AS = {
-    Presence.RUNNING: "still runs",
-    Presence.STOPPING: "is being ended",
-    Presence.REPLACED: "has been started again, or waits for that",
+    Presence.RUNNING: "is still running",
+    Presence.STOPPING: "is ending",
+    Presence.REPLACED: "was restarted, or is waiting to restart",
     Presence.HELD: "is held",
     Presence.GONE: "has ended",
 }
@@ -219,7 +219,9 @@ class Steps:
             if is_told or decision.action is ActionKind.SNAPSHOT:
                 return self._start(port, record, progress)
             if port is None:
-                return _over(Outcome.FAILED, f"no adapter for the scheduler {decision.target.scheduler!r} runs here")
+                return _over(
+                    Outcome.FAILED, f"no adapter for the scheduler {decision.target.scheduler!r} is running here"
+                )
             if progress.stage is Stage.ACCEPTED:
                 return self._verify(port, decision, progress)
             if progress.stage is Stage.ASKED:
@@ -233,8 +235,8 @@ class Steps:
             begun = record.status is DecisionStatus.STARTED or progress.stage is not Stage.READY
             return _left(decision, str(error), begun=begun)
         except Exception as error:
-            log.exception("carrying out decision %s failed over a defect", decision.decision_id)
-            return _over(Outcome.FAILED, f"a defect, see the coordinator's log: {type(error).__name__}: {error}")
+            log.exception("decision %s failed: internal error", decision.decision_id)
+            return _over(Outcome.FAILED, f"internal error, see the coordinator's log: {type(error).__name__}: {error}")
 
     def _start(self, port: SchedulerPort | None, record: DecisionRecord, progress: StepProgress) -> StepProgress:
         """From a decision that waits, or was left begun, to the scheduler's answer."""
@@ -260,9 +262,9 @@ class Steps:
         if record.starts >= self._times.most_starts:
             if not progress.seen:
                 # Its answer was lost, or the process that got it: an action that leaves no trace may have happened.
-                interrupted = f"begun {record.starts} times and interrupted each time: whether it happened is not known"
+                interrupted = f"started {record.starts} times and interrupted each time: unknown whether it took effect"
                 return _over(Outcome.FAILED, interrupted)
-            return _over(Outcome.FAILED, f"begun {record.starts} times without success; the last: {progress.seen}")
+            return _over(Outcome.FAILED, f"started {record.starts} times without success; last error: {progress.seen}")
         self._audit.begin(decision.decision_id, at_s=self._now_s())
         if decision.action is ActionKind.CHECKPOINT:
             assert port is not None
@@ -288,15 +290,15 @@ class Steps:
         if age_s <= patience_s:
             return None
         if progress.seen:
-            return _over(Outcome.FAILED, f"given up after {age_s:.0f} s, nothing was done: {progress.seen}")
-        return _over(Outcome.SUPERSEDED, f"its turn came {age_s:.0f} s after it was decided, too late to rest on that")
+            return _over(Outcome.FAILED, f"gave up after {age_s:.0f} s, nothing was done: {progress.seen}")
+        return _over(Outcome.SUPERSEDED, f"its turn came {age_s:.0f} s after the decision: too old to act on")
 
     def _stopped(self, record: DecisionRecord) -> StepProgress | None:
         why = self._held_back(record)
         if why is None:
             return None
         if record.status is DecisionStatus.STARTED:
-            return _over(Outcome.UNVERIFIED, f"it was begun, may still happen, and is not asked for again: {why}")
+            return _over(Outcome.UNVERIFIED, f"already started and may still take effect, not retried: {why}")
         return _over(Outcome.STOPPED, why)
 
     def _unseen(self, begun: bool, progress: StepProgress, error: TemporaryError) -> StepProgress:
@@ -304,7 +306,7 @@ class Steps:
         now_s = self._now_s()
         since_s = now_s if progress.unseen_since_s is None else progress.unseen_since_s
         if begun and now_s - since_s >= self._times.verify_within_s:
-            return _over(Outcome.UNVERIFIED, f"it was begun, and what came of it cannot be seen: {error}")
+            return _over(Outcome.UNVERIFIED, f"already started, but its effect cannot be seen: {error}")
         return replace(progress, due_s=now_s + self._wait_s(error), seen=str(error), unseen_since_s=since_s)
 
     def _already(self, decision: Decision, seen: Presence, *, begun: bool) -> StepProgress | None:
@@ -318,7 +320,7 @@ class Steps:
             return _over(Outcome.DONE, what)
         if seen is Presence.STOPPING:
             return StepProgress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=what)
-        return _over(Outcome.UNVERIFIED, f"it was begun, and {what}")
+        return _over(Outcome.UNVERIFIED, f"already started, but {what}")
 
     def _verify(self, port: SchedulerPort, decision: Decision, progress: StepProgress) -> StepProgress:
         assert progress.deadline_s is not None
@@ -379,7 +381,7 @@ def _left(decision: Decision, what: str, *, begun: bool) -> StepProgress:
     if not begun:
         return _over(Outcome.SUPERSEDED, what)
     outcome = Outcome.NO_PROOF if decision.action is ActionKind.CHECKPOINT else Outcome.UNVERIFIED
-    return _over(outcome, f"it was begun, and {what}")
+    return _over(outcome, f"already started, but {what}")
 
 
 def _name(target: JobTarget) -> str:
@@ -390,7 +392,7 @@ def _look(port: SchedulerPort, target: JobTarget) -> Presence:
     """Where the run is. Raises ``TemporaryError`` also if the scheduler cannot say."""
     seen = port.presence(target)
     if seen is Presence.UNKNOWN:
-        raise TemporaryError(f"the scheduler cannot say where {_name(target)} is")
+        raise TemporaryError(f"the scheduler does not report the state of {_name(target)}")
     return seen
 
 
@@ -404,7 +406,7 @@ def _ask(port: SchedulerPort, decision: Decision) -> str:
     parameters, reason = decision.parameters, decision.reason
     if action is ActionKind.ANNOTATE:
         port.annotate(target, parameters.get("text", reason), decision_id=decision_id)
-        return "a remark was left on the job"
+        return "job annotated"
     if action is ActionKind.CAP:
         return port.cap(target, float(parameters["fraction"]), decision_id=decision_id)
     if action is ActionKind.REQUEUE:
@@ -415,4 +417,4 @@ def _ask(port: SchedulerPort, decision: Decision) -> str:
     else:
         assert action is ActionKind.CANCEL, action
         port.cancel(target, reason, decision_id=decision_id)
-    return f"the scheduler accepted to {action.value} {_name(target)}"
+    return f"{action.value} of {_name(target)} accepted by the scheduler"

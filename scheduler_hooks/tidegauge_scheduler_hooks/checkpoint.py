@@ -99,7 +99,7 @@ class RankCheckpoint:
                     self._withdraw(group, group.ranks, decision_id)
         elif problems := [one for _, one in found if isinstance(one, TemporaryError)]:
             raise problems[0]
-        return _of_all(progress) if progress else _refused("no rank of the job lives")
+        return _of_all(progress) if progress else _refused("no rank of the job is running")
 
     def _is_unable(self, group: GroupTarget, decision_id: str) -> bool:
         """Whether it has no way to be asked, so that nobody need be."""
@@ -151,8 +151,8 @@ class RankCheckpoint:
         pace = self._pace(target, asked.ranks)
         if pace.behind > 2 + pace.steps_per_s * pace.answer_s:
             return _refused(
-                f"the ranks count their steps differently (one is at {pace.step}, another {pace.behind} behind), so "
-                "they cannot be asked for the same; see tidegauge.step() in docs/checkpoint.md"
+                f"the ranks count steps differently (one is at step {pace.step}, another {pace.behind} behind), so "
+                "they cannot save at the same step; see tidegauge.step() in docs/checkpoint.md"
             )
         lead_s = 2 * pace.answer_s + ASK_S
         for _ in range(TRIES):
@@ -178,9 +178,7 @@ class RankCheckpoint:
                 return self._given_up(target, refusals)
             lead_s *= 2
             pace = self._pace(target, asked.ranks)
-        raise TemporaryError(
-            f"job {target.job.job_id}: {TRIES} times the step was over before every rank had heard of it"
-        )
+        raise TemporaryError(f"job {target.job.job_id}: {TRIES} times the step ended before every rank had the request")
 
     def _within_s(self, deadline_unix_s: float) -> float:
         """For a rank whose clock may be wrong by any time."""
@@ -197,7 +195,7 @@ class RankCheckpoint:
         another request to finish first."""
         for reply in replies:
             if reply.error is not None and reply.kind in (None, BUSY, GONE):
-                raise TemporaryError(f"job {target.job.job_id} cannot be asked to save its state now: {reply.error}")
+                raise TemporaryError(f"job {target.job.job_id} cannot be asked for a checkpoint now: {reply.error}")
 
     def _pace(self, target: GroupTarget, ranks: Sequence[RankTarget]) -> _Pace:
         """Watch the steps until two were seen, or for ``MEASURE_S``."""
@@ -222,7 +220,7 @@ class RankCheckpoint:
         replies = self._send(target, ranks, {"command": "ping"})
         for rank, reply in sorted(replies.items()):
             if reply.value is None or not isinstance(reply.value.get("step"), int):
-                raise TemporaryError(f"job {target.job.job_id}: rank {rank} does not say where it is: {reply.error}")
+                raise TemporaryError(f"job {target.job.job_id}: rank {rank} does not report its step: {reply.error}")
         return {rank: reply.value for rank, reply in replies.items() if reply.value is not None}
 
     def _withdraw(self, target: GroupTarget, ranks: Sequence[RankTarget], decision_id: str) -> None:
@@ -287,7 +285,7 @@ def _judged(asked: _Asked, looks: Mapping[int, Reply]) -> CheckpointProgress:
         rank, value = min(failed.items())
         return _refused(f"rank {rank}: {value.get('detail')}")
     if gone and asked.way is CheckpointWay.CALLBACK:
-        return _refused(f"rank {min(gone)} has ended before it had saved")
+        return _refused(f"rank {min(gone)} ended before it saved")
     waiting = by_stage["asked"] or by_stage["waiting"] or {}
     rest = [f"rank {rank}: {value.get('detail')}" for rank, value in sorted(waiting.items())]
     silent = [f"rank {rank}: {looks[rank].error}" for rank, value in sorted(values.items()) if value is None]
@@ -303,4 +301,4 @@ def _ranks(count: int) -> str:
     return f"{count} rank" if count == 1 else f"{count} ranks"
 
 
-_UNABLE = _refused("no rank can be asked: there is neither a callback nor a signal with a path of checkpoints")
+_UNABLE = _refused("no rank can be asked: no checkpoint callback, and no checkpoint signal with a path")

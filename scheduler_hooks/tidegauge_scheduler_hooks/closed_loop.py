@@ -170,7 +170,7 @@ class ClosedLoop:
             self._store_problem = None
         except AuditError as error:
             if self._store_problem is None:
-                log.error("nothing is decided while the database cannot be used: %s", error)
+                log.error("no decisions are made while the database is unavailable: %s", error)
             self._store_problem = str(error)
         finally:
             # Also after a defect: what was begun must be seen to its end.
@@ -206,7 +206,7 @@ class ClosedLoop:
         if not decision.action.is_acting:
             return None
         if self._policy.current().mode != "act":
-            return f"the policy's mode is {self._policy.current().mode} by now"
+            return f"the policy mode is now {self._policy.current().mode}"
         state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
         tenant = tenant_of(decision.target.job)
         opening = state.breaker_opening(real=True) or state.breaker_opening(real=True, tenant=tenant)
@@ -215,16 +215,16 @@ class ClosedLoop:
         with self._lock:
             incident = self._open.get(decision.incident.number)
         if incident is None or incident.state is not IncidentState.OPEN:
-            return f"incident {decision.incident.number} is over"
+            return f"incident {decision.incident.number} is closed"
         if incident.key.cause is not decision.incident.key.cause:
-            return f"evidence says by now that incident {incident.number} is {incident.key.cause.value}"
+            return f"evidence now says that incident {incident.number} is {incident.key.cause.value}"
         jobs = self._cluster.jobs()
         return _no_culprit_lives(incident, jobs) or (_began_since(decision, jobs) if decision.action.is_stop else None)
 
     def _tell_crowded(self) -> None:
         crowded = self._tracker.crowded
         for who in crowded - self._crowded:
-            log.warning("%s has as many incidents as one user may: no more of theirs are opened for now", who)
+            log.warning("%s has reached the limit of open incidents for one user: no further ones are opened", who)
         self._crowded = crowded
 
     def _told(self, changes: Sequence[IncidentChange]) -> None:
@@ -274,7 +274,7 @@ class ClosedLoop:
                 decisions, after = decide(incident, facts, policy, state, now_s=now_s)
             except Exception:
                 # What is odd about one job must not cost the others their decisions.
-                log.exception("nothing could be decided about incident %d", incident.number)
+                log.exception("no decision could be made for incident %d", incident.number)
                 continue
             if decisions:
                 self._audit.write_ahead(decisions)
@@ -293,7 +293,7 @@ def _no_culprit_lives(incident: Incident, jobs: Sequence[JobView]) -> str | None
     job = next((view for view in jobs if view.ranks and view.key == incident.key.job), None)
     if job is None or incident.key.cause is IncidentCause.OUT_OF_MEMORY or living_culprits(incident, job):
         return None
-    return f"no rank that incident {incident.number} is about lives and does it now"
+    return f"no rank of incident {incident.number} is both running and affected now"
 
 
 def _began_since(decision: Decision, jobs: Sequence[JobView]) -> str | None:
@@ -302,7 +302,7 @@ def _began_since(decision: Decision, jobs: Sequence[JobView]) -> str | None:
     mine = next((view for view in jobs if view.ranks and view.key == job), None)
     for view in () if mine is None else end_with(mine, jobs):
         if known.isdisjoint(rank.process for rank in view.ranks if rank.alive):
-            return f"further ranks of job {job.job_id} began since the decision ({view.group_name})"
+            return f"more ranks of job {job.job_id} started after the decision ({view.group_name})"
     return None
 
 
@@ -330,8 +330,8 @@ def _explained(rank: RankSummary, job: JobView) -> str:
     try:
         return explanation_for(rank, job)
     except Exception:
-        log.exception("an out-of-memory error of job %s cannot be explained", job.job_id)
-        return f"rank {rank.identity.rank} ran out of memory; its figures could not be made sense of"
+        log.exception("an OOM of job %s could not be explained", job.job_id)
+        return f"rank {rank.identity.rank} ran out of memory; its figures could not be interpreted"
 
 
 def _most_urgent_first(incident: Incident) -> tuple[int, float, int]:

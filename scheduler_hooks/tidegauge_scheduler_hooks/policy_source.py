@@ -41,7 +41,7 @@ class PolicySource:
             policy = load_policy(path)
         except (PolicyFileError, OSError) as error:
             if self.problem != str(error):
-                log.error("the policy file cannot be used, the last good policy stays: %s", error)
+                log.error("the policy file cannot be used, keeping the last good policy: %s", error)
             self.problem = str(error)
             return
         if self.problem is not None or policy != self._policy:

@@ -16,6 +16,6 @@ def cap_ranks(commands: ProcessCommands, target: JobTarget, fraction: float) -> 
     replies = commands.ask_ranks(target.job, target.ranks, request, timeout_s=RANK_TIMEOUT_S)
     errors = [f"rank {rank}: {reply.error}" for rank, reply in sorted(replies.items()) if reply.error is not None]
     if errors or not replies:
-        why = "; ".join(errors[:3]) or "no rank is known"
+        why = "; ".join(errors[:3]) or "no rank known"
         raise TemporaryError(f"job {target.job.job_id}: {len(errors)} of {len(replies)} ranks not capped: {why}")
     return f"memory fraction {fraction:g} on {len(replies)} of {len(replies)} ranks"

@@ -17,10 +17,10 @@ def tell_through_rank(commands: ProcessCommands, target: JobTarget, text: str, *
     """
     first = min(target.ranks, default=None)
     if first is None:
-        raise TemporaryError(f"job {target.job.job_id}: no rank is known that could print")
+        raise TemporaryError(f"job {target.job.job_id}: no rank to print the message")
     request = {"command": "tell", "id": decision_id, "text": text}
     reply = commands.ask_ranks(target.job, [first], request, timeout_s=RANK_TIMEOUT_S)[first.rank]
     if reply.error is None:
         return
     kind = PermanentError if NO_SUCH_COMMAND in reply.error else TemporaryError
-    raise kind(f"job {target.job.job_id}: rank {first.rank} did not print it: {reply.error}")
+    raise kind(f"job {target.job.job_id}: rank {first.rank} did not print the message: {reply.error}")

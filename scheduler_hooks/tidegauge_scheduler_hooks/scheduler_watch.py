@@ -127,7 +127,7 @@ class SchedulerWatch:
     def _problem(self, scheduler: _Scheduler) -> str | None:
         silent_s = self._monotonic_s() - scheduler.asked_s
         if scheduler.asking and silent_s > TOO_OLD_S:
-            return f"it was asked to describe its jobs {silent_s:.0f} s ago, and has not answered"
+            return f"no answer for {silent_s:.0f} s to the request for its jobs"
         return scheduler.problem
 
     def _is_due(self, scheduler: _Scheduler, jobs: Iterable[JobView]) -> bool:
@@ -150,13 +150,13 @@ class SchedulerWatch:
         except SchedulerError as error:
             problem = str(error)
         except Exception as error:
-            log.exception("the adapter for %s failed to describe its jobs", name)
+            log.exception("the adapter for %s could not describe its jobs", name)
             problem = f"the adapter for {name} failed: {error}"
         with self._lock:
             scheduler.asking = False
             scheduler.took_s = self._monotonic_s() - scheduler.asked_s
             if problem is not None and scheduler.problem is None:
-                log.warning("%s does not describe its jobs: %s", name, problem)
+                log.warning("%s cannot describe its jobs: %s", name, problem)
             scheduler.problem = problem
             if facts is not None:
                 scheduler.facts, scheduler.answered_s = dict(facts), self._monotonic_s()

@@ -21,8 +21,8 @@ from tidegauge_exporter.slack.plot import forecast_png
 
 LINKS = Links("https://grafana.example", "https://tidegauge.example")
 NEXT = (
-    "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
-    "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again."
+    "If the growth continues, Tidegauge will checkpoint this job, then requeue it: not before 08:10 UTC, and only once "
+    "OOM may be 30 min or less away (it waits up to 10 min for the checkpoint)."
 )
 
 

@@ -44,7 +44,7 @@ LOOK_EVERY_S = 1.0
 SETTLED_WITHIN_S = 20.0
 ANSWER_WITHIN_S = 60.0
 """Before the trouble and after it the API answers; not at the first call where the machine stands still for seconds."""
-TOLD = "tidegauge: Tidegauge, incident"
+TOLD = "tidegauge: Incident"
 """How a message to the owner begins where the job prints."""
 CHECK_DATABASE = """
 import sqlite3, sys

@@ -213,7 +213,7 @@ def test_a_signal_is_proven_by_a_file_that_is_fresh_whole_and_has_its_final_name
     assert asked["stage"] == "waiting"
     (reply,) = job.ended_stages("r1")
     assert (reply["stage"], reply["step"], reply["fresh_files"]) == ("failed", at_step, [])
-    assert "only temporary or empty files are fresh, such as unfinished.pt.tmp" in reply["detail"]
+    assert "only temporary or empty files are new, such as unfinished.pt.tmp" in reply["detail"]
 
     assert job.ask(**request("r2", None, way="signal"))["stage"] == "waiting"
     (reply,) = job.ended_stages("r2")
@@ -226,7 +226,7 @@ def test_a_job_that_handles_no_signal_and_has_no_callback_is_not_asked_and_lives
     job = start("nothing", signal="USR1")
     refused = job.ask(**request("r1", None, way="signal"))
     assert refused["kind"] == "unable"
-    assert "does not handle SIGUSR1" in refused["error"]
+    assert "has no handler for SIGUSR1" in refused["error"]
     refused = job.ask(**request("r1", None))
     assert refused["kind"] == "unable"
     assert "no callback is registered" in refused["error"]

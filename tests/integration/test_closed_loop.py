@@ -116,7 +116,7 @@ def test_a_launch_that_cannot_be_asked_keeps_the_job_from_being_ended_and_the_ow
         leaky,
         healthy,
     ):
-        why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+        why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
         eventually(lambda: why in leaky.log.read_text(), "the owner is told why", within_s=180)
         # As long as it takes to warn twice and to save, and more: a rule that ended it would have done so by now.
         eventually(lambda: site.decisions("pair")[-1]["finished_s"], "the message is delivered")
@@ -240,7 +240,7 @@ def _enough(kills: list[str]) -> bool:
 def _felt(job: Job) -> tuple[int, int, int]:
     """How often it was started again, saved, and told of an incident, by its own word."""
     log = job.log.read_text(errors="replace")
-    return len(job.told("began")) - 1, len(job.told("saved")), log.count("tidegauge: Tidegauge, incident")
+    return len(job.told("began")) - 1, len(job.told("saved")), log.count("tidegauge: Incident")
 
 
 def _audited(site: Site) -> tuple[int, int, int]:

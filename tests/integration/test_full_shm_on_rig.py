@@ -140,7 +140,7 @@ def test_a_device_without_room_is_said_and_left_alone_the_others_go_on(jobs: Any
     fill(shm)
     job.go_on()
     (said,) = job.ends_well()
-    assert "no room for records of device 1" in said
+    assert "no space for records of device 1" in said
     ring = ring_of(shm)
     assert ring.samples(1) == []
     assert max(sample.step for sample in ring.samples(0)) > 200

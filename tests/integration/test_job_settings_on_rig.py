@@ -81,8 +81,8 @@ def job(rig: Rig, tmp_path: Path) -> SlurmJob:
 
 
 LINE = (
-    "tidegauge: attempt 1 of job 4711 runs with expandable_segments:True, TIDEGAUGE_MEMORY_FRACTION=0.5:"
-    " the cluster's policy"
+    "tidegauge: attempt 1 of job 4711 runs with expandable_segments:True, TIDEGAUGE_MEMORY_FRACTION=0.5"
+    " (cluster policy)"
 )
 
 

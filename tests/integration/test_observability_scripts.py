@@ -158,7 +158,7 @@ def test_a_script_says_what_is_missing_and_how_to_get_it(tmp_path: Path, script:
         ("alertmanager.sh", ["--slack-url-file"], "needs a value"),
         ("alertmanager.sh", ["--slack-url-file", "relative"], "is not an absolute path"),
         ("alertmanager.sh", ["--slack-url-file", "/nowhere"], "cannot be read"),
-        ("grafana.sh", ["--prot", "1"], "what is --prot? try --help"),
+        ("grafana.sh", ["--prot", "1"], "unknown option --prot; try --help"),
     ],
 )
 def test_what_a_script_cannot_use_it_refuses(tmp_path: Path, script: str, options: list[str], complaint: str) -> None:

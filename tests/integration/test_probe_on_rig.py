@@ -415,7 +415,7 @@ def test_a_job_on_the_cpu_of_a_cuda_build_is_told_once_and_cuda_stays_uninitiali
         """
     )
     assert facts is False
-    assert said == ["tidegauge: training steps run without CUDA so far: there is no device memory to watch"]
+    assert said == ["tidegauge: no training step has used CUDA so far: no device memory to watch"]
     assert not jobs.run_dir.exists()
 
 

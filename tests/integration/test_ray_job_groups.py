@@ -157,7 +157,7 @@ def test_with_a_group_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_tol
     site: Site, job: RayJob, slack: FakeSlack
 ) -> None:
     job.submit({"trainer": ("--leak-rank", "1"), "rollout": ("--no-callback",)}, steps=1)
-    why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+    why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
     eventually(lambda: job.all_told("began"), "both train", within_s=BEGIN_S)
     eventually(lambda: why in _said(slack), "the owner is told why", within_s=BEGIN_S)
     job.let_end()

@@ -161,7 +161,7 @@ class TestRayJobsOnRay(PortContract):
 def test_the_api_is_refused_without_and_with_another_token(cluster: RayCluster, tmp_path: Path) -> None:
     other = tmp_path / "token"
     other.write_text("0" * 64)
-    with pytest.raises(PermanentError, match=r"refuses to list its jobs \(40[13]\)"):
+    with pytest.raises(PermanentError, match=r"refuses to list its jobs \(HTTP 40[13]\)"):
         cluster.api(other).jobs()
 
 

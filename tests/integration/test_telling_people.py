@@ -177,7 +177,7 @@ def test_dead_slack_holds_up_nothing(town: Town) -> None:
     assert actions[-4:] == ["notify", "notify", "checkpoint", "requeue"]
     told = [record for record in records if record["decision"]["action"] == "notify" and record["outcome"] is not None]
     notified = [record["detail"] for record in told]
-    assert all("where the job prints" in detail and "not otherwise" in detail for detail in notified), notified
+    assert all("job output" in detail and "not delivered" in detail for detail in notified), notified
     eventually(lambda: town.grafana.annotations, "a mark")
     eventually(lambda: "token" in (_telling(town) or "").lower(), "how Grafana and Slack stand")
     assert town.slack.messages == []

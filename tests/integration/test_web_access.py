@@ -196,7 +196,7 @@ def test_a_stranger_is_told_what_to_do(site: Site) -> None:
     trusting = nobody | {"TIDEGAUGE_API_CA_FILE": str(site.authority.certificate)}
     wrong = trusting | {"TIDEGAUGE_API_TOKEN": "CANARY-not-a-token"}
     for environ, said in (
-        (nobody, "is not trusted here"), (trusting, "tidegauge config token"), (wrong, "does not know the token"),
+        (nobody, "is not trusted here"), (trusting, "tidegauge config token"), (wrong, "rejects the token"),
     ):  # fmt: skip
         done = site.call("jobs", "--api", site.url, environ=environ)
         assert (done.code, said in done.err) == (3, True), done.err
@@ -257,7 +257,7 @@ def test_a_coordinator_that_was_killed_comes_back_behind_the_same_door(site: Sit
     os.kill(pid, 9)
     eventually(lambda: site.service.coordinators() not in ([], [pid]), "another coordinator")
     eventually(lambda: site.call("status", "--json").code == 0, "the head's own commands work again")
-    with pytest.raises(client.ApiError, match="wants to know who asks"):
+    with pytest.raises(client.ApiError, match="requires a token"):
         site.get("/api/v1/jobs", None)
     assert site.get("/api/v1/jobs", "boss")["jobs"]
 

@@ -180,7 +180,7 @@ def test_a_run_that_ends_while_a_cap_is_left_begun_leaves_it_unverified() -> Non
     bench.world.jobs["4711"].presence = "gone"
     bench.finish()
     assert bench.outcome(CAP) is Outcome.UNVERIFIED
-    assert bench.detail(CAP) == "it was begun, and job 4711 attempt 0 has ended"
+    assert bench.detail(CAP) == "already started, but job 4711 attempt 0 has ended"
 
 
 # Brakes between the decision and its turn
@@ -226,7 +226,7 @@ def test_a_pause_keeps_what_a_crash_left_from_being_asked_for_again() -> None:
     bench.restart()
     bench.finish()
     assert bench.outcome(REQUEUE) is Outcome.UNVERIFIED
-    assert "may still happen" in bench.detail(REQUEUE)
+    assert "may still take effect" in bench.detail(REQUEUE)
     assert "actions are paused" in bench.detail(REQUEUE)
     assert bench.scheduler.calls.count("requeue") == 1
 
@@ -252,7 +252,7 @@ def test_a_decision_whose_turn_comes_too_late_is_not_begun(action: ActionKind) -
     bench.now_s += 3_600.0
     bench.tick()
     assert bench.outcome(made) is Outcome.SUPERSEDED
-    assert "too late" in bench.detail(made)
+    assert "too old to act on" in bench.detail(made)
     assert bench.scheduler.calls == []
 
 
@@ -338,8 +338,10 @@ def test_what_is_under_way_says_where_it_stands() -> None:
     bench.tick()
     assert {one.decision_id: one.what for one in bench.carry_out.under_way()} == {
         CHECKPOINT.decision_id: "waiting for proof of a checkpoint, 58 s left: 0 of 1 ranks saved",
-        hold.decision_id: "accepted, not seen yet, 28 s left: the scheduler accepted to hold job 4712 attempt 0",
-        cap.decision_id: "to be tried again in 8 s: busy",
+        hold.decision_id: (
+            "accepted, not yet confirmed, 28 s left: hold of job 4712 attempt 0 accepted by the scheduler"
+        ),
+        cap.decision_id: "retry in 8 s: busy",
     }
     assert {one.since_s for one in bench.carry_out.under_way()} == {START_S}
     bench.finish()

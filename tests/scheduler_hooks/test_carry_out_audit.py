@@ -60,7 +60,7 @@ def test_an_outcome_that_cannot_be_written_is_kept_and_the_scheduler_left_alone(
     assert bench.scheduler.calls.count(action.value) == 1
     if not after:
         (under_way,) = bench.carry_out.under_way()
-        assert "not written down yet: database is locked" in under_way.what
+        assert "not yet written to the audit: database is locked" in under_way.what
     bench.audit.failing, bench.audit.failing_after = set(), set()
     bench.finish()
     bench.tick()
@@ -89,7 +89,7 @@ def test_a_lost_answer_to_begin_only_costs_a_beginning() -> None:
     bench.audit.failing_after = {"begin"}
     bench.tick()
     assert "requeue" not in bench.scheduler.calls
-    assert "cannot be written down" in bench.carry_out.under_way()[0].what
+    assert "cannot be written to the audit" in bench.carry_out.under_way()[0].what
     bench.audit.failing_after = set()
     bench.finish()
     assert bench.outcome(REQUEUE) is Outcome.DONE
@@ -161,7 +161,7 @@ def test_whenever_the_audit_fails_nothing_happens_twice_and_nothing_is_lost(
     if bench.outcome(made) is Outcome.DONE:
         assert bench.effects(made) == 1
     else:
-        assert bench.effects(made) == 0 or "whether it happened is not known" in bench.detail(made)
+        assert bench.effects(made) == 0 or "unknown whether it took effect" in bench.detail(made)
         assert bench.effects(made) <= 1
 
 

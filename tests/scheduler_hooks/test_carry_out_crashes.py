@@ -100,7 +100,7 @@ def test_what_crashes_the_process_each_time_is_given_up() -> None:
     on.scheduler.before["requeue"] = [raising(Killed()) for _ in range(10)]
     run_with_kills(on, at_once(REQUEUE), boundaries(on))
     assert on.outcome(REQUEUE) is Outcome.FAILED
-    assert "begun 3 times" in on.detail(REQUEUE)
+    assert "started 3 times" in on.detail(REQUEUE)
     assert on.effects(REQUEUE) == 0
 
 

@@ -54,7 +54,7 @@ def test_what_fails_again_and_again_is_given_up(action: ActionKind) -> None:
     bench.decide(made)
     bench.finish()
     assert bench.outcome(made) is Outcome.FAILED
-    assert bench.detail(made).startswith("begun 3 times without success; the last: ")
+    assert bench.detail(made).startswith("started 3 times without success; last error: ")
     assert bench.detail(made).endswith("slurmctld is away")
     assert bench.world.effects == []
 
@@ -149,7 +149,7 @@ def test_while_the_job_cannot_be_seen_nothing_is_begun() -> None:
     bench.decide(REQUEUE)
     bench.finish()
     assert bench.outcome(REQUEUE) is Outcome.FAILED
-    assert "cannot say where job 4711 attempt 0 is" in bench.detail(REQUEUE)
+    assert "does not report the state of job 4711 attempt 0" in bench.detail(REQUEUE)
     assert "requeue" not in bench.scheduler.calls
     assert bench.now_s > START_S + TIMES.expires_after_s
 
@@ -186,7 +186,7 @@ def test_a_yes_that_nothing_follows_is_unverified(action: ActionKind) -> None:
     bench.decide(made)
     bench.finish()
     assert bench.outcome(made) is Outcome.UNVERIFIED
-    assert bench.detail(made) == "accepted 30 s ago, but job 4711 attempt 0 still runs"
+    assert bench.detail(made) == "accepted 30 s ago, but job 4711 attempt 0 is still running"
     assert bench.audit.kept[made.decision_id].finished_s == START_S + TIMES.verify_within_s
     assert bench.scheduler.calls.count(action.value) == 1
 
@@ -212,7 +212,7 @@ def test_a_crash_and_an_end_that_was_not_asked_for_are_not_called_done() -> None
     bench.world.jobs["4711"].presence = "gone"
     bench.finish()
     assert bench.outcome(REQUEUE) is Outcome.UNVERIFIED
-    assert bench.detail(REQUEUE) == "it was begun, and job 4711 attempt 0 has ended"
+    assert bench.detail(REQUEUE) == "already started, but job 4711 attempt 0 has ended"
 
 
 def test_a_run_that_takes_long_to_end_is_waited_for_also_after_a_crash() -> None:

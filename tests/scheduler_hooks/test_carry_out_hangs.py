@@ -90,7 +90,7 @@ def test_a_call_that_hangs_stops_no_other_job_and_is_not_repeated(
         (made.decision_id, "being carried out for 46 s")
     ]
     (warning,) = [entry.message for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert "adapter local has not returned for 40 s, and is not asked again meanwhile" in warning
+    assert "adapter local has not returned for 40 s; it is not called again until it does" in warning
     assert made.decision_id in warning
     hanging.release.set()
     while bench.outcome(made) is None:

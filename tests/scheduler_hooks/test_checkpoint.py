@@ -198,7 +198,7 @@ def test_a_rank_that_ends_before_it_saved_is_no_proof() -> None:
     job.pass_s(30)
     progress = job.advance()
     assert progress.stage is CheckpointStage.REFUSED
-    assert "rank 1 has ended" in progress.detail
+    assert "rank 1 ended before it saved" in progress.detail
 
 
 def test_a_silent_rank_is_waited_for_once_the_job_was_asked() -> None:

@@ -578,7 +578,7 @@ def test_what_was_decided_of_fragmentation_is_not_done_once_it_is_known_to_be_gr
     site.run(2)
     assert site.story()[1] == ("checkpoint", "do", "stopped")
     stopped = [*site.audit.kept.values()][1]
-    assert "evidence says by now that incident 1 is cuda_graphs" in (stopped.detail or "")
+    assert "evidence now says that incident 1 is cuda_graphs" in (stopped.detail or "")
 
 
 def test_no_rule_of_a_site_requeues_private_pools_with_the_setting(site: Site) -> None:

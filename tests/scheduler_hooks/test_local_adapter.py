@@ -212,7 +212,7 @@ def test_a_job_that_nobody_keeps_cannot_be_ended_or_told(command: str) -> None:
 def test_a_cap_is_set_on_every_rank_and_kept_for_later_attempts() -> None:
     world = World(kept(), Reply({"ok": True}), Reply(DESCRIBED))
     said = world.local.cap(world.target, 0.5, decision_id="d-1")
-    assert said == "memory fraction 0.5 on 2 of 2 ranks, and later attempts"
+    assert said == "memory fraction 0.5 on 2 of 2 ranks, and on later attempts"
     assert [request["value"] for request in world.commands.sent("fraction")] == [0.5, 0.5]
     assert world.commands.sent("cap")[0]["fraction"] == 0.5
 

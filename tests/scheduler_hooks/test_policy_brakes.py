@@ -56,84 +56,102 @@ def of_state(**changes: Any) -> Change:
 
 SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
     ("paused", CAP, {}, of_state(paused="by root: cluster upgrade"), "actions are paused: by root: cluster upgrade"),
-    ("recovering", CAP, {}, of_incident(state=IncidentState.RECOVERING), "it has stopped for now"),
-    ("exempt", CAP, {}, of_scheduler(exempt=True), "its owner asked for no actions"),
+    ("recovering", CAP, {}, of_incident(state=IncidentState.RECOVERING), "the condition has cleared for now"),
+    ("exempt", CAP, {}, of_scheduler(exempt=True), "the owner opted out of actions"),
     ("exempt", CAP, {"exempt": {"users": "a*"}}, of_facts(), "user ada is exempt"),
     ("exempt", CAP, {"exempt": {"job_names": ["llm-*"]}}, of_facts(), "job name llm-pretrain is exempt"),
     ("exempt", CAP, {"exempt": {"accounts": ["phys*"]}}, of_facts(), "account physics is exempt"),
     ("exempt", CAP, {"exempt": {"partitions": ["gpu"]}}, of_facts(), "partition gpu is exempt"),
     ("exempt", CAP, {"exempt": {"namespaces": ["team-?"]}}, of_facts(), "namespace team-a is exempt"),
     ("exempt", CAP, {"exempt": {"qos": ["normal"]}}, of_facts(), "QOS normal is exempt"),
-    ("no_adapter", CAP, {}, of_facts(scheduler_facts=None), "no adapter knows the job (scheduler local)"),
+    ("no_adapter", CAP, {}, of_facts(scheduler_facts=None), "no scheduler adapter knows this job (scheduler local)"),
     ("unsupported", REQUEUE, {}, of_scheduler(can=frozenset({ActionKind.NOTIFY})), "local cannot requeue this job"),
-    ("not_running", CAP, {}, of_facts(running=False), "the job does not run any more"),
-    ("not_running", CAP, {}, of_scheduler(running=False), "the job does not run any more"),
-    ("not_running", CAP, {}, of_facts(target=target(JobKey("4711", 1, 1001))), "in another attempt by now"),
-    ("stale", CAP, {}, of_facts(stale=True), "not all ranks of the job are heard of"),
-    ("stale", CAP, {}, of_incident(stale=True), "not all ranks of the job are heard of"),
-    ("no_living_culprit", CAP, {}, of_facts(culprits=()), "ended, or stopped, and no other does it now"),
-    ("no_living_culprit", REQUEUE, {}, of_facts(culprits=()), "ended, or stopped, and no other does it now"),
-    ("severity", CAP, {}, of_incident(severity=Severity.WARNING), "its severity is warning, actions want critical"),
-    ("min_age", CAP, {"min_age": "5m"}, of_facts(), "it has been open for 0 s, actions want 5 min"),
-    ("not_requeueable", REQUEUE, {}, of_scheduler(requeueable=False), "its owner has not said"),
-    ("no_checkpoint", "[{action: checkpoint}]", {}, of_facts(checkpoint=None), "no way to be asked for a checkpoint"),
+    ("not_running", CAP, {}, of_facts(running=False), "the job is no longer running"),
+    ("not_running", CAP, {}, of_scheduler(running=False), "the job is no longer running"),
+    ("not_running", CAP, {}, of_facts(target=target(JobKey("4711", 1, 1001))), "already in another attempt"),
+    ("stale", CAP, {}, of_facts(stale=True), "not all ranks are reporting"),
+    ("stale", CAP, {}, of_incident(stale=True), "not all ranks are reporting"),
+    ("no_living_culprit", CAP, {}, of_facts(culprits=()), "ended or recovered, and no other rank is affected"),
+    ("no_living_culprit", REQUEUE, {}, of_facts(culprits=()), "ended or recovered, and no other rank is affected"),
+    ("severity", CAP, {}, of_incident(severity=Severity.WARNING), "severity is warning, actions require critical"),
+    ("min_age", CAP, {"min_age": "5m"}, of_facts(), "has been open for 0 s, actions require 5 min"),
+    ("not_requeueable", REQUEUE, {}, of_scheduler(requeueable=False), "the owner has not allowed a requeue"),
+    (
+        "no_checkpoint",
+        "[{action: checkpoint}]",
+        {},
+        of_facts(checkpoint=None),
+        "the job has no way to checkpoint on request",
+    ),
     (
         "no_checkpoint",
         "[{action: checkpoint}]",
         {},
         of_facts(checkpoint=None, groups_without_checkpoint=("step 1",)),
-        "of the job's groups of ranks, step 1 has no way to be asked for a checkpoint",
+        "the job (group of ranks step 1) has no way to checkpoint on request",
     ),
-    ("proof", REQUEUE, {}, of_facts(target=BESIDE), "other groups of ranks of the job live"),
-    ("no_fraction", CAP, {}, of_facts(cap_fraction=None, cap_explanation="no share"), "is not known: no share"),
-    ("no_change", CAP, {}, of_facts(limit_fraction=0.5), "a cap of 0.5 is in force already"),
+    ("proof", REQUEUE, {}, of_facts(target=BESIDE), "other groups of ranks are running"),
+    (
+        "no_fraction",
+        CAP,
+        {},
+        of_facts(cap_fraction=None, cap_explanation="no share"),
+        "the cap cannot be computed: no share",
+    ),
+    ("no_change", CAP, {}, of_facts(limit_fraction=0.5), "a cap of 0.5 is already in force"),
     (
         "no_change",
         "[{action: requeue, without_checkpoint: true, alloc_conf: {expandable_segments: True}}]",
         {},
         of_facts(alloc_conf="max_split_size_mb:64,expandable_segments:True"),
-        "another start with it changes nothing",
+        "a restart with it would change nothing",
     ),
     (
         "allocator_setting",
         "[{action: requeue, without_checkpoint: true, alloc_conf: {large_segment_size_mb: 32}}]",
         {},
         of_facts(torch_version="2.10.0+cu128"),
-        "torch 2.10.0+cu128 that does not know large_segment_size_mb would not start",
+        "torch 2.10.0+cu128 does not support large_segment_size_mb: the job would not start",
     ),
     (
         "allocator_setting",
         "[{action: requeue, without_checkpoint: true, alloc_conf: {large_segment_size_mb: 32}}]",
         {},
         of_facts(torch_version=None),
-        "the job's torch is not known",
+        "the job's torch version is unknown",
     ),
     (
         "cuda_graphs",
         "[{action: requeue, without_checkpoint: true, alloc_conf: {expandable_segments: True, max_split_size_mb: 64}}]",
         {},
         of_incident(key=IncidentKey(facts().target.job, IncidentCause.CUDA_GRAPHS)),
-        "private pools of CUDA graphs grow, which expandable_segments does not cure",
+        "CUDA graph private pools are growing, and expandable_segments does not fix that",
     ),
     (
         "cuda_graphs",
         "[{action: requeue, without_checkpoint: true, alloc_conf: {expandable_segments: True}}]",
         {},
         of_incident(evidence=(EvidenceBrief("auto-1", 1, NOW_S, cause=EvidenceCause.CUDA_GRAPHS),)),
-        "private pools of CUDA graphs grow, which expandable_segments does not cure",
+        "CUDA graph private pools are growing, and expandable_segments does not fix that",
     ),
     (
         "requeues",
         "[{action: requeue, without_checkpoint: true, when_used_up: leave}]",
         {"requeues_per_job": 0},
         of_facts(),
-        "Tidegauge requeued it 0 times already",
+        "Tidegauge has already requeued it 0 times",
     ),
-    ("warnings", REQUEUE, {"warnings_before_stop": 2}, of_facts(), "0 of 2 warnings have reached the owner"),
-    ("proof", "[{action: hold}]", {}, of_facts(), "asks for no checkpoint before"),
-    ("actions_per_hour", CAP, {"actions_per_hour": 0}, of_facts(), "0 actions in all within an hour, at most 0"),
+    ("warnings", REQUEUE, {"warnings_before_stop": 2}, of_facts(), "0 of 2 required warnings delivered"),
+    ("proof", "[{action: hold}]", {}, of_facts(), "has no checkpoint before this rung"),
+    (
+        "actions_per_hour",
+        CAP,
+        {"actions_per_hour": 0},
+        of_facts(),
+        "0 actions on all jobs in the last hour, the limit is 0",
+    ),
     ("actions_per_user_per_hour", CAP, {"actions_per_user_per_hour": 0}, of_facts(), "0 actions on jobs of ada"),
-    ("actions_per_job_per_hour", CAP, {"actions_per_job_per_hour": 0}, of_facts(), "0 actions on this job within"),
+    ("actions_per_job_per_hour", CAP, {"actions_per_job_per_hour": 0}, of_facts(), "0 actions on this job in"),
 ]
 
 
@@ -225,13 +243,13 @@ def test_messages_that_come_too_close_count_as_one_warning() -> None:
     ladder = "[{action: notify}, {action: notify, after: 30s}, {action: hold, without_checkpoint: true}]"
     run = Run(policy(ladder, warnings_before_stop=2, warning_interval=60))
     assert run.until(3600, step=30) == [(0, "do notify"), (30, "do notify"), (30, "withheld hold: warnings")]
-    assert run.last.reason == "1 of 2 warnings have reached the owner"
+    assert run.last.reason == "1 of 2 required warnings delivered"
 
 
 def test_the_last_warning_gives_its_time_before_the_stop() -> None:
     run = Run(policy("[{action: notify}, {action: hold, without_checkpoint: true}]", warnings_before_stop=1))
     assert run.until(60, step=30) == [(0, "do notify"), (0, "withheld hold: warnings"), (60, "do hold")]
-    assert "the last warning that counts was 0 s ago, a stop wants 60 s" in run.decisions[1].reason
+    assert "the last counted warning was 0 s ago, a stop requires 60 s" in run.decisions[1].reason
 
 
 def test_a_message_that_was_not_delivered_is_no_warning() -> None:
@@ -256,7 +274,7 @@ def test_a_limit_lets_go_when_the_hour_is_over() -> None:
 def test_a_checkpoint_is_not_asked_for_where_the_stop_would_not_be_allowed() -> None:
     run = Run(policy("[{action: checkpoint}, {action: requeue}]", actions_per_job_per_hour=1))
     assert run.at(0) == ["withheld checkpoint: actions_per_job_per_hour"]
-    assert "(this needs room for two)" in run.last.reason
+    assert "(this one needs two)" in run.last.reason
 
 
 def test_a_failed_action_counts_as_one() -> None:
@@ -343,8 +361,8 @@ def test_the_breaker_opens_before_too_many_jobs_are_touched_and_says_so() -> Non
     cluster = Cluster(jobs_running=40, share=0.1, min_jobs=1)
     assert [told(cluster.run(number, 0)) for number in range(1, 6)] == [["do"]] * 4 + [["withheld: breaker"]]
     assert cluster.state.breaker == (
-        "the circuit breaker opened: 5 jobs would have been acted on within 60 min, at most 4 of 40 running ones may "
-        "be, at 2027-01-15 08:00 UTC"
+        "the circuit breaker opened: 5 jobs would have been acted on within 60 min, the limit is 4 of 40 "
+        "running, at 2027-01-15 08:00 UTC"
     )
 
 

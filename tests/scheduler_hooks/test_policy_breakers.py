@@ -83,8 +83,8 @@ def test_one_users_jobs_hold_back_that_users_jobs_and_nobody_elses() -> None:
     assert cluster.state.breaker is None
     (why,) = cluster.state.user_breakers
     assert why == (
-        "the circuit breaker of eve opened: 7 of their jobs would have been acted on within 60 min, at most 6 of 40 "
-        "running ones may be, at 2027-01-15 08:00 UTC"
+        "the circuit breaker of eve opened: 7 of their jobs would have been acted on within 60 min, the limit is 6 "
+        "of 40 running, at 2027-01-15 08:00 UTC"
     )
 
 
@@ -93,8 +93,8 @@ def test_jobs_of_several_users_hold_back_all() -> None:
     assert cluster.act(*jobs("ada", 4), *jobs("bob", 1)) == [DO] * 5, "each counts for three at most"
     assert cluster.act("eve/1", "ada/5", "bob/3") == [ALL, USERS, ALL]
     assert cluster.state.breaker == (
-        "the circuit breaker opened: 6 jobs would have been acted on within 60 min, at most 4 of 40 running ones may "
-        "be (one user's count as 3 at most), at 2027-01-15 08:00 UTC"
+        "the circuit breaker opened: 6 jobs would have been acted on within 60 min, the limit is 4 of 40 "
+        "running (one user counts for at most 3), at 2027-01-15 08:00 UTC"
     )
 
 

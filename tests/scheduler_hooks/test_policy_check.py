@@ -40,31 +40,31 @@ def test_the_default_policy_is_sound_and_observes() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "error: a policy is lines of `key: value`"),
-        ("version: 1\nmode: {", "line 2: error: it is no YAML"),
-        ("mode: act", "line 1: error: version is missing; write `version: 1`"),
-        ("version: 2", "line 1: error: version: 2 is not possible"),
-        ("version: 1\nmode: off", "line 2: error: mode: 'off' is not possible: input should be 'observe', 'warn' or"),
+        ("", "error: a policy consists of lines `key: value`"),
+        ("version: 1\nmode: {", "line 2: error: not valid YAML"),
+        ("mode: act", "line 1: error: version is missing; add `version: 1`"),
+        ("version: 2", "line 1: error: version: 2 is not valid"),
+        ("version: 1\nmode: off", "line 2: error: mode: 'off' is not valid: input should be 'observe', 'warn' or"),
         (
             "version: 1\nmod: act",
-            "line 2: error: there is no key 'mod' here; the keys are version, mode, brakes, rules",
+            "line 2: error: unknown key 'mod'; the keys here are version, mode, brakes, rules",
         ),
         (
             "version: 1\nbrakes:\n  breaker: {shar: 1}",
-            "line 3: error: there is no key 'shar' here; the keys are share,",
+            "line 3: error: unknown key 'shar'; the keys here are share,",
         ),
-        ("version: 1\nmode: warn\nmode: act", "line 3: error: mode stands here for the second time, first on line 2"),
-        ("version: 1\nbrakes:\n  min_age: 1:30", "line 3: error: brakes.min_age: '1:30' is no duration"),
-        ("version: 1\nbrakes:\n  exempt: {users: [1]}", "line 3: error: brakes.exempt.users.0: 1 is not possible"),
-        ("a: &a [*a]", "error: it is no policy: something in it contains itself"),
-        ("a: " + "[" * 5_000, "error: it is no policy: something in it contains itself, or is nested too deeply"),
-        ("version: 1\x0f", "error: it is no YAML: unacceptable character"),
-        ("version: 2026-13-45", "error: it is no YAML"),
-        ("version: !!bool x", "error: it is no YAML"),
-        ("version: !!timestamp x", "error: it is no YAML"),
-        ("version: !!int ''", "error: it is no YAML"),
-        (f"version: {'9' * 5_000}", "error: it is no YAML"),
-        ("# " + "x" * (1 << 18), "error: it has 262,146 characters; a policy may have 262,144"),
+        ("version: 1\nmode: warn\nmode: act", "line 3: error: duplicate key mode, first on line 2"),
+        ("version: 1\nbrakes:\n  min_age: 1:30", "line 3: error: brakes.min_age: '1:30' is not a duration"),
+        ("version: 1\nbrakes:\n  exempt: {users: [1]}", "line 3: error: brakes.exempt.users.0: 1 is not valid"),
+        ("a: &a [*a]", "error: not a policy: something in it contains itself"),
+        ("a: " + "[" * 5_000, "error: not a policy: something in it contains itself or is nested too deeply"),
+        ("version: 1\x0f", "error: not valid YAML: unacceptable character"),
+        ("version: 2026-13-45", "error: not valid YAML"),
+        ("version: !!bool x", "error: not valid YAML"),
+        ("version: !!timestamp x", "error: not valid YAML"),
+        ("version: !!int ''", "error: not valid YAML"),
+        (f"version: {'9' * 5_000}", "error: not valid YAML"),
+        ("# " + "x" * (1 << 18), "error: it has 262,146 characters; the limit is 262,144"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected: str) -> None:
@@ -76,10 +76,13 @@ def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected
 @pytest.mark.parametrize(
     ("rung", "expected"),
     [
-        ("{action: kill}", "'kill' is no action; the actions are notify, annotate, snapshot, cap, checkpoint,"),
-        ("{after: 5m}", "None is no action"),
-        ("{action: notify, grace: 5m}", "no key 'grace' here; the keys are after, before_oom, tries, retry_after,"),
-        ("{action: notify, after: soon}", "'soon' is no duration"),
+        ("{action: kill}", "'kill' is not an action; the actions are notify, annotate, snapshot, cap, checkpoint,"),
+        ("{after: 5m}", "None is not an action"),
+        (
+            "{action: notify, grace: 5m}",
+            "unknown key 'grace'; the keys here are after, before_oom, tries, retry_after,",
+        ),
+        ("{action: notify, after: soon}", "'soon' is not a duration"),
     ],
 )
 def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
@@ -94,10 +97,10 @@ def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
         (
             "      - {action: notify, after: 5m}\n",
             "",
-            "line 8: error: rule leak, rung 3: never done: it wants 2 notify",
+            "line 8: error: rule leak, rung 3: never done: it requires 2 notify",
         ),
-        ("{action: notify, after: 5m}", "{action: notify, after: 4m}", "5m or more apart"),
-        ("      - {action: checkpoint, after: 5m, before_oom: 30m}\n", "", "never done: put a checkpoint before it"),
+        ("{action: notify, after: 5m}", "{action: notify, after: 4m}", "at least 5m apart"),
+        ("      - {action: checkpoint, after: 5m, before_oom: 30m}\n", "", "never done: add a checkpoint before it"),
         ("{action: requeue}", "{action: requeue, after: 11m}", "its checkpoint would be 11m old"),
         (
             "{action: requeue}",
@@ -105,19 +108,23 @@ def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
             "line 10: error: rule leak, rung 5: never reac",
         ),
         ("before_oom: 30m", "before_oom: 5m", "line 8: warning: rule leak, rung 3: before_oom is less than grace"),
-        (", checkpoint: true", "", "rung 3: a job that cannot be asked waits here"),
-        (", requeueable: true", "", "rung 4: a job that must not be requeued waits here"),
-        (", severity: critical", "", "growth that is less than critical waits here"),
-        ("cause: leak", "cause: out_of_memory", "line 8: error: rule leak, rung 3: never due: before_oom wants"),
+        (", checkpoint: true", "", "rung 3: a job that cannot checkpoint gets stuck here"),
+        (", requeueable: true", "", "rung 4: a job that must not be requeued gets stuck here"),
+        (", severity: critical", "", "growth below critical gets stuck here"),
+        ("cause: leak", "cause: out_of_memory", "line 8: error: rule leak, rung 3: never due: before_oom needs"),
         ("{action: requeue}", "{action: requeue, without_checkpoint: true}", "work is lost"),
-        ("rules:", "brakes: {warnings_before_stop: 0}\nrules:", "line 2: warning: jobs may be ended without a warning"),
-        ("rules:", "brakes: {min_severity: warning}\nrules:", "their growth is not critical any more"),
+        (
+            "rules:",
+            "brakes: {warnings_before_stop: 0}\nrules:",
+            "line 2: warning: jobs may be stopped without a warning",
+        ),
+        ("rules:", "brakes: {min_severity: warning}\nrules:", "their growth is no longer critical"),
         (
             "rules:",
             "brakes: {actions_per_hour: 1}\nrules:",
-            "rung 4: never done: with its checkpoint it is two actions",
+            "rung 4: never done: with its checkpoint it counts as two actions",
         ),
-        ("rules:", "brakes: {requeues_per_job: 0}\nrules:", "so when_used_up is done at once"),
+        ("rules:", "brakes: {requeues_per_job: 0}\nrules:", "so when_used_up applies at once"),
     ],
 )
 def test_what_makes_no_sense_is_found(old: str, new: str, expected: str) -> None:
@@ -131,20 +138,20 @@ def test_the_setting_makes_no_sense_against_private_pools() -> None:
     assert not check_policy(graphs).errors
     setting = graphs.replace("{action: requeue}", "{action: requeue, alloc_conf: {expandable_segments: True}}")
     (error,) = check_policy(setting).errors
-    assert "never done: expandable_segments does not cure private pools of CUDA graphs" in error.message
+    assert "never done: expandable_segments does not fix private pools of CUDA graphs" in error.message
 
 
 def test_a_rule_behind_a_wider_one_is_found() -> None:
     rules = "- {name: all, ladder: [{action: notify}]}\n- {name: leak, when: {cause: leak}, ladder: [{action: notify}]}"
     findings = check_policy(f"version: 1\nrules:\n{rules}\n")
     assert said(findings) == [
-        "line 4: error: rule leak is never reached: all that it matches, rule all before it matches"
+        "line 4: error: rule leak is never reached: rule all before it matches everything that it matches"
     ]
 
 
 def test_a_policy_without_rules_is_told_that_it_does_nothing() -> None:
     findings = check_policy("version: 1")
-    assert said(findings) == ["line 1: warning: there are no rules: nothing is ever done"]
+    assert said(findings) == ["line 1: warning: no rules: Tidegauge never does anything"]
     assert findings.policy is not None
 
 
@@ -153,7 +160,7 @@ def test_a_file_that_cannot_be_used_is_named_with_line_and_choices(tmp_path: Pat
     path.write_text("version: 1\nmode: dry-run\nfoo: 1\n")
     with pytest.raises(PolicyFileError) as caught:
         load_policy(path)
-    assert str(caught.value).startswith(f"{path}: line 2: error: mode: 'dry-run' is not possible")
+    assert str(caught.value).startswith(f"{path}: line 2: error: mode: 'dry-run' is not valid")
     assert "'observe', 'warn' or 'act' (and 1 more: `tidegauge policy check` lists them)" in str(caught.value)
     assert caught.value.findings is not None
 
@@ -175,7 +182,7 @@ def test_warnings_do_not_keep_a_policy_from_being_used(tmp_path: Path) -> None:
 def test_aliases_of_aliases_are_counted_as_what_they_stand_for() -> None:
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 13))]
     (finding,) = check_policy("\n".join(lines)).found
-    assert (finding.line, "stands for more than 50,000 values" in finding.message) == (6, True)
+    assert (finding.line, "expands to more than 50,000 values" in finding.message) == (6, True)
 
 
 def test_an_alias_that_is_used_twice_is_a_policy_like_any_other() -> None:

@@ -280,7 +280,7 @@ def test_a_job_that_was_requeued_too_often_is_held_instead() -> None:
     run.facts = facts(later, target=target(later, incarnation="1@x"))
     assert run.at(60) == ["do hold"]
     assert run.last.decision_id == "2:rule:0:1"
-    assert "instead of another requeue: 1 were made" in run.last.reason
+    assert "instead of another requeue: 1 already made" in run.last.reason
 
 
 @pytest.mark.parametrize(

@@ -124,16 +124,16 @@ def test_a_rule_for_one_scheduler_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize(
     ("rung", "complaint"),
     [
-        ({"action": "notify", "text": "hello {whom}"}, r"\{whom\}; what can be filled in is \{what\}"),
+        ({"action": "notify", "text": "hello {whom}"}, r"\{whom\} in the text; the placeholders are \{what\}"),
         ({"action": "notify", "text": "{what!r}"}, r"\{what!r\}"),
-        ({"action": "notify", "text": "{"}, "cannot be filled in"),
-        ({"action": "requeue", "alloc_conf": {"expandable_segment": "True"}}, "is no allocator setting"),
+        ({"action": "notify", "text": "{"}, "invalid placeholder"),
+        ({"action": "requeue", "alloc_conf": {"expandable_segment": "True"}}, "is not an allocator setting"),
         ({"action": "requeue", "alloc_conf": {"expandable_segments": "on"}}, "takes True or False, not 'on'"),
         ({"action": "requeue", "alloc_conf": {"max_split_size_mb": 8}}, "above 20"),
         ({"action": "requeue", "alloc_conf": {"garbage_collection_threshold": 1}}, "between 0 and 1"),
         ({"action": "requeue", "alloc_conf": {"roundup_power2_divisions": 3}}, "power of two"),
-        ({"action": "requeue", "alloc_conf": {"per_process_memory_fraction": 0.5}}, "set by the action cap"),
-        ({"action": "requeue", "environ": {"A-B": "1"}}, "no name of an environment variable"),
+        ({"action": "requeue", "alloc_conf": {"per_process_memory_fraction": 0.5}}, "the action cap sets"),
+        ({"action": "requeue", "environ": {"A-B": "1"}}, "not a valid name of an environment variable"),
         ({"action": "requeue", "environ": {"PYTORCH_ALLOC_CONF": "x"}}, "use alloc_conf"),
         ({"action": "notify", "tries": 0}, "greater than or equal to 1"),
     ],
@@ -153,7 +153,7 @@ def test_settings_may_be_written_as_yaml_reads_them() -> None:
 
 def test_two_rules_of_one_name_are_refused() -> None:
     rule = {"name": "same", "ladder": [{"action": "notify"}]}
-    with pytest.raises(ValidationError, match="two rules are called 'same'"):
+    with pytest.raises(ValidationError, match="two rules are named 'same'"):
         Policy.model_validate({"version": 1, "rules": [rule, rule]})
 
 

@@ -30,14 +30,14 @@ def caused_by(cause: IncidentCause) -> dict[str, Any]:
 
 def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
     assert first_text().splitlines() == [
-        "Tidegauge, incident 1: job 4711 llm-pretrain of ada, warning 1 of 2 before it may be ended.",
+        "Incident 1: job 4711 (llm-pretrain), user ada; warning 1 of 2 before a stop.",
         "Rank 1 of job 4711 leaks 12.0 MiB per step since step 40; at this rate it runs out of memory in 14–22 min.",
-        "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
-        "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again with "
-        "expandable_segments:True.",
+        "If the growth continues, Tidegauge will checkpoint this job, then requeue it with expandable_segments:True: "
+        "not before 08:10 UTC, and only once OOM may be 30 min or less away (it waits up to 10 min for the "
+        "checkpoint).",
         "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
         "outputs without .detach(), module hooks that store activations, caches without a bound.",
-        "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`.",
+        "To exempt the job from actions: start it with `tidegauge run --no-actions`.",
     ]
 
 
@@ -49,10 +49,10 @@ def of_workload(job_id: str) -> dict[str, Any]:
 def test_the_owner_of_a_workload_is_told_a_command_that_can_be_copied_and_its_name_once() -> None:
     job = JobKey(JobId("team-a/train"), 0, 1001)
     said = first_text(of_job=of_workload("team-a/train"), key=IncidentKey(job, IncidentCause.LEAK)).splitlines()
-    assert said[0].startswith("Tidegauge, incident 1: job team-a/train of ada, warning 1 of 2")
+    assert said[0].startswith("Incident 1: job team-a/train, user ada; warning 1 of 2")
     assert said[-1] == (
-        "To keep Tidegauge from acting on the job: annotate its workload, with `kubectl annotate --overwrite -n team-a "
-        "KIND train tidegauge.dev/actions=keep` (KIND: job, jobset and so on)."
+        "To exempt the job from actions: annotate its workload: `kubectl annotate --overwrite -n team-a "
+        "KIND train tidegauge.dev/actions=keep` (KIND: job, jobset, …)."
     )
 
 
@@ -75,40 +75,42 @@ def test_observe_words_it_as_act_would() -> None:
 
 def test_where_only_words_are_carried_out_nothing_is_threatened() -> None:
     text = first_text(mode="warn")
-    assert "Tidegauge takes no action on this job by itself." in text
+    assert "Tidegauge takes no action on this job." in text
     assert "warning 1" not in text
     assert "--no-actions" not in text
 
 
 def test_an_exempt_job_is_told_that_it_is() -> None:
     text = first_text(of_job={"scheduler_facts": scheduler_facts(exempt=True)})
-    assert "Tidegauge takes no action on this job: its owner asked for no actions." in text
+    assert "Tidegauge takes no action on this job: the owner opted out of actions." in text
     assert "warning" not in text
 
 
 @pytest.mark.parametrize(
     ("rung", "expected"),
     [
-        ("{action: cap}", "Tidegauge limits the job's memory to its share (a fraction of 0.4)."),
-        ("{action: hold}", "Tidegauge ends it and holds it until a person releases it."),
-        ("{action: cancel}", "Tidegauge ends it for good."),
-        ("{action: requeue}", "Tidegauge ends it and has it start again."),
+        ("{action: cap}", "cap this job at its share (memory fraction 0.4)."),
+        ("{action: hold}", "stop this job and hold it until a person releases it."),
+        ("{action: cancel}", "cancel this job."),
+        ("{action: requeue}", "requeue this job."),
     ],
 )
 def test_each_action_is_announced(rung: str, expected: str) -> None:
-    assert f"If this goes on, {expected}" in first_text(f"[{{action: notify}}, {rung}]", of_job={"cap_fraction": 0.4})
+    assert f"If the growth continues, Tidegauge will {expected}" in first_text(
+        f"[{{action: notify}}, {rung}]", of_job={"cap_fraction": 0.4}
+    )
 
 
 def test_a_requeue_that_is_used_up_is_announced_as_what_is_done_instead() -> None:
     run = Run(policy("[{action: notify}, {action: requeue}]", requeues_per_job=0))
     run.at(0)
-    assert "Tidegauge ends it and holds it" in run.text()
+    assert "Tidegauge will stop this job and hold it" in run.text()
 
 
 def test_a_text_of_the_site_gets_what_is_next_added_unless_it_says_it() -> None:
     text = first_text("[{action: notify, text: 'Hello {user}, {job_name} has {time_left} left.'}, {action: cancel}]")
     assert text == (
-        "Hello ada, llm-pretrain has 14–22 min left.\nIf this goes on, Tidegauge ends it for good."
+        "Hello ada, llm-pretrain has 14–22 min left.\nIf the growth continues, Tidegauge will cancel this job."
     )  # fmt: skip
     assert first_text("[{action: notify, text: '{next}'}, {action: cancel}]").count("Tidegauge") == 1
     assert first_text("[{action: notify, text: 'Hello.'}]") == "Hello."
@@ -130,7 +132,7 @@ def test_the_owner_of_a_fragmenting_job_is_told_the_setting_for_this_torch() -> 
     old = {"torch_version": "2.4.0", "alloc_conf": "max_split_size_mb:64"}
     assert "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True." in first_text(of_job=old, **known)
     cured = first_text(of_job={"alloc_conf": "expandable_segments:True"}, **known)
-    assert "It is in force already" in cured
+    assert "The setting is already in force" in cured
 
 
 def test_the_owner_of_a_job_with_ever_more_cuda_graphs_is_told_to_share_a_pool() -> None:

@@ -40,7 +40,7 @@ class Ranks:
 
 def test_the_rank_to_look_at_first_is_asked_under_the_decisions_id() -> None:
     ranks = Ranks(Reply({"ok": True, "state": "recording"}))
-    assert ask_for_evidence(ranks, MADE) == f"rank 3 collects evidence {MADE.decision_id}"
+    assert ask_for_evidence(ranks, MADE) == f"rank 3 is collecting evidence {MADE.decision_id}"
     ((job, rank, request),) = ranks.asked
     assert (job, rank.rank, rank.node_id, rank.process) == (
         MADE.target.job, 3, finding(3).node_id, finding(3).process,
@@ -59,12 +59,12 @@ def test_the_rank_to_look_at_first_is_asked_under_the_decisions_id() -> None:
     ],
 )
 def test_what_a_rank_says_instead_is_told_with_whether_to_try_again(reply: Reply, error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"job 4711: rank 3 gives no evidence: {reply.error}"):
+    with pytest.raises(error, match=f"job 4711: rank 3 cannot collect evidence: {reply.error}"):
         ask_for_evidence(Ranks(reply), MADE)
 
 
 def test_an_incident_without_ranks_asks_nobody() -> None:
-    with pytest.raises(PermanentError, match="no rank is known"):
+    with pytest.raises(PermanentError, match="no rank to request evidence from"):
         ask_for_evidence(Ranks(Reply({})), replace(MADE, incident=incident(findings=())))
 
 

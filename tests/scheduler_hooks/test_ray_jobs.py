@@ -70,7 +70,7 @@ def test_consent_is_the_owners_own_word(world: RayWorld) -> None:
 
 def test_a_job_without_consent_is_not_requeued_even_if_asked(world: RayWorld) -> None:
     job = world.start_job(metadata={})
-    with pytest.raises(PermanentError, match=r"job-0 may not be started again.*tidegauge\.requeue=true"):
+    with pytest.raises(PermanentError, match=r"job-0 may not be requeued.*tidegauge\.requeue=true"):
         world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")
     assert world.cluster.stops == []
 
@@ -109,7 +109,7 @@ def test_ranks_that_do_not_answer_are_named(world: RayWorld) -> None:
     world.ranks.error = "no answer in 10 s"
     with pytest.raises(TemporaryError, match="1 of 1 ranks not capped: rank 0: no answer in 10 s"):
         world.port.cap(target, 0.5, decision_id="d")
-    with pytest.raises(TemporaryError, match="no rank is known"):
+    with pytest.raises(TemporaryError, match="no rank known"):
         world.port.cap(replace(target, ranks=()), 0.5, decision_id="d")
 
 
@@ -132,7 +132,7 @@ def test_what_the_owner_uploaded_is_kept_for_the_next_run(world: RayWorld) -> No
 def test_a_job_whose_upload_is_gone_is_left_alone(world: RayWorld) -> None:
     job = world.start_job()
     world.cluster.packages.clear()
-    with pytest.raises(PermanentError, match=f"job-0 cannot be started again: {UPLOADED}"):
+    with pytest.raises(PermanentError, match=f"job-0 cannot be requeued: {UPLOADED}"):
         world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")
     assert world.alive(job)
 
@@ -141,7 +141,7 @@ def test_a_job_is_left_alone_whose_next_id_is_taken(world: RayWorld) -> None:
     job = world.start_job()
     world.cluster.add("job-0-attempt-1", metadata={}, runtime_env={"env_vars": {}})
     target = world.target(job)
-    with pytest.raises(PermanentError, match="the id job-0-attempt-1 is another job's"):
+    with pytest.raises(PermanentError, match="the id job-0-attempt-1 belongs to another job"):
         world.port.requeue(target, UNCHANGED, "leaks", decision_id="d")
     assert world.port.presence(target) is Presence.RUNNING
     world.port.cancel(target, "leaks", decision_id="d2")
@@ -151,7 +151,7 @@ def test_a_job_is_left_alone_whose_next_id_is_taken(world: RayWorld) -> None:
 def test_a_job_that_does_not_stop_is_not_started_twice(world: RayWorld) -> None:
     job = world.start_job()
     world.cluster.ignores_stops = True
-    with pytest.raises(TemporaryError, match="job-0 was told to stop and still runs"):
+    with pytest.raises(TemporaryError, match="job-0 is still running"):
         world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")
     assert world.cluster.submitted == []
     world.cluster.ignores_stops = False
@@ -164,7 +164,7 @@ def test_a_job_that_its_owner_stopped_is_not_brought_back(world: RayWorld) -> No
     target = world.target(job)
     world.cluster.end("job-0", "STOPPED")
     assert world.port.presence(target) is Presence.GONE
-    with pytest.raises(ChangedError, match="job-0 has ended"):
+    with pytest.raises(ChangedError, match="job-0 has already ended"):
         world.port.requeue(target, UNCHANGED, "leaks", decision_id="d")
     assert world.cluster.submitted == []
 
@@ -191,7 +191,7 @@ def test_two_decisions_on_one_run_start_it_once(world: RayWorld) -> None:
     job = world.start_job()
     target = world.target(job)
     world.port.requeue(target, UNCHANGED, "leaks", decision_id="d-1")
-    with pytest.raises(ChangedError, match=r"goes on as job-0-attempt-1 already, by decision d-1"):
+    with pytest.raises(ChangedError, match=r"already continues as job-0-attempt-1, by decision d-1"):
         world.another_port().requeue(target, UNCHANGED, "leaks", decision_id="d-2")
     assert world.starts(job) == 2
 

@@ -140,7 +140,7 @@ def test_scheduler_that_hangs_is_a_problem_after_a_minute() -> None:
     bench.now_s += 60.0
     assert bench.watch.problems() == {}
     bench.now_s += 1.0
-    assert bench.watch.problems() == {"local": "it was asked to describe its jobs 61 s ago, and has not answered"}
+    assert bench.watch.problems() == {"local": "no answer for 61 s to the request for its jobs"}
     bench.waiting.pop()()
     assert bench.watch.problems() == {}
 

@@ -53,19 +53,19 @@ STRANGER = PermanentError("nobody knows ada on Slack")
 
 def test_on_kubernetes_the_owner_is_told_by_an_event() -> None:
     about = replace(NOTIFY, target=replace(NOTIFY.target, scheduler="kubernetes"))
-    assert tell_owner(about, Terminal(), None) == "the owner was told by an Event on the workload"
+    assert tell_owner(about, Terminal(), None) == "owner notified: Kubernetes Event"
 
 
 @pytest.mark.parametrize(
     ("terminal", "messenger", "said"),
     [
-        (Terminal(), None, "the owner was told where the job prints"),
-        (Terminal(), FakeMessenger(), "the owner was told where the job prints and on Slack"),
-        (None, FakeMessenger(), "the owner was told on Slack"),
-        (Terminal(), FakeMessenger(AWAY), "told where the job prints; not otherwise: Slack does not answer"),
-        (Terminal(), FakeMessenger(STRANGER), "told where the job prints; not otherwise: nobody knows ada on Slack"),
-        (Terminal(NO_PLACE), FakeMessenger(), "told on Slack; not otherwise: Ray has no place for messages"),
-        (Terminal(AWAY), FakeMessenger(), "told on Slack; not otherwise: Slack does not answer"),
+        (Terminal(), None, "owner notified: job output"),
+        (Terminal(), FakeMessenger(), "owner notified: job output, on Slack"),
+        (None, FakeMessenger(), "owner notified: on Slack"),
+        (Terminal(), FakeMessenger(AWAY), "owner notified: job output; not delivered: Slack does not answer"),
+        (Terminal(), FakeMessenger(STRANGER), "owner notified: job output; not delivered: nobody knows ada on Slack"),
+        (Terminal(NO_PLACE), FakeMessenger(), "owner notified: on Slack; not delivered: Ray has no place for messages"),
+        (Terminal(AWAY), FakeMessenger(), "owner notified: on Slack; not delivered: Slack does not answer"),
     ],
 )
 def test_one_way_that_works_is_enough(terminal: Terminal | None, messenger: FakeMessenger | None, said: str) -> None:
@@ -118,7 +118,7 @@ def test_job_without_an_adapter_has_an_owner_all_the_same() -> None:
     bench, messenger = Bench(), FakeMessenger(AWAY)
     made = replace(NOTIFY, target=replace(NOTIFY.target, scheduler="slurm"))
     _carry_out(bench, messenger, made)
-    assert (bench.outcome(made), bench.detail(made)) == (Outcome.DONE, "the owner was told on Slack")
+    assert (bench.outcome(made), bench.detail(made)) == (Outcome.DONE, "owner notified: on Slack")
     assert messenger.told == [made.decision_id]
 
 

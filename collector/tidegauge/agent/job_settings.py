@@ -74,7 +74,7 @@ class JobSettingsFiles:
             self._say(error)
         else:
             if self._problem is not None:
-                _log.info("settings for jobs can be written again")
+                _log.info("settings of jobs can be written again")
             self._problem = None
 
     def _digest_of(self, folder: int) -> str:
@@ -111,7 +111,7 @@ class JobSettingsFiles:
     def _say(self, error: Exception) -> None:
         problem = str(error)
         if problem != self._problem:
-            _log.warning("later attempts of jobs on this node will run without their settings: %s", problem)
+            _log.warning("later attempts of jobs on this node will start without their settings: %s", problem)
         self._problem = problem
 
 
@@ -140,7 +140,7 @@ def _open(run_dir: Path, *, make: bool) -> int:
                 break
             aside = f"{SETTINGS_FOLDER}.of-{owner}-{secrets.token_hex(4)}"
             os.rename(SETTINGS_FOLDER, aside, src_dir_fd=parent, dst_dir_fd=parent)
-            _log.warning("%s belonged to uid %d: it is called %s now", run_dir / SETTINGS_FOLDER, owner, aside)
+            _log.warning("%s belonged to uid %d and was renamed to %s", run_dir / SETTINGS_FOLDER, owner, aside)
     raise UnsafeFileError("owner", f"{run_dir / SETTINGS_FOLDER} belongs to uid {owner}")
 
 
@@ -157,14 +157,14 @@ def _check_run_dir(found: os.stat_result, run_dir: Path) -> None:
     """Where the sticky bit is missing, whoever may write to the run directory could put another folder in our place."""
     others = found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid())
     if others and not found.st_mode & stat.S_ISVTX:
-        raise UnsafeFileError("sticky", f"others may rename what lies in {run_dir}: it has no sticky bit")
+        raise UnsafeFileError("sticky", f"other users can rename files in {run_dir}: it has no sticky bit")
 
 
 def _open_ours(parent: int, run_dir: Path) -> int:
     try:
         folder = os.open(SETTINGS_FOLDER, DIRECTORY, dir_fd=parent)
     except NotADirectoryError as error:  # a link answers so, too
-        raise UnsafeFileError("not_directory", f"{run_dir / SETTINGS_FOLDER} is no folder") from error
+        raise UnsafeFileError("not_directory", f"{run_dir / SETTINGS_FOLDER} is not a folder") from error
     try:
         found = os.fstat(folder)
         if found.st_uid != os.geteuid():  # exchanged since it was looked at
@@ -206,7 +206,7 @@ def _decoded(name: str, content: bytes) -> JobSettings | None:
 def _name(settings: JobSettings) -> str:
     name = settings_name(settings.job_id)
     if name is None:
-        raise ValueError(f"no job is called {settings.job_id[:60]!r}")
+        raise ValueError(f"{settings.job_id[:60]!r} is not a job id")
     return name
 
 

@@ -177,7 +177,7 @@ class NodeAgent:
             except Exception:
                 self._poll_failures += 1
                 if self._poll_failures == 1:
-                    _log.exception("a poll failed; the last figures stay")
+                    _log.exception("a poll failed; keeping the last figures")
 
     def view(self) -> NodeView:
         """The last complete round."""
@@ -188,7 +188,7 @@ class NodeAgent:
         or have only just gone on: the process was stopped, or the driver did not return."""
         age_s = (self._clock.monotonic_ns() - self._viewed_ns) / 1e9
         if age_s > max(STALE_AFTER_S, STALE_POLLS * self._settings.poll_period_s):
-            raise StaleViewError(f"no poll has come to its end for {age_s:.0f} s")
+            raise StaleViewError(f"no poll has finished for {age_s:.0f} s")
         return self._view
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
@@ -389,7 +389,9 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
     _allow_open_files()
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
-        _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
+        _log.warning(
+            "not in the host's pid namespace: pids from NVML may not match, and other users' ranks may be invisible"
+        )
     procs, clock, namespaces = ProcFs(), SystemClock(), NamespacesOfPods()
     hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)

@@ -61,7 +61,7 @@ class NvmlGpus:
     def read(self) -> tuple[GpuReading, ...]:
         now_s = self._monotonic_s()
         if now_s < self._retry_at_s:
-            raise GpuUnavailableError(f"NVML failed; next try in {self._retry_at_s - now_s:.0f} s")
+            raise GpuUnavailableError(f"NVML failed; retrying in {self._retry_at_s - now_s:.0f} s")
         try:
             if self._devices is None:
                 self._nvml.nvmlInit()
@@ -85,7 +85,7 @@ class NvmlGpus:
 
     def _start_again(self, error: pynvml.NVMLError, now_s: float) -> None:
         self._count(error)
-        _log.warning("NVML failed, no GPU figures until it answers (next try in %.0f s): %s", self._retry_s, error)
+        _log.warning("NVML failed, no GPU figures until it answers (retrying in %.0f s): %s", self._retry_s, error)
         self.close()
         self._retry_at_s = now_s + self._retry_s
         self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
@@ -145,7 +145,7 @@ class NvmlGpus:
     def _count(self, error: pynvml.NVMLError) -> None:
         text = str(error)
         if self.errors[text] == 0:
-            _log.info("NVML does not answer everything: %s", text)
+            _log.info("NVML answers only in part: %s", text)
         self.errors[text] += 1
 
 

@@ -37,7 +37,7 @@ def carry_out(order: Order, sockets: Sockets) -> OrderResult:
     to = sockets.get((order.to, order.process))
     if to is None:
         what = "rank" if order.to is OrderTo.RANK else "tidegauge run"
-        return OrderResult(order.order_id, error=f"no {what} with pid {order.process.pid} lives here: it has ended")
+        return OrderResult(order.order_id, error=f"no {what} with pid {order.process.pid} on this node: it has ended")
     if to.uid != order.uid:
         return OrderResult(
             order.order_id,
@@ -137,7 +137,7 @@ class OrderCarrier:
     def _result_of(self, waiting: _Waiting) -> OrderResult:
         order = waiting.order
         if self._monotonic_s() - waiting.taken_s > order.timeout_s:
-            return OrderResult(order.order_id, error="not sent: slow processes before it used up its time")
+            return OrderResult(order.order_id, error="not sent: slow processes before it used up the time")
         try:
             return self._carry_out(order)
         except Exception as error:

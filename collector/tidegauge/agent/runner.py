@@ -219,12 +219,12 @@ class AgentRunner:
             talked = talk()
         except Exception as error:
             if not self._report_fails:
-                _log.warning("the coordinator cannot be told of this node's state, going on: %s", error)
+                _log.warning("this node's report cannot be sent to the coordinator; continuing: %s", error)
             self._report_fails = True
             self._pace.failed()
         else:
             if talked and self._report_fails:
-                _log.info("the coordinator hears of this node again")
+                _log.info("the coordinator accepts this node's reports again")
             self._report_fails = self._report_fails and not talked
 
     def _hear(self) -> bool:

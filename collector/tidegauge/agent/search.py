@@ -115,7 +115,7 @@ class NodeSearch:
         try:
             evidence.search(now_s)
         except Exception as error:
-            self._lines.say(logging.ERROR, "evidence could not be looked for", now_s=now_s, exc_info=error)
+            self._lines.say(logging.ERROR, "the search for evidence failed", now_s=now_s, exc_info=error)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ class NodeSearch:
                 try:
                     request()
                 except Exception:
-                    _log.exception("a ring could not be let go")
+                    _log.exception("a ring could not be closed")
 
     def _run(self, every_s: float) -> None:
         while not self._stop.is_set():

@@ -28,10 +28,10 @@ class SourceHealths:
         except Exception as error:
             if self.success.get(source, True):
                 expected = isinstance(error, (GpuUnavailableError, OSError))
-                _log.warning("reading %s fails: %s", source, error, exc_info=not expected)
+                _log.warning("%s cannot be read: %s", source, error, exc_info=not expected)
             self.success[source] = False
         else:
             if not self.success.get(source, True):
-                _log.info("reading %s works again", source)
+                _log.info("%s can be read again", source)
             self.success[source] = True
         self.duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9

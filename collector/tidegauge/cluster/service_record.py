@@ -203,7 +203,7 @@ def read_record(files: StateFiles) -> ServiceRecord | None:
             processes=tuple((ProcessId(*process), str(name)) for process, name in raw["processes"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{files.record} was not written by this version of Tidegauge: {error!r}") from error
+        raise RecordError(f"{files.record} is not from this version of Tidegauge: {error!r}") from error
 
 
 def write_spec(files: StateFiles, spec: NodeSpec) -> None:
@@ -216,7 +216,7 @@ def read_spec(path: Path) -> NodeSpec:
     try:
         return _spec(raw or {})
     except (TypeError, AttributeError) as error:
-        raise RecordError(f"{path} was not written by this version of Tidegauge: {error}") from error
+        raise RecordError(f"{path} is not from this version of Tidegauge: {error}") from error
 
 
 def _spec(raw: dict[str, Any]) -> NodeSpec:
@@ -260,5 +260,5 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise RecordError(f"{path} is damaged: {error}") from error
     if not isinstance(raw, dict):
-        raise RecordError(f"{path} is damaged: it holds no object")
+        raise RecordError(f"{path} is damaged: not a JSON object")
     return raw

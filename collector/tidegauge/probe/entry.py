@@ -27,7 +27,7 @@ def arm(torch: Any, level: str) -> None:
         if _probe is not None:
             return
         if not has_step_hook(torch):
-            say(f"torch {torch.__version__} is too old to be watched (2.2 or later); the job runs as ever")
+            say(f"torch {torch.__version__} is too old to be watched (2.2 or later is needed); the job runs unwatched")
             return
         backend = choose_backend(torch)
         if backend is None:
@@ -80,6 +80,6 @@ def _after_fork() -> None:
 def _say_at_first_step(torch: Any) -> None:
     """A torch without any device that could be watched: the job is told once, when it really trains on it."""
 
-    line = f"this torch ({torch.__version__}) has no device whose memory can be watched; the job runs as ever"
+    line = f"this torch ({torch.__version__}) has no device whose memory can be watched; the job runs unwatched"
     faults = Faults()
     register_step_hook(torch, lambda *_: faults.say_once(line))

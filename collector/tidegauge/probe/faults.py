@@ -55,7 +55,7 @@ class Faults:
         """Count one error of the probe's own. ``where`` completes "in ...": what the probe was doing."""
         self.count += 1
         if self.count == 1:
-            self._say(f"the probe caught an error of its own in {where} ({describe(error)}); the job is not affected")
+            self._say(f"internal error of the probe in {where} ({describe(error)}); the job is not affected")
         if self._in_callback:
             return
         self._in_callback = True
@@ -71,7 +71,7 @@ class Faults:
                 self.on_fault(self.count)
         if self.count >= self._limit and not self._off:
             self._off = True
-            self._say(f"{self._limit} errors of its own: the probe switches itself off, the job goes on")
+            self._say(f"{self._limit} internal errors: the probe switches itself off, the job continues")
             if self.on_limit is not None:
                 with contextlib.suppress(Exception):
                     self.on_limit()

@@ -80,7 +80,7 @@ def _taken(settings: JobSettings, restarts: int, environ: MutableMapping[str, st
     in_force += [f"{name}={value}" for name, value in settings.environ.items() if environ.get(name) == value]
     if not in_force:
         return None
-    return _line(f"attempt {restarts} of job {settings.job_id} runs with {', '.join(in_force)}: the cluster's policy")
+    return _line(f"attempt {restarts} of job {settings.job_id} runs with {', '.join(in_force)} (cluster policy)")
 
 
 def _read(run_dir: str, job_id: str) -> JobSettings:
@@ -90,7 +90,7 @@ def _read(run_dir: str, job_id: str) -> JobSettings:
 
     name = settings_name(job_id)
     if name is None:
-        raise _Refused("no job is called that")
+        raise _Refused("not a valid job id")
     settings = decode(_content(f"{run_dir}/{SETTINGS_FOLDER}", name))
     if (settings.job_id, settings.uid) != (job_id, outer_uid(os.getuid())):
         raise _Refused(f"it is for job {settings.job_id} of uid {settings.uid}")
@@ -108,7 +108,7 @@ def _content(folder: str, name: str) -> bytes:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                raise _Refused("it is no regular file with one name")
+                raise _Refused("not a regular file with one hard link")
             _check(found, "it")
             return os.read(fd, MAX_FILE_BYTES + 1)
         finally:
@@ -121,7 +121,7 @@ def _check(found: os.stat_result, what: str) -> None:
     if found.st_uid not in (0, os.geteuid()):
         raise _Refused(f"{what} belongs to uid {found.st_uid}, not to root or you")
     if found.st_mode & 0o022:
-        raise _Refused(f"{what} may be written by others")
+        raise _Refused(f"{what} is writable by others")
 
 
 def _restarts(environ: Mapping[str, str], names: tuple[str, ...]) -> int:

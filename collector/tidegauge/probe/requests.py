@@ -79,7 +79,7 @@ def parse_ask(request: Mapping[str, Any]) -> SaveRequest:
             "usage", "at_step must be a whole number of finished steps, or null for the next boundary"
         )
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1 or (ranks > 1 and at_step is None):
-        raise RequestRefusedError("usage", "ranks must be how many ranks are asked; more than one need an at_step")
+        raise RequestRefusedError("usage", "ranks must be the number of ranks asked; more than one need an at_step")
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 <= deadline <= _LAST_UNIX_S:
         raise RequestRefusedError("usage", "deadline_unix_s must be a time in unix seconds")
     if within_s is not None and (
@@ -108,7 +108,7 @@ def saver(fn: Callable[..., object]) -> Save:
     import inspect  # here, for a process that registers nothing
 
     if not callable(fn):
-        raise TypeError(f"a function that saves the job's state is needed, not {type(fn).__name__}")
+        raise TypeError(f"expected a function that saves the job's state, not {type(fn).__name__}")
     try:
         signature = inspect.signature(fn)
     except ValueError:

@@ -7,7 +7,7 @@
 local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
 local loaded, tidegauge = pcall(dofile, folder .. "tidegauge_comment.lua")
 if not loaded then
-  slurm.log_verbose("tidegauge: words in comments are not read: %s", tostring(tidegauge))
+  slurm.log_verbose("tidegauge: words in comments are ignored: %s", tostring(tidegauge))
 end
 
 function slurm_cli_setup_defaults(options, early)

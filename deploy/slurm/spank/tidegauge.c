@@ -272,7 +272,7 @@ static void add_probe(spank_t spank, const char *folder)
     struct stat status;
 
     if (stat(folder, &status) != 0 || !S_ISDIR(status.st_mode)) {
-        slurm_info("tidegauge: no folder %s (probe= in plugstack.conf) on this node: PYTHONPATH is left alone", folder);
+        slurm_info("tidegauge: no folder %s (probe= in plugstack.conf) on this node: PYTHONPATH is left unchanged", folder);
         return;
     }
     if (!get(spank, "PYTHONPATH", before, sizeof before) ||

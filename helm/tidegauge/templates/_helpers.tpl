@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "tidegauge.imageOf" -}}
 {{- $registry := coalesce .root.Values.global.imageRegistry .image.registry .root.Values.image.registry -}}
 {{- if not $registry -}}
-{{- fail "image.registry is not set: Tidegauge publishes no images. Build deploy/containers/agent.Dockerfile and probe.Dockerfile, push them to a registry of yours, and name it (docs/kubernetes.md)" -}}
+{{- fail "image.registry is not set: Tidegauge publishes no images. Build deploy/containers/agent.Dockerfile and probe.Dockerfile, push them to your registry, and set image.registry to it (docs/kubernetes.md)" -}}
 {{- end -}}
 {{- if .image.digest -}}
 {{- printf "%s/%s@%s" $registry .image.repository .image.digest -}}
@@ -145,11 +145,11 @@ capabilities:
 {{- $web := .Values.webAccess -}}
 {{- if $web.existingSecret -}}
 {{- if and (ne $web.tls "none") (not (has "web.yml" $web.files)) -}}
-{{- fail (printf "webAccess.tls is %s, which web.yml is to say, but webAccess.files has no web.yml: add it, or set webAccess.tls to none" $web.tls) -}}
+{{- fail (printf "webAccess.tls is %s, which needs a web.yml, but webAccess.files has none: add it, or set webAccess.tls to none" $web.tls) -}}
 {{- end -}}
 true
 {{- else if $web.certificateSecret -}}
-{{- fail "webAccess.certificateSecret is used by a web.yml: give webAccess.existingSecret, a Secret that has one (docs/kubernetes.md)" -}}
+{{- fail "webAccess.certificateSecret needs a web.yml: set webAccess.existingSecret to a Secret that has one (docs/kubernetes.md)" -}}
 {{- end -}}
 {{- end -}}
 

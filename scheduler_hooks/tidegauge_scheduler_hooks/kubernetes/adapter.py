@@ -168,7 +168,7 @@ class KubernetesScheduler:
         try:
             tell_through_rank(self._ranks, target, text, decision_id=decision_id)
         except SchedulerError as error:
-            log.info("decision %s: told by an Event alone: %s", decision_id, error)
+            log.info("decision %s: owner notified by Event only: %s", decision_id, error)
         incident = IncidentIntent(decision_id, target.incarnation, text, self._wall_s())
         self._mark(target, workload, INCIDENT, lambda now: _incident(now, incident))
 
@@ -188,7 +188,9 @@ class KubernetesScheduler:
             self._annotate(target, CHANGES, lambda now: encoded(now, merged(now.changes, later)))
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
-        return f"{done}, and later runs that Tidegauge starts" if remembered else f"{done}; later runs are not capped"
+        return (
+            f"{done}, and on later runs that Tidegauge starts" if remembered else f"{done}; later runs are not capped"
+        )
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """By the ranks' own command sockets. Once they were asked, their proof does not wait for the API server."""
@@ -208,7 +210,7 @@ class KubernetesScheduler:
             self._refuse_unless(target, workload, ActionKind.REQUEUE)
             if not self._requeue_unasked and MAY_REQUEUE not in workload.words:
                 raise PermanentError(
-                    f"{workload.title} may not be started again: its annotation {ACTIONS} does not say {MAY_REQUEUE}"
+                    f"{workload.title} may not be requeued: its annotation {ACTIONS} does not say {MAY_REQUEUE}"
                 )
             text = requeue_order(
                 workload,
@@ -222,12 +224,12 @@ class KubernetesScheduler:
             self._check_unmarked(workload)
             return {REQUEUE: text, STOPPED: None}
 
-        self._stop(target, order, decision_id, REQUEUED_EVENT, f"suspended, and started again soon: {reason}")
+        self._stop(target, order, decision_id, REQUEUED_EVENT, f"suspended for a requeue: {reason}")
 
     def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
         """Suspended, until a person resumes it."""
         write = self._stopped(target, ActionKind.HOLD, HOLD, reason, decision_id)
-        self._stop(target, write, decision_id, HELD_EVENT, f"suspended until somebody resumes it: {reason}")
+        self._stop(target, write, decision_id, HELD_EVENT, f"suspended until someone resumes it: {reason}")
 
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
         """Suspended for good: the object stays, so that its owner can read why. Nothing is ever deleted."""
@@ -265,9 +267,11 @@ class KubernetesScheduler:
         """Raises ``ChangedError``, and ``PermanentError`` for what its owner, its kind or the setting do not allow."""
         _running(target, workload)
         if KEEP in workload.words:
-            raise PermanentError(f"{workload.title} is left alone: {ACTIONS} says {KEEP} on it or on one of its pods")
+            raise PermanentError(
+                f"{workload.title}: no action allowed: {ACTIONS} says {KEEP} on it or on one of its pods"
+            )
         if action not in can_do(workload, self._kinds):
-            unset = f"{workload.kind.name} is none of the kinds that are acted on (setting kubernetes_kinds)"
+            unset = f"{workload.kind.name} is not in the setting kubernetes_kinds"
             why = workload.why_not_stoppable() if workload.kind.name in self._kinds else unset
             raise PermanentError(f"{workload.title}: no {action.value}: {why}")
 
@@ -276,8 +280,8 @@ class KubernetesScheduler:
         away = self._controller_away()
         if away is not None:
             raise TemporaryError(
-                f"job {target.job.job_id} is not suspended: no controller would start it again ({away}; "
-                "kubectl get lease in Tidegauge's namespace, docs/kubernetes_controller.md)"
+                f"job {target.job.job_id} is not suspended: no controller would resume it ({away}; kubectl get lease "
+                "in Tidegauge's namespace, docs/kubernetes_controller.md)"
             )
 
     def _controller_away(self) -> str | None:
@@ -287,7 +291,7 @@ class KubernetesScheduler:
             return "there is none"
         if age_s <= CONTROLLER_AWAY_S:
             return None
-        return "it does not renew its Lease" if math.isinf(age_s) else f"not heard of for {age_s:.0f} s"
+        return "it does not renew its Lease" if math.isinf(age_s) else f"no Lease renewal for {age_s:.0f} s"
 
     def _check_unmarked(self, workload: Workload) -> None:
         """Otherwise its own ``podFailurePolicy`` might fail it when it is suspended. Raises ``TemporaryError``."""
@@ -319,7 +323,7 @@ class KubernetesScheduler:
         def look() -> Workload:
             found = self._look(target)
             if found is None:
-                raise ChangedError(f"job {target.job.job_id}: there is no such workload any more")
+                raise ChangedError(f"job {target.job.job_id}: the workload no longer exists")
             return found
 
         before = self._stops.stop(look, write, incarnation=target.incarnation, decision_id=decision_id)
@@ -329,7 +333,7 @@ class KubernetesScheduler:
         try:
             self._record(before, event_reason, note, decision_id)
         except SchedulerError as error:
-            log.warning("decision %s: done, but no Event says so: %s", decision_id, error)
+            log.warning("decision %s: done, but the Event could not be written: %s", decision_id, error)
 
     def _annotate(self, target: JobTarget, name: str, value: Callable[[Workload], str]) -> None:
         """Write one annotation on this run's workload, unless it is there."""
@@ -344,7 +348,7 @@ class KubernetesScheduler:
             except ConflictError:
                 continue
             return
-        raise TemporaryError(f"job {target.job.job_id} is changed again and again by somebody else")
+        raise TemporaryError(f"job {target.job.job_id}: another client keeps changing it")
 
     def _mark(self, target: JobTarget, workload: Workload, name: str, value: Callable[[Workload], str]) -> None:
         """The same where we may: a role that only lets us tell people has no patch, and they were told by an Event."""
@@ -362,13 +366,13 @@ class KubernetesScheduler:
 
 def _check_known(problem: str | None) -> None:
     if problem is not None:
-        raise TemporaryError(f"pods are not known: {problem}")
+        raise TemporaryError(f"pods unknown: {problem}")
 
 
 def _running(target: JobTarget, workload: Workload | None) -> Workload:
     seen = presence_of(target.incarnation, workload)
     if workload is None or seen is not Presence.RUNNING:
-        raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
+        raise ChangedError(f"job {target.job.job_id}: run {target.incarnation} is over ({seen.value})")
     return workload
 
 

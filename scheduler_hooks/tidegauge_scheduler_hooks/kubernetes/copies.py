@@ -47,10 +47,10 @@ def copy_of(workload: Workload, order: RequeueOrder) -> dict[str, Any]:
     """
     kind, obj = workload.kind, workload.obj
     if kind.name not in COPIED_KINDS:
-        raise ValueError(f"a {kind.name} is not copied; {' and '.join(sorted(COPIED_KINDS))} are")
+        raise ValueError(f"a {kind.name} cannot be copied; only {' and '.join(sorted(COPIED_KINDS))} can")
     first, metadata = job_name(obj), obj["metadata"]
     if len(first) > MAX_NAME_CHARS:
-        raise ValueError(f"its name is longer than {MAX_NAME_CHARS} characters, which no label can hold")
+        raise ValueError(f"its name is longer than {MAX_NAME_CHARS} characters, too long for a label")
     wanted = merged(workload.changes, order.changes)
     body: dict[str, Any] = {
         "apiVersion": kind.resource.api_version,
@@ -94,7 +94,7 @@ def _environment(given: Sequence[Mapping[str, Any]], wanted: Changes, attempt: i
     values = {one["name"]: one.get("value") or "" for one in given if not one.get("valueFrom")}
     hidden = [one["name"] for one in given if one.get("valueFrom") and one["name"] in _ALLOCATOR]
     if hidden and wanted.alloc_conf:
-        raise ValueError(f"{hidden[0]} comes by valueFrom: allocator settings cannot be merged into what is not known")
+        raise ValueError(f"{hidden[0]} is set by valueFrom: allocator settings cannot be merged into an unknown value")
     settings = JobSettings(
         job_id="", uid=0, environ=wanted.environ, alloc_conf=wanted.alloc_conf, torch_version=wanted.torch_version
     )

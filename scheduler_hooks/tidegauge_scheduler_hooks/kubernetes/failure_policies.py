@@ -43,21 +43,21 @@ def take_marks_off(api: KubeApi, workload: Workload, *, controller_away: str | N
         with suppress(ConflictError):  # then it is there at the next try
             api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
         raise TemporaryError(
-            f"{workload.title} fails by the condition {LEAK_CONDITION} of its pods, which is taken off before it is "
-            "suspended",
+            f"{workload.title} is not suspended yet: first the condition {LEAK_CONDITION} is removed from its pods, or "
+            "its podFailurePolicy would fail it",
             retry_after_s=SETTLES_S,
         )
     marked = _marked(api, workload)
     if marked and controller_away is not None:
         raise TemporaryError(
             f"{workload.title} is not suspended: {marked} of its pods have the condition {LEAK_CONDITION}, for which "
-            f"its podFailurePolicy would fail it, and no controller takes that off ({controller_away}; "
+            f"its podFailurePolicy would fail it, and no controller removes it ({controller_away}; "
             "docs/kubernetes_controller.md)",
             retry_after_s=MAX_RETRY_S,
         )
     if marked:
         raise TemporaryError(
-            f"{workload.title} is not suspended yet: {marked} of its pods have the condition {LEAK_CONDITION} still",
+            f"{workload.title} is not suspended yet: {marked} of its pods still have the condition {LEAK_CONDITION}",
             retry_after_s=min(MAX_RETRY_S, SETTLES_S + marked / PODS_PER_S),
         )
 

@@ -106,7 +106,7 @@ def decode_requeue(text: str) -> RequeueOrder:
     raw = _object(text)
     attempt, copy = raw.get("attempt"), raw.get("copy", False)
     if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 < attempt <= MAX_ATTEMPT:
-        raise ValueError("attempt is no count")
+        raise ValueError("attempt is not a count")
     if not isinstance(copy, bool):
         raise ValueError("copy is neither true nor false")
     return RequeueOrder(
@@ -127,7 +127,7 @@ def decode_stopped(text: str) -> Stopped:
     raw = _object(text)
     action = _text(raw, "action")
     if action not in ACTIONS:
-        raise ValueError(f"action is none of {', '.join(ACTIONS)}")
+        raise ValueError(f"action is not one of {', '.join(ACTIONS)}")
     mark = _text(raw, "mark") if "mark" in raw else ""
     return Stopped(_text(raw, "decision"), action, _text(raw, "reason"), _time(raw), mark)
 
@@ -170,36 +170,36 @@ def _object(text: str) -> Mapping[str, Any]:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(raw, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return raw
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:
     found = raw.get(name)
     if not isinstance(found, str) or len(found) > MAX_TEXT_CHARS:
-        raise ValueError(f"{name} is no text of at most {MAX_TEXT_CHARS} characters")
+        raise ValueError(f"{name} is not a text of at most {MAX_TEXT_CHARS} characters")
     return found
 
 
 def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
     found = raw.get(name, {})
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is no object")
+        raise ValueError(f"{name} is not an object")
     for key, value in found.items():
         if not isinstance(value, str) or len(value) > MAX_VALUE_CHARS or "\0" in value + key:
-            raise ValueError(f"a value of {name} is no usable text")
+            raise ValueError(f"a value of {name} is not a usable text")
     return found
 
 
 def _time(raw: Mapping[str, Any]) -> float:
     found = raw.get("at")
     if not isinstance(found, int | float) or isinstance(found, bool) or not abs(found) < MAX_TIME_S:
-        raise ValueError("at is no time")
+        raise ValueError("at is not a time")
     return float(found)
 
 
 def _torch_version(raw: Mapping[str, Any]) -> str | None:
     found = raw.get("torch_version")
     if not (found is None or (isinstance(found, str) and len(found) <= MAX_TEXT_CHARS)):
-        raise ValueError("torch_version is no text")
+        raise ValueError("torch_version is not a text")
     return found

@@ -163,7 +163,7 @@ def watched_kinds(enabled: Iterable[str]) -> Mapping[str, OwnerKind]:
     names = list(enabled)
     unknown = [name for name in names if name not in KINDS]
     if unknown:
-        raise ValueError(f"{unknown[0][:60]!r} is no kind that can be acted on; those are {', '.join(KINDS)}")
+        raise ValueError(f"{unknown[0][:60]!r} is not a supported kind; choose from {', '.join(KINDS)}")
     found = {name: KINDS[name] for name in names}
     return {**{link.name: link for name in names for link in _LINKS.get(name, ())}, **found}
 

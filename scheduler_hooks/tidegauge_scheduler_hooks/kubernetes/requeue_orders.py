@@ -16,7 +16,7 @@ def wanted_changes(target: JobTarget, changes: RequeueChanges) -> Changes:
     """Raises ``PermanentError`` for what the injection would not set."""
     refused = [name for name in changes.environ if not may_set(name)]
     if refused:
-        raise PermanentError(f"job {target.job.job_id}: {refused[0][:60]} is no variable that Tidegauge sets")
+        raise PermanentError(f"job {target.job.job_id}: {refused[0][:60]} is not a variable that Tidegauge sets")
     torch_version = target.handle.get("torch_version")
     return Changes(changes.environ, changes.alloc_conf, torch_version if isinstance(torch_version, str) else None)
 
@@ -54,7 +54,7 @@ def encoded(workload: Workload, intent: Changes | RequeueOrder | Stopped | Incid
     try:
         return encode(intent)
     except ValueError as error:
-        raise PermanentError(f"{workload.title} cannot be given these settings: {error}") from error
+        raise PermanentError(f"{workload.title}: these settings cannot be applied: {error}") from error
 
 
 def _needs_copy(workload: Workload, wanted: Changes, *, resubmit: bool) -> bool:

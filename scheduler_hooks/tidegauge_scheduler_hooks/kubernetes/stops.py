@@ -62,7 +62,7 @@ class Stops:
             if queued is not None:
                 self._switch_off(workload, look, intent)
             return workload
-        raise TemporaryError(f"{look().title} is changed again and again by somebody else; it is tried again")
+        raise TemporaryError(f"{look().title}: another client keeps changing it; retrying")
 
     def _queue_workload(self, workload: Workload) -> Object | None:
         return find_queue_workload(self._api, workload.namespace, workload.uid, queued=workload.queue is not None)
@@ -90,7 +90,7 @@ class Stops:
             except ConflictError:
                 continue
             return
-        raise TemporaryError(f"Kueue's Workload of {workload.title} is changed again and again by somebody else")
+        raise TemporaryError(f"Kueue's Workload of {workload.title}: another client keeps changing it")
 
     def _take_back(self, look: Callable[[], Workload], intent: Mapping[str, str | None]) -> None:
         """The workload runs on: what was written on it must not say that it is being ended."""
@@ -99,7 +99,7 @@ class Stops:
             patch = annotate_patch(workload.obj, dict.fromkeys(intent))
             self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
         except SchedulerError as error:
-            log.warning("annotations %s and %s may be wrong by now: %s", REQUEUE, STOPPED, error)
+            log.warning("annotations %s and %s may be out of date: %s", REQUEUE, STOPPED, error)
 
 
 def was_ordered(workload: Workload, incarnation: str, decision_id: str) -> bool:

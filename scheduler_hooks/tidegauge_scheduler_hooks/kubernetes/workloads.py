@@ -161,13 +161,13 @@ class Workload:
         if self.kind.suspend is None:
             return f"a {self.kind.name} cannot be suspended"
         if self.foreign is not None:
-            return f"a {self.foreign} manages it, and would not know of it"
+            return f"a {self.foreign} manages it and would not notice"
         if any(sign in found for sign in GITOPS for found in (labels_of(self.obj), annotations_of(self.obj))):
-            return "Argo CD or Flux keeps it as it is in a repository, and would resume it"
+            return "Argo CD or Flux keeps it in sync with a repository and would resume it"
         if self.kind is RAYJOB and not at(self.obj, ("spec", "shutdownAfterJobFinishes")):
             return "KubeRay suspends only RayJobs with shutdownAfterJobFinishes: true"
         if self.kind is RAYJOB and at(self.obj, ("spec", "clusterSelector")):
-            return "KubeRay suspends no RayJob that uses another's cluster (clusterSelector)"
+            return "KubeRay does not suspend a RayJob that uses another cluster (clusterSelector)"
         return None
 
 

@@ -77,7 +77,7 @@ class LocalScheduler:
             said = _value(target, reply)
             restarts, state = int(said["restarts"]), LaunchState(said["state"])
         except (KeyError, TypeError, ValueError, PermanentError) as error:
-            raise TemporaryError(f"job {target.job.job_id}: its keeper says nothing of use ({error})") from error
+            raise TemporaryError(f"job {target.job.job_id}: invalid answer from its tidegauge run ({error})") from error
         if restarts != target.handle.get("restarts"):
             return Presence.REPLACED
         return _PRESENCE[state]
@@ -96,7 +96,7 @@ class LocalScheduler:
             self._order(target, "cap", decision_id, fraction=fraction)
         self._check_running(target)
         done = cap_ranks(self._commands, target, fraction)
-        return f"{done}, and later attempts" if target.handle else done
+        return f"{done}, and on later attempts" if target.handle else done
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """By the ranks' own command sockets."""
@@ -123,11 +123,11 @@ class LocalScheduler:
         """Have the keeper do it. Raises as ``SchedulerPort`` says."""
         if not target.handle:
             raise PermanentError(
-                f"job {target.job.job_id} cannot be sent {command}: it was not started by tidegauge run"
+                f"job {target.job.job_id} cannot get the command {command}: it was not started by tidegauge run"
             )
         request = {"command": command, "id": decision_id, "restarts": target.handle.get("restarts"), **more}
         value = _value(target, self._ask(target, request))
-        done = "was done before" if value.get("already") else "accepted"
+        done = "already done" if value.get("already") else "accepted"
         log.info("decision %s: %s of job %s %s", decision_id, command, target.job.job_id, done)
 
     def _ask(self, target: JobTarget, request: Mapping[str, Any]) -> Reply:

@@ -57,8 +57,8 @@ def check_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
         setting = ALLOCATOR_SETTINGS.get(key)
         if setting is None:
             raise ValueError(
-                f"{key!r} is no allocator setting that a requeue may change; those are "
-                f"{', '.join(ALLOCATOR_SETTINGS)} (a memory fraction is set by the action cap)"
+                f"{key!r} is not an allocator setting that a requeue may change; choose from "
+                f"{', '.join(ALLOCATOR_SETTINGS)} (the action cap sets a memory fraction)"
             )
         if not setting.is_valid(value):
             raise ValueError(f"{key} takes {setting.takes}, not {value!r}")

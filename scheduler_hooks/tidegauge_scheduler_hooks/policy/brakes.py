@@ -58,7 +58,7 @@ def _paused(case: Case) -> str | None:
 
 
 def _recovering(case: Case) -> str | None:
-    return "it has stopped for now" if case.incident.state is IncidentState.RECOVERING else None
+    return "the condition has cleared for now" if case.incident.state is IncidentState.RECOVERING else None
 
 
 def _exempt(case: Case) -> str | None:
@@ -68,7 +68,7 @@ def _exempt(case: Case) -> str | None:
 def _no_adapter(case: Case) -> str | None:
     if case.facts.scheduler_facts is not None or _needs_no_scheduler(case):
         return None
-    return f"no adapter knows the job (scheduler {case.facts.target.scheduler})"
+    return f"no scheduler adapter knows this job (scheduler {case.facts.target.scheduler})"
 
 
 def _unsupported(case: Case) -> str | None:
@@ -86,28 +86,31 @@ def _needs_no_scheduler(case: Case) -> bool:
 def _not_running(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
     if case.facts.target.job != case.incident.key.job:
-        return "the job runs in another attempt by now"
+        return "the job is already in another attempt"
     running = case.facts.running and scheduler is not None and scheduler.running
-    return None if running else "the job does not run any more"
+    return None if running else "the job is no longer running"
 
 
 def _stale(case: Case) -> str | None:
     stale = case.incident.stale or case.facts.stale
-    return "not all ranks of the job are heard of: a node has not reported lately, or is not watched" if stale else None
+    return "not all ranks are reporting: a node has not reported recently, or is not monitored" if stale else None
 
 
 def _no_living_culprit(case: Case) -> str | None:
     culprits, incident = case.facts.culprits, case.incident
     if culprits is None or culprits or incident.key.cause is IncidentCause.OUT_OF_MEMORY:
         return None
-    return f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} ended, or stopped, and no other does it now"
+    return (
+        f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} ended or recovered, and no other rank is "
+        "affected"
+    )
 
 
 def _severity(case: Case) -> str | None:
     least, severity = case.policy.brakes.min_severity, case.incident.severity
     if not case.incident.key.cause.is_growth or severity.level >= least.level:
         return None
-    return f"its severity is {severity.value}, actions want {least.value}"
+    return f"severity is {severity.value}, actions require {least.value}"
 
 
 def _min_age(case: Case) -> str | None:
@@ -116,30 +119,28 @@ def _min_age(case: Case) -> str | None:
     return (
         None
         if age_s >= least_s
-        else f"it has been open for {format_duration(age_s)}, actions want {format_duration(least_s)}"
+        else f"the incident has been open for {format_duration(age_s)}, actions require {format_duration(least_s)}"
     )
 
 
 def _not_requeueable(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
     allowed = scheduler is not None and scheduler.requeueable
-    return None if allowed else "its owner has not said that it may be ended and started again"
+    return None if allowed else "the owner has not allowed a requeue of this job"
 
 
 def _no_checkpoint(case: Case) -> str | None:
     if case.facts.checkpoint is not None:
         return None
     groups = case.facts.groups_without_checkpoint
-    who = f"of the job's groups of ranks, {' and '.join(groups)}" if groups else "the job"
-    return f"{who} {'have' if len(groups) > 1 else 'has'} no way to be asked for a checkpoint that gives proof"
+    who = f"the job (group{'s' if len(groups) > 1 else ''} of ranks {' and '.join(groups)})" if groups else "the job"
+    return f"{who} has no way to checkpoint on request that can be verified"
 
 
 def _no_fraction(case: Case) -> str | None:
     if case.facts.cap_fraction is not None:
         return None
-    return "what the cap ought to be is not known" + (
-        f": {case.facts.cap_explanation}" if case.facts.cap_explanation else ""
-    )
+    return "the cap cannot be computed" + (f": {case.facts.cap_explanation}" if case.facts.cap_explanation else "")
 
 
 def _no_change(case: Case) -> str | None:
@@ -147,7 +148,7 @@ def _no_change(case: Case) -> str | None:
     if case.action is ActionKind.CAP:
         in_force = facts.limit_fraction
         is_tight = in_force is not None and facts.cap_fraction is not None and in_force <= facts.cap_fraction
-        return f"a cap of {in_force:.3g} is in force already" if is_tight else None
+        return f"a cap of {in_force:.3g} is already in force" if is_tight else None
     changes_nothing = (
         isinstance(rung, RequeueRung)
         and rung.alloc_conf
@@ -155,7 +156,9 @@ def _no_change(case: Case) -> str | None:
         and settings_in_force(facts, rung.alloc_conf)
     )
     return (
-        f"it runs with {facts.alloc_conf} already: another start with it changes nothing" if changes_nothing else None
+        f"the job already runs with {facts.alloc_conf}: a restart with it would change nothing"
+        if changes_nothing
+        else None
     )
 
 
@@ -164,8 +167,8 @@ def _allocator_setting(case: Case) -> str | None:
     unknown = too_new(rung.alloc_conf, version) if isinstance(rung, RequeueRung) else ()
     if not unknown:
         return None
-    torch = "the job's torch is not known, and one" if version is None else f"torch {version}"
-    return f"{torch} that does not know {', '.join(unknown)} would not start"
+    torch = "the job's torch version is unknown, and an older one" if version is None else f"torch {version}"
+    return f"{torch} does not support {', '.join(unknown)}: the job would not start"
 
 
 def _cuda_graphs(case: Case) -> str | None:
@@ -173,12 +176,12 @@ def _cuda_graphs(case: Case) -> str | None:
     if not (isinstance(rung, RequeueRung) and rung.sets(EXPANDABLE)):
         return None
     pools_grow = incident.key.cause is IncidentCause.CUDA_GRAPHS or shows_cuda_graphs(incident.evidence)
-    return "private pools of CUDA graphs grow, which expandable_segments does not cure" if pools_grow else None
+    return "CUDA graph private pools are growing, and expandable_segments does not fix that" if pools_grow else None
 
 
 def _requeues(case: Case) -> str | None:
     used = requeues_used(case)
-    return f"Tidegauge requeued it {used} times already" if used >= case.policy.brakes.requeues_per_job else None
+    return f"Tidegauge has already requeued it {used} times" if used >= case.policy.brakes.requeues_per_job else None
 
 
 def _tries(case: Case) -> str | None:
@@ -189,22 +192,22 @@ def _tries(case: Case) -> str | None:
 def _warnings(case: Case) -> str | None:
     brakes, given = case.policy.brakes, warnings_given(case)
     if len(given) < brakes.warnings_before_stop:
-        return f"{len(given)} of {brakes.warnings_before_stop} warnings have reached the owner"
+        return f"{len(given)} of {brakes.warnings_before_stop} required warnings delivered"
     if not brakes.warnings_before_stop:
         return None
     since_s = max(case.now_s - given[brakes.warnings_before_stop - 1], 0.0)
     if since_s >= brakes.warning_interval:
         return None
     wanted = format_duration(brakes.warning_interval)
-    return f"the last warning that counts was {format_duration(since_s)} ago, a stop wants {wanted}"
+    return f"the last counted warning was {format_duration(since_s)} ago, a stop requires {wanted}"
 
 
 def _proof(case: Case) -> str | None:
     if not wants_new_checkpoint(case) or checkpoint_before(case.rule, case.step.rung) is not None:
         return None
     if case.facts.target.others:
-        return "other groups of ranks of the job live, and the rule asks for no checkpoint before"
-    return "the rule asks for no checkpoint before, and does not say without_checkpoint"
+        return "other groups of ranks are running, and the rule has no checkpoint before this rung"
+    return "the rule has no checkpoint before this rung and does not set without_checkpoint"
 
 
 _ALL = frozenset(ActionKind)
@@ -212,27 +215,33 @@ _ACTING = frozenset(kind for kind in ActionKind if kind.is_acting)
 _STOPS = frozenset(kind for kind in ActionKind if kind.is_stop)
 
 BRAKES = (
-    Brake("paused", _ALL, "A person has paused all actions, messages too (`tidegauge policy pause`).", _paused),
-    Brake("recovering", _ALL, "What the incident is about has stopped for now.", _recovering),
-    Brake("exempt", _ACTING, "The owner or the policy exempts the job; messages and evidence it gets.", _exempt),
+    Brake("paused", _ALL, "A person paused all actions, messages included (`tidegauge policy pause`).", _paused),
+    Brake("recovering", _ALL, "The incident's condition has cleared for now.", _recovering),
+    Brake("exempt", _ACTING, "The owner or the policy exempts the job; it still gets messages and evidence.", _exempt),
     Brake(
         "no_adapter",
         _ALL,
-        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack and mail reach its owner. "
-        "Evidence needs none.",
+        "No scheduler adapter knows the job: it cannot be acted on, and only Slack and mail reach its owner. "
+        "Evidence needs no adapter.",
         _no_adapter,
     ),
     Brake(
-        "unsupported", _ALL, "The adapter cannot do this to this job. Such words and caps are left out.", _unsupported
+        "unsupported",
+        _ALL,
+        "The adapter cannot do this to this job. Notify, annotate and cap are skipped then.",
+        _unsupported,
     ),
-    Brake("not_running", _ACTING, "The job has ended, or is another attempt by now.", _not_running),
+    Brake("not_running", _ACTING, "The job has ended or is already in another attempt.", _not_running),
     Brake(
-        "stale", _ACTING, "Not all ranks of the job are heard of: nothing is done on old figures or by halves.", _stale
+        "stale",
+        _ACTING,
+        "Not all ranks of the job are reporting: Tidegauge does not act on old or partial figures.",
+        _stale,
     ),
     Brake(
         "no_living_culprit",
         _ACTING,
-        "No rank that the incident is about lives and does it now. An out-of-memory error, which may have ended its "
+        "No rank of the incident is both running and affected. An out-of-memory error, which may have ended its "
         "rank, is acted on all the same.",
         _no_living_culprit,
     ),
@@ -241,38 +250,38 @@ BRAKES = (
     Brake(
         "not_requeueable",
         frozenset({ActionKind.REQUEUE}),
-        "The owner has not said that the job may be started again.",
+        "The owner has not allowed a requeue of the job.",
         _not_requeueable,
     ),
     Brake(
         "no_checkpoint",
         frozenset({ActionKind.CHECKPOINT}),
-        "The job, or one of its groups of ranks that live, has no way to be asked for a checkpoint that gives proof.",
+        "The job, or one of its running groups of ranks, has no way to checkpoint on request that can be verified.",
         _no_checkpoint,
     ),
     Brake(
         "no_fraction",
         frozenset({ActionKind.CAP}),
-        "What the cap ought to be is not known, mostly because the job's share is not. The cap is left out.",
+        "The cap cannot be computed, usually because the job's share is unknown. The cap is skipped.",
         _no_fraction,
     ),
     Brake(
         "no_change",
         frozenset({ActionKind.CAP, ActionKind.REQUEUE}),
-        "The cap, or all of `alloc_conf`, is in force already. The cap is left out; the requeue is not done.",
+        "The cap, or all of `alloc_conf`, is already in force. The cap is skipped; the requeue is not done.",
         _no_change,
     ),
     Brake(
         "allocator_setting",
         frozenset({ActionKind.REQUEUE}),
-        "The job's torch does not know, or may not know, a key of `alloc_conf`: it would not start.",
+        "The job's torch does not support, or may not support, a key of `alloc_conf`: it would not start.",
         _allocator_setting,
     ),
     Brake(
         "cuda_graphs",
         frozenset({ActionKind.REQUEUE}),
-        "Evidence says that private pools of CUDA graphs grow, and `alloc_conf` has `expandable_segments: True`, which "
-        "does not cure that.",
+        "Evidence shows growing private pools of CUDA graphs, and `alloc_conf` has `expandable_segments: True`, "
+        "which does not fix that.",
         _cuda_graphs,
     ),
     Brake(
@@ -281,16 +290,26 @@ BRAKES = (
         "`requeues_per_job` is used up, and the rung says `when_used_up: leave`.",
         _requeues,
     ),
-    Brake("tries", _ALL, "The rung has failed as often as it may be tried: the ladder ends here.", _tries),
-    Brake("warnings", _STOPS, "Fewer warnings than `warnings_before_stop` were delivered, or too lately.", _warnings),
+    Brake("tries", _ALL, "The rung has failed `tries` times: the ladder ends here.", _tries),
+    Brake(
+        "warnings",
+        _STOPS,
+        "Fewer than `warnings_before_stop` warnings were delivered, or the last of them too recently.",
+        _warnings,
+    ),
     Brake(
         "proof",
         _STOPS,
-        "There is no checkpoint before it in the ladder, nor `without_checkpoint`; or other groups of ranks of the job "
-        "live, for which that does not count.",
+        "The ladder has no checkpoint before this rung and the rung no `without_checkpoint`; or other groups of "
+        "ranks are running, for which that does not count.",
         _proof,
     ),
-    Brake("actions_per_hour", _ACTING, "That many actions were begun within the hour, on all jobs.", limits.per_hour),
+    Brake(
+        "actions_per_hour",
+        _ACTING,
+        "This many actions were started within the last hour, on all jobs.",
+        limits.per_hour,
+    ),
     Brake(
         "actions_per_user_per_hour",
         _ACTING,
@@ -301,10 +320,15 @@ BRAKES = (
     Brake(
         USER_BREAKER,
         _ACTING,
-        "The circuit breaker of this user's jobs is open, or would have to open for this.",
+        "The circuit breaker for this user's jobs is open, or this action would open it.",
         limits.user_breaker,
     ),
-    Brake(BREAKER, _ACTING, "The one of the whole cluster is open, or would have to open for this.", limits.breaker),
+    Brake(
+        BREAKER,
+        _ACTING,
+        "The circuit breaker for the whole cluster is open, or this action would open it.",
+        limits.breaker,
+    ),
 )
 """In the order in which they are asked: what only passes comes after what says no for good, and limits come last, so
 that a breaker opens for nothing that would not have been done anyway; the cluster's for nothing that the user's own

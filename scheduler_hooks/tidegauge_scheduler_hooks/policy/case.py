@@ -39,7 +39,7 @@ def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
     """Why a job is not to be acted on: its owner's word first, then the site's; ``None``: it is not exempt."""
     scheduler = facts.scheduler_facts
     if scheduler is not None and scheduler.exempt:
-        return "its owner asked for no actions"
+        return "the owner opted out of actions"
     rows = [("user", facts.user_name, exempt.users), ("job name", facts.job_name, exempt.job_names)]
     if scheduler is not None:
         rows += [

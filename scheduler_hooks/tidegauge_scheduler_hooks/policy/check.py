@@ -59,7 +59,7 @@ def check_policy(text: str) -> Findings:
     except YamlError as error:
         return Findings((PolicyFinding("error", error.line, _cut(str(error))),), None)
     if not isinstance(document.value, dict):
-        return Findings((PolicyFinding("error", document.line(()), "a policy is lines of `key: value`"),), None)
+        return Findings((PolicyFinding("error", document.line(()), "a policy consists of lines `key: value`"),), None)
     try:
         policy = Policy.model_validate(document.value)
     except ValidationError as error:
@@ -87,16 +87,16 @@ def _said(error: Any) -> str:
     path, kind, value = _path(error), error["type"], error.get("input")
     name = ".".join(str(part) for part in path if not (isinstance(part, str) and part in RUNGS)) or "the policy"
     if kind == "extra_forbidden":
-        return f"there is no key {path[-1]!r} here; the keys are {', '.join(_keys(path[:-1]))}"
+        return f"unknown key {path[-1]!r}; the keys here are {', '.join(_keys(path[:-1]))}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         action = value.get("action") if isinstance(value, dict) else value
-        return f"{name}: {action!r} is no action; the actions are {', '.join(RUNGS)}"
+        return f"{name}: {action!r} is not an action; the actions are {', '.join(RUNGS)}"
     if kind == "missing":
-        return f"{name} is missing" + ("; write `version: 1`" if path == ("version",) else "")
+        return f"{name} is missing" + ("; add `version: 1`" if path == ("version",) else "")
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind == "value_error":
         return f"{name}: {message}"
-    return f"{name}: {_short(value)} is not possible: {message[:1].lower()}{message[1:]}"
+    return f"{name}: {_short(value)} is not valid: {message[:1].lower()}{message[1:]}"
 
 
 def _keys(path: Sequence[str | int]) -> list[str]:

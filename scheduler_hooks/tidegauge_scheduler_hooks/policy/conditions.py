@@ -46,7 +46,7 @@ def not_empty(value: AnySized) -> AnySized:
     Not pydantic's ``min_length``, which also complains about a list whose items were wrong.
     """
     if not value:
-        raise ValueError("it is empty; leave it out, or name at least one")
+        raise ValueError("it is empty; leave it out or list at least one")
     return value
 
 

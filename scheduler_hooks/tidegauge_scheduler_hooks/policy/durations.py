@@ -22,7 +22,7 @@ def parse_duration(value: Any) -> float:
         return float(value)
     if isinstance(value, str) and re.match(PATTERN, value):
         return sum(float(number) * UNITS_S[unit] for number, unit in _PARTS.findall(value))
-    raise ValueError(f"{value!r} is no duration: write seconds (300) or a text such as 90s, 5m, 1h30m or 2d")
+    raise ValueError(f"{value!r} is not a duration: write seconds (300) or a text such as 90s, 5m, 1h30m or 2d")
 
 
 def write_duration(seconds: float) -> str:

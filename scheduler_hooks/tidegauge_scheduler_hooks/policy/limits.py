@@ -16,7 +16,7 @@ HOUR_S = 3600.0
 
 
 def per_hour(case: Case) -> str | None:
-    return _over(case, case.policy.brakes.actions_per_hour, "in all", lambda _: True)
+    return _over(case, case.policy.brakes.actions_per_hour, "on all jobs", lambda _: True)
 
 
 def per_user(case: Case) -> str | None:
@@ -37,8 +37,8 @@ def _over(case: Case, limit: int, what: str, is_counted: Callable[[PolicyMark], 
     needed = 2 if _begins_two(case) else 1
     if count + needed <= limit:
         return None
-    room = " (this needs room for two)" if needed > 1 else ""
-    return f"{count} actions {what} within an hour, at most {limit} are allowed{room}"
+    room = " (this one needs two)" if needed > 1 else ""
+    return f"{count} actions {what} in the last hour, the limit is {limit}{room}"
 
 
 def _begins_two(case: Case) -> bool:
@@ -75,7 +75,7 @@ def breaker(case: Case) -> str | None:
     most_of_one = allowed // 2 + 1
     if sum(min(count, most_of_one) for count in jobs) <= allowed:
         return None
-    capped = f" (one user's count as {most_of_one} at most)" if max(jobs) > most_of_one else ""
+    capped = f" (one user counts for at most {most_of_one})" if max(jobs) > most_of_one else ""
     return f"the circuit breaker opened: {sum(jobs)} jobs {_too_many(case, allowed)}{capped}"
 
 
@@ -97,4 +97,4 @@ def _allowed(case: Case) -> int:
 def _too_many(case: Case, allowed: int) -> str:
     window = format_duration(case.policy.brakes.breaker.window)
     running = case.facts.jobs_running
-    return f"would have been acted on within {window}, at most {allowed} of {running} running ones may be"
+    return f"would have been acted on within {window}, the limit is {allowed} of {running} running"

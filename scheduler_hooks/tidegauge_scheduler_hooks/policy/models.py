@@ -38,11 +38,12 @@ class Breaker(PolicyModel):
     window: Annotated[Duration, Field(gt=0, le=MEMORY_S)] = 3600.0
     """At most 30 days."""
     min_jobs: int = Field(default=3, ge=1)
-    """So many jobs may always be acted on within ``window``: on a small cluster one job is a large share."""
+    """This many jobs may always be acted on within ``window``: on a small cluster one job is a large share."""
 
 
 class Exempt(PolicyModel):
-    """Jobs that are never acted on; messages, remarks and evidence they get. Shell patterns (``*``, ``?``, ``[ab]``).
+    """Jobs that are never acted on; they still get messages, notes and evidence. Shell patterns (``*``, ``?``,
+    ``[ab]``).
     What the owner says (``SchedulerFacts.exempt``, ``tidegauge run --no-actions``) always counts beside these."""
 
     users: Globs = ()
@@ -71,11 +72,11 @@ class Brakes(PolicyModel):
     min_severity: Severity = Severity.CRITICAL
     """Growth must be at least this severe when the job is acted on. It is ``critical`` when its incident opens, and may
     have eased since.
-    An out-of-memory and an exceeded share are facts, not forecasts: for them it does not count."""
+    An out-of-memory and an exceeded share are facts, not forecasts: it does not apply to them."""
     proof_max_age: Annotated[Duration, Field(gt=0)] = 600.0
     """A job is ended on a proven checkpoint that is at most this old; on an older one, it is asked for a new one."""
     requeues_per_job: int = Field(default=3, ge=0)
-    """So often is a job requeued by Tidegauge within ``requeues_within``; then ``when_used_up`` of the rung."""
+    """How often Tidegauge requeues a job within ``requeues_within``; then the rung's ``when_used_up`` applies."""
     requeues_within: Annotated[Duration, Field(gt=0, le=MEMORY_S)] = 7 * 86400.0
     """A job that trains for months is not held because it was requeued months ago. At most 30 days."""
     actions_per_hour: int = Field(default=20, ge=0)
@@ -119,7 +120,7 @@ class Policy(PolicyModel):
         names = [rule.name for rule in self.rules]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two rules are called {twice[0]!r}: the audit could not tell them apart")
+            raise ValueError(f"two rules are named {twice[0]!r}: the audit could not tell them apart")
         return self
 
 

@@ -16,7 +16,7 @@ from tidegauge_scheduler_hooks.policy.durations import Duration
 
 PLACEHOLDERS = {
     "what": "the incident in one sentence: which ranks, what grows, since which step, when it runs out",
-    "next": "what Tidegauge does next, and when",
+    "next": "what Tidegauge will do next, and when",
     "advice": "what the owner can do about it, the setting included",
     "exemption": "how to keep Tidegauge from acting on the job",
     "job": "`job 4711 (attempt 2)`",
@@ -25,7 +25,7 @@ PLACEHOLDERS = {
     "incident": "the incident's number",
     "cause": "`leak`, `fragmentation` and so on",
     "time_left": "time to out-of-memory as a range, or `an unknown time`",
-    "explanation": "of an out-of-memory: what it was and whether trying again makes sense",
+    "explanation": "of an out-of-memory: what it was and whether a retry makes sense",
 }
 """What a text may contain, in braces."""
 
@@ -41,20 +41,20 @@ def _check_template(text: str) -> str:
             if name is not None
         ]
     except ValueError as error:
-        raise ValueError(f"the text cannot be filled in ({error}); write a brace that is meant as one twice") from error
+        raise ValueError(f"invalid placeholder in the text ({error}); write a literal brace twice") from error
     unknown = [f"{{{name}}}" for name in fields if name not in PLACEHOLDERS]
     if unknown:
         valid = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        raise ValueError(f"the text has {unknown[0]}; what can be filled in is {valid}")
+        raise ValueError(f"unknown placeholder {unknown[0]} in the text; the placeholders are {valid}")
     return text
 
 
 def _check_environ(environ: dict[str, str]) -> dict[str, str]:
     for name in environ:
         if not _VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of an environment variable")
+            raise ValueError(f"{name!r} is not a valid name of an environment variable")
         if name in _ALLOCATOR_VARIABLES:
-            raise ValueError(f"{name} would undo the owner's settings; use alloc_conf, which is merged into them")
+            raise ValueError(f"{name} would replace the owner's settings; use alloc_conf, which is merged with them")
     return environ
 
 
@@ -83,22 +83,22 @@ class _Rung(PolicyModel):
 
 
 class NotifyRung(_Rung):
-    """Tell the owner."""
+    """Notify the owner."""
 
     kind: ClassVar[ActionKind] = ActionKind.NOTIFY
     action: Literal["notify"]
     text: Template | None = None
-    """What to write, with placeholders in braces; left out: a text that says all of it. What Tidegauge does next is
-    added where the text does not say it."""
+    """The text, with placeholders in braces; left out: a complete message. What Tidegauge will do next is appended
+    where the text does not say it."""
 
 
 class AnnotateRung(_Rung):
-    """Leave a remark on the job where the scheduler shows it."""
+    """Put a note on the job, where the scheduler shows it."""
 
     kind: ClassVar[ActionKind] = ActionKind.ANNOTATE
     action: Literal["annotate"]
     text: Template = "tidegauge incident {incident}: {what}"
-    """What to write, with placeholders in braces."""
+    """The text, with placeholders in braces."""
 
 
 class SnapshotRung(_Rung):
@@ -130,11 +130,11 @@ class _StopRung(_Rung):
     """What every rung that ends the job's processes has."""
 
     without_checkpoint: bool = False
-    """Do it also if no checkpoint of this ladder was proven: work is lost. Off, there is no stop without one."""
+    """Stop the job even if no checkpoint of this ladder was proven: work is lost. Off: no stop without one."""
 
 
 class RequeueRung(_StopRung):
-    """End the job and have it start again."""
+    """Requeue the job: end it and let it start again."""
 
     kind: ClassVar[ActionKind] = ActionKind.REQUEUE
     action: Literal["requeue"]
@@ -144,7 +144,7 @@ class RequeueRung(_StopRung):
     environ: Annotated[Settings, AfterValidator(_check_environ)] = Field(default_factory=dict)
     """Other variables for the next attempt."""
     when_used_up: Literal["hold", "cancel", "leave"] = "hold"
-    """What is done instead once Tidegauge has requeued the job ``brakes.requeues_per_job`` times."""
+    """What to do instead once Tidegauge has requeued the job ``brakes.requeues_per_job`` times."""
 
     def sets(self, settings: Mapping[str, str]) -> bool:
         """Whether ``alloc_conf`` has all of these allocator settings."""
@@ -152,7 +152,7 @@ class RequeueRung(_StopRung):
 
 
 class HoldRung(_StopRung):
-    """End the job; it starts again when a person says so."""
+    """End the job and hold it until a person releases it."""
 
     kind: ClassVar[ActionKind] = ActionKind.HOLD
     action: Literal["hold"]

@@ -21,12 +21,12 @@ EXEMPTIONS: Mapping[str, str] = {
     "local": "start it with `tidegauge run --no-actions`",
     "ray": 'submit it with the metadata {{"tidegauge.actions": "off"}}',
     "slurm": (
-        "put tidegauge:keep into its comment, with `scontrol update JobId={job_id} Comment=tidegauge:keep` or at "
-        "submission with --comment=tidegauge:keep"
+        "put tidegauge:keep into its comment: `scontrol update JobId={job_id} Comment=tidegauge:keep`, or "
+        "--comment=tidegauge:keep at submission"
     ),
     "kubernetes": (
-        "annotate its workload, with `kubectl annotate --overwrite -n {namespace} KIND {name} "
-        "tidegauge.dev/actions=keep` (KIND: job, jobset and so on)"
+        "annotate its workload: `kubectl annotate --overwrite -n {namespace} KIND {name} "
+        "tidegauge.dev/actions=keep` (KIND: job, jobset, …)"
     ),
 }
 """How an owner exempts a job, by adapter: texts for ``str.format``."""
@@ -49,7 +49,7 @@ def reason(case: Case) -> str:
     count = len(case.rule.ladder)
     where = f"rule {case.rule.name}, rung {case.step.rung + 1} of {count}"
     used_up = case.action.value != case.rung.action
-    instead = f" (instead of another requeue: {requeues_used(case)} were made)" if used_up else ""
+    instead = f" (instead of another requeue: {requeues_used(case)} already made)" if used_up else ""
     return f"{incident_sentence(case.incident)} Incident {case.incident.number}, {where}{instead}."
 
 
@@ -60,12 +60,13 @@ def next_actions(case: Case) -> str:
         return f"Tidegauge takes no action on this job: {exempt}."
     acting = _acting_rungs(case)
     if not acting:
-        return "Tidegauge takes no action on this job by itself."
+        return "Tidegauge takes no action on this job."
     first, *rest = (_does(case, rung) for rung in acting)
-    return (
-        "; ".join([f"If this goes on, {_when(case, acting[0])}Tidegauge {first}", *(f"then it {one}" for one in rest)])
-        + "."
-    )
+    actions = ", then ".join([first.format("this job"), *(one.format("it") for one in rest)])
+    this = "the growth" if case.incident.key.cause.is_growth else "this"
+    grace = next((rung.grace for rung in acting if isinstance(rung, CheckpointRung)), None)
+    waits = "" if grace is None else f" (it waits up to {format_duration(grace)} for the checkpoint)"
+    return f"If {this} continues, Tidegauge will {actions}{_when(case, acting[0])}{waits}."
 
 
 def advice(case: Case) -> str:
@@ -76,25 +77,25 @@ def advice(case: Case) -> str:
         parts.append(_fragmentation_advice(facts))
     if cause is IncidentCause.LEAK and (unable := facts.groups_without_checkpoint):
         parts.append(
-            "The job has several groups of ranks, and is ended only when all of them have saved their state. "
-            f"{' and '.join(unable)} cannot be asked to: give {'it' if len(unable) == 1 else 'them'} "
-            "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none where it has nothing to save "
+            "The job has several groups of ranks and is stopped only when all of them have checkpointed. "
+            f"{' and '.join(unable)} cannot checkpoint on request: give {'it' if len(unable) == 1 else 'them'} "
+            "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none if there is nothing to save "
             "(docs/checkpoint.md)."
         )
     elif cause is IncidentCause.LEAK and facts.checkpoint is None:
         parts.append(
-            "So that a job can be saved before it runs out of memory, give it tidegauge.on_checkpoint_request(fn) or a "
-            "checkpoint signal (docs/run.md)."
+            "To let Tidegauge checkpoint the job before it runs out of memory, give it "
+            "tidegauge.on_checkpoint_request(fn) or a checkpoint signal (docs/run.md)."
         )
     if cause is IncidentCause.SHARE_EXCEEDED and facts.cap_fraction is not None:
-        parts.append(f"Its share would be kept with a memory fraction of {facts.cap_fraction:.3g}.")
+        parts.append(f"A memory fraction of {facts.cap_fraction:.3g} keeps it within its share.")
     return " ".join(parts)
 
 
 def _fragmentation_advice(facts: JobFacts) -> str:
     if settings_in_force(facts, EXPANDABLE):
         return (
-            "It is in force already: what else helps is fewer different sizes (padding to a few lengths) and "
+            "The setting is already in force. What else helps: fewer different sizes (padding to a few lengths), and "
             "torch.cuda.empty_cache() between phases, such as after an evaluation."
         )
     in_force = {CUDA_NAME: facts.alloc_conf} if facts.alloc_conf else {}
@@ -110,42 +111,43 @@ def _acting_rungs(case: Case) -> list[Rung]:
 
 
 def _does(case: Case, rung: Rung) -> str:
+    """What is done to the job, whose place ``{}`` takes."""
     if isinstance(rung, CheckpointRung):
-        return f"asks the job to save its state and waits up to {format_duration(rung.grace)} for it"
+        return "checkpoint {}"
     if isinstance(rung, RequeueRung) and (
         rung.when_used_up == "leave" or requeues_used(case) < case.policy.brakes.requeues_per_job
     ):
         changes = ", ".join(f"{key}:{value}" for key, value in rung.alloc_conf.items())
-        return "ends it and has it start again" + (f" with {changes}" if changes else "")
+        return "requeue {}" + (f" with {changes}" if changes else "")
     action = ActionKind(rung.when_used_up) if isinstance(rung, RequeueRung) else rung.kind
     if action is ActionKind.CAP:
         fraction = case.facts.cap_fraction
-        return "limits the job's memory to its share" + ("" if fraction is None else f" (a fraction of {fraction:.3g})")
-    return "ends it and holds it until a person releases it" if action is ActionKind.HOLD else "ends it for good"
+        return "cap {} at its share" + ("" if fraction is None else f" (memory fraction {fraction:.3g})")
+    return "stop {} and hold it until a person releases it" if action is ActionKind.HOLD else "cancel {}"
 
 
 def _when(case: Case, rung: Rung) -> str:
-    """When the first rung that acts is due, as far as that is known now; with a comma, or empty."""
+    """When the first rung that acts is due, as far as that is known now; with a colon, or empty."""
     index = case.rule.ladder.index(rung, case.step.rung + 1)
     wait_s = sum(one.after for one in case.rule.ladder[case.step.rung + 1 : index + 1])
     conditions = []
     if wait_s:
         conditions.append(f"not before {datetime.fromtimestamp(case.now_s + wait_s, timezone.utc):%H:%M} UTC")
     if rung.before_oom is not None:
-        conditions.append(f"once it may be {format_duration(rung.before_oom)} or less from running out of memory")
-    return f"{' and '.join(conditions)}, " if conditions else ""
+        conditions.append(f"only once OOM may be {format_duration(rung.before_oom)} or less away")
+    return f": {', and '.join(conditions)}" if conditions else ""
 
 
 def _heading(case: Case) -> str:
     """Who it is about, and which warning it is where the ladder ends in a stop."""
     job = name_job(case.incident.called)
     called = further_name(replace(case.incident, job_name=case.facts.job_name))
-    name = f" {called}" if called and case.incident.called.job_id == case.incident.key.job.job_id else ""
+    name = f" ({called})" if called and case.incident.called.job_id == case.incident.key.job.job_id else ""
     wanted = case.policy.brakes.warnings_before_stop
     threatens = wanted > 0 and any(rung.kind.is_stop for rung in _acting_rungs(case))
     number = len(warnings_given(case)) + 1
-    warning = f", warning {number} of {wanted} before it may be ended" if threatens and number <= wanted else ""
-    return f"Tidegauge, incident {case.incident.number}: {job}{name} of {case.facts.user_name}{warning}."
+    warning = f"; warning {number} of {wanted} before a stop" if threatens and number <= wanted else ""
+    return f"Incident {case.incident.number}: {job}{name}, user {case.facts.user_name}{warning}."
 
 
 def _exempting(case: Case) -> str:
@@ -158,7 +160,7 @@ def _how_to_exempt(facts: JobFacts) -> str:
     how = EXEMPTIONS.get(facts.target.scheduler, "ask the cluster's admins to exempt it")
     # What is no workload's name is the job's own word, and does not belong into a line that people paste into a shell.
     namespace, name = job_id.split("/") if namespace_of(job_id) else ("NAMESPACE", "NAME")
-    return f"To keep Tidegauge from acting on the job: {how.format(job_id=job_id, namespace=namespace, name=name)}."
+    return f"To exempt the job from actions: {how.format(job_id=job_id, namespace=namespace, name=name)}."
 
 
 def _placeholders(case: Case) -> dict[str, str]:

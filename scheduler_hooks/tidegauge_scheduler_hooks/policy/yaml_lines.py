@@ -73,7 +73,7 @@ class Document:
 def read(text: str) -> Document:
     """The one document in ``text``. Raises ``YamlError``, also for a key that stands twice."""
     if len(text) > MAX_FILE_CHARS:
-        raise YamlError(f"it has {len(text):,} characters; a policy may have {MAX_FILE_CHARS:,}", None)
+        raise YamlError(f"it has {len(text):,} characters; the limit is {MAX_FILE_CHARS:,}", None)
     loader = None
     try:
         loader = _Loader(text)  # which reads the first characters already
@@ -84,11 +84,11 @@ def read(text: str) -> Document:
         return Document(None if root is None else loader.construct_document(root), root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise YamlError(f"it is no YAML: {error.problem}", None if mark is None else mark.line + 1) from error
+        raise YamlError(f"not valid YAML: {error.problem}", None if mark is None else mark.line + 1) from error
     except RecursionError as error:
-        raise YamlError("it is no policy: something in it contains itself, or is nested too deeply", None) from error
+        raise YamlError("not a policy: something in it contains itself or is nested too deeply", None) from error
     except (yaml.YAMLError, *_WRONG_TAG) as error:
-        raise YamlError(f"it is no YAML: {error}", None) from error
+        raise YamlError(f"not valid YAML: {error}", None) from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -109,7 +109,7 @@ def _refuse_many(root: yaml.Node) -> None:
         inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
         sizes[id(node)] = 1 + sum(map(size, inner))
         if sizes[id(node)] > MAX_VALUES:
-            raise YamlError(f"it stands for more than {MAX_VALUES:,} values, its aliases written out", _line(node))
+            raise YamlError(f"it expands to more than {MAX_VALUES:,} values with its aliases", _line(node))
         return sizes[id(node)]
 
     size(root)
@@ -122,7 +122,7 @@ def _refuse_duplicates(node: yaml.Node) -> None:
         for key, value in node.value:
             name = str(key.value)
             if name in seen:
-                raise YamlError(f"{name} stands here for the second time, first on line {seen[name]}", _line(key))
+                raise YamlError(f"duplicate key {name}, first on line {seen[name]}", _line(key))
             seen[name] = _line(key)
             _refuse_duplicates(value)
     elif isinstance(node, yaml.SequenceNode):

@@ -117,8 +117,10 @@ class RayJobs:
         """Stop the run, wait until it has ended, submit it again under the id of its next attempt."""
         job = self._own(target)
         if not submissions.may_requeue(job):
-            raise PermanentError(f"job {job.submission_id} may not be started again: its owner's metadata does not "
-                                 f"say {submissions.REQUEUE_KEY}=true")  # fmt: skip
+            raise PermanentError(
+                f"job {job.submission_id} may not be requeued: its owner's metadata does not say "
+                f"{submissions.REQUEUE_KEY}=true"
+            )
         next_id = submissions.follower_id(job)
         if self._is_followed(job, next_id, by=decision_id):
             return
@@ -140,7 +142,7 @@ class RayJobs:
             if not self._is_followed(job, next_id, by=decision_id):
                 raise
         self._fractions.pop(target.incarnation, None)
-        log.info("decision %s: Ray job %s goes on as %s: %s", decision_id, job.submission_id, next_id, reason)
+        log.info("decision %s: Ray job %s continues as %s: %s", decision_id, job.submission_id, next_id, reason)
 
     def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
         """Stop the run. Nothing but its owner starts it again."""
@@ -169,17 +171,18 @@ class RayJobs:
         """Raises ``ChangedError`` for a run that is over."""
         job = self._look(target)
         if job is None or job.finished:
-            raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} has ended")
+            raise ChangedError(f"job {target.job.job_id}: run {target.incarnation} has ended")
 
     def _own(self, target: JobTarget) -> RayJob:
         """The run, running or not, if we may end it. Raises ``ChangedError``, ``PermanentError``."""
         job = self._look(target)
         if job is None:
-            raise ChangedError(f"job {target.job.job_id}: {self._api.address} does not know its run "
-                               f"{target.incarnation}")  # fmt: skip
+            raise ChangedError(f"job {target.job.job_id}: {self._api.address} does not know run {target.incarnation}")
         if job.submission_id != submissions.parse_incarnation(target.incarnation)[0]:
-            raise PermanentError(f"job {target.job.job_id} cannot be told from other clusters' jobs: give it a name, "
-                                 f"{submissions.NAME_VARIABLE} in the env_vars of its submission")  # fmt: skip
+            raise PermanentError(
+                f"job {target.job.job_id} cannot be told apart from other clusters' jobs: name it with "
+                f"{submissions.NAME_VARIABLE} in the env_vars of its submission"
+            )
         return job
 
     def _is_followed(self, job: RayJob, next_id: str, *, by: str) -> bool:
@@ -189,11 +192,13 @@ class RayJobs:
         if other is None:
             return False
         if not _follows(other, job):
-            raise PermanentError(f"job {job.submission_id} cannot go on: the id {next_id} is another job's "
-                                 f"(once that has ended: ray job delete {next_id})")  # fmt: skip
+            raise PermanentError(
+                f"job {job.submission_id} cannot be requeued: the id {next_id} belongs to another job (when that has "
+                f"ended: ray job delete {next_id})"
+            )
         decision = other.metadata.get(submissions.DECISION_KEY)
         if decision != by:
-            raise ChangedError(f"job {job.submission_id} goes on as {next_id} already, by decision {decision}")
+            raise ChangedError(f"job {job.submission_id} already continues as {next_id}, by decision {decision}")
         return True
 
     # Ending and starting
@@ -201,7 +206,7 @@ class RayJobs:
     def _stop(self, job: RayJob) -> None:
         assert job.submission_id is not None
         if not self._api.stop(job.submission_id):
-            raise TemporaryError(f"job {job.submission_id}: Ray finds nothing of it to stop at the moment")
+            raise TemporaryError(f"job {job.submission_id}: Ray finds nothing to stop right now")
 
     def _wait_for_end(self, job: RayJob) -> None:
         assert job.submission_id is not None
@@ -213,8 +218,10 @@ class RayJobs:
             if now.finished:
                 return
             if time.monotonic() >= deadline_s:
-                raise TemporaryError(f"job {job.submission_id} was told to stop and still runs after "
-                                     f"{self._stop_within_s:g} s", retry_after_s=STOP_RETRY_S)  # fmt: skip
+                raise TemporaryError(
+                    f"job {job.submission_id} is still running {self._stop_within_s:g} s after the stop request",
+                    retry_after_s=STOP_RETRY_S,
+                )
             time.sleep(LOOK_EVERY_S)
 
     def _leave(self, mark: str) -> None:
@@ -237,8 +244,10 @@ class RayJobs:
         """Ray deletes what a job uploaded as soon as the job has ended, unless it was asked for a moment ago."""
         for uri in submissions.packages_of(job.runtime_env):
             if not self._api.has_package(uri):
-                raise PermanentError(f"job {job.submission_id} cannot be started again: {uri}, which its owner "
-                                     "uploaded, is no longer on the cluster; they must submit it anew")  # fmt: skip
+                raise PermanentError(
+                    f"job {job.submission_id} cannot be requeued: {uri}, which its owner uploaded, is no longer on the "
+                    "cluster; they must submit it again"
+                )
 
 
 def _facts(job: RayJob, view: JobView, named: bool) -> SchedulerFacts:
@@ -274,9 +283,10 @@ def _follows(other: RayJob | None, job: RayJob) -> bool:
 
 
 def _ended(job: RayJob) -> ChangedError:
-    return ChangedError(f"job {job.submission_id} has ended ({job.status}), and not by this decision")
+    return ChangedError(f"job {job.submission_id} has already ended ({job.status}), not by this decision")
 
 
 def _no_place(target: JobTarget, text: str, decision_id: str) -> PermanentError:
-    return PermanentError(f"decision {decision_id}: Ray has no place where the owner of job {target.job.job_id} would "
-                          f"see: {text}")  # fmt: skip
+    return PermanentError(
+        f"decision {decision_id}: Ray has no place to show the owner of job {target.job.job_id}: {text}"
+    )

@@ -152,8 +152,8 @@ class RayJobsApi:
                 raise http.client.IncompleteRead(answer.body, got.length)
         except (OSError, http.client.HTTPException) as error:
             timed_out = late.is_set() or isinstance(error, TimeoutError)
-            why = f"not within {self._timeout_s:g} s" if timed_out else repr(error)
-            raise TemporaryError(f"{self.address} was asked to {to}; no whole answer: {why}") from error
+            why = f"no answer within {self._timeout_s:g} s" if timed_out else repr(error)
+            raise TemporaryError(f"{self.address}: cannot {to}: {why}") from error
         finally:
             if watchdog is not None:
                 watchdog.cancel()
@@ -178,22 +178,28 @@ class RayJobsApi:
             raise PermanentError(f"the token for {self.address} in {self._token_file} cannot be read: "
                                  f"{error.__class__.__name__}") from error  # fmt: skip
         if not token.isprintable():
-            raise PermanentError(f"{self._token_file} does not hold a token for {self.address}: it has several lines")
+            raise PermanentError(f"{self._token_file} holds no token for {self.address}: it has several lines")
         return {"Authorization": f"Bearer {token}"}
 
     def _check(self, answer: _Answer, to: str, may_be_missing: bool) -> None:
         status = answer.status
         if len(answer.body) > MAX_ANSWER_BYTES:
-            raise PermanentError(f"{self.address} was asked to {to} and answers more than {MAX_ANSWER_BYTES} bytes: "
-                                 "delete finished jobs there (ray job delete)")  # fmt: skip
+            raise PermanentError(
+                f"{self.address}: cannot {to}: the answer is longer than {MAX_ANSWER_BYTES} bytes; delete finished "
+                "jobs there (ray job delete)"
+            )
         if status == 200 or (status == 404 and may_be_missing):
             return
         if status == 404:
-            raise PermanentError(f"{self.address} has no job API: it needs ray[default] and its dashboard on")
+            raise PermanentError(f"{self.address} has no job API: it needs ray[default] with the dashboard enabled")
         if status in (401, 403):
-            hint = "set ray_jobs_token_file" if self._token_file is None else f"is {self._token_file} that cluster's?"
-            raise PermanentError(f"{self.address} refuses to {to} ({status}): {hint}")
-        said = f"{self.address} was asked to {to} and answers {status}: {answer.words}"
+            hint = (
+                "set ray_jobs_token_file"
+                if self._token_file is None
+                else f"does {self._token_file} belong to that cluster?"
+            )
+            raise PermanentError(f"{self.address} refuses to {to} (HTTP {status}): {hint}")
+        said = f"{self.address}: cannot {to}: HTTP {status}: {answer.words}"
         # The head passes on what the node said, a refusal too, as an internal error of its own.
         if (status < 500 and status != 429) or b"Request failed with status code 400" in answer.body:
             raise PermanentError(said)
@@ -213,8 +219,9 @@ class RayJobsApi:
 
     def _odd(self, answer: _Answer, to: str) -> TemporaryError:
         # Nothing of what it says: it may be a job with the secrets that its owner keeps in variables.
-        return TemporaryError(f"{self.address} was asked to {to} and does not answer as Ray does "
-                              f"({answer.kind}, {len(answer.body)} bytes)")  # fmt: skip
+        return TemporaryError(
+            f"{self.address}: cannot {to}: unexpected answer ({answer.kind}, {len(answer.body)} bytes)"
+        )
 
 
 def _parse(entry: Any) -> RayJob:

@@ -127,10 +127,10 @@ class SlurmScheduler:
         look = _one_job(target, self._check_running(target))
         comment = with_remark(look.comment, text)
         if comment is None:
-            raise PermanentError(f"job {target.job.job_id}: its owner's comment leaves no room for a remark")
+            raise PermanentError(f"job {target.job.job_id}: no room for a note in the owner's comment")
         if comment != look.comment:
             self._commands.set_comment(_name(target), comment)
-        log.info("decision %s: a remark on job %s", decision_id, target.job.job_id)
+        log.info("decision %s: comment set on job %s", decision_id, target.job.job_id)
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
         """By the ranks' own command sockets now, by the settings of the job for later attempts."""
@@ -138,7 +138,7 @@ class SlurmScheduler:
         self._settings.cap(target, fraction, from_restart=look.restarts)
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: job %s capped at %g", decision_id, target.job.job_id, fraction)
-        return f"{done}, and later attempts"
+        return f"{done}, and on later attempts"
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """By the ranks' own command sockets. Once they were asked, their proof does not wait for slurmctld."""
@@ -191,21 +191,21 @@ class SlurmScheduler:
         """The job, if this very run of it goes on. Raises ``ChangedError``."""
         seen, look = self._look(target)
         if look is None or seen is not Presence.RUNNING:
-            raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
+            raise ChangedError(f"job {target.job.job_id}: run {target.incarnation} is over ({seen.value})")
         return look
 
     def _check_may_act(self, target: JobTarget) -> SqueueRow:
         """The same, unless its owner wants it left alone by now. Raises ``PermanentError`` too."""
         look = self._check_running(target)
         if KEEP in comment_words(look.comment):
-            raise PermanentError(f"job {target.job.job_id} is left alone: its comment says tidegauge:{KEEP}")
+            raise PermanentError(f"job {target.job.job_id}: no action allowed: its comment says tidegauge:{KEEP}")
         return look
 
     def _check_can_restart(self, target: JobTarget) -> SqueueRow:
         """The job, if this very run of it may be acted on and Slurm can requeue it. Raises as ``_check_may_act``."""
         look = _one_job(target, self._check_may_act(target))
         if not look.batch:
-            raise PermanentError(f"job {target.job.job_id} cannot be requeued: only what sbatch submitted can be")
+            raise PermanentError(f"job {target.job.job_id} cannot be requeued: only sbatch jobs can")
         if not look.may_requeue:
             raise PermanentError(f"job {target.job.job_id} cannot be requeued: it was submitted with --no-requeue")
         return look
@@ -222,7 +222,7 @@ class SlurmScheduler:
                 raise
         else:
             if self._seen(target) is Presence.GONE:
-                raise ChangedError(f"job {target.job.job_id} ended by itself before it could be requeued")
+                raise ChangedError(f"job {target.job.job_id} ended before it could be requeued")
 
     def _seen(self, target: JobTarget) -> Presence:
         try:
@@ -240,7 +240,7 @@ class SlurmScheduler:
         try:
             found = self._commands.node_gres()
         except SchedulerError as error:
-            log.warning("shares of GPUs are not known: %s", error)
+            log.warning("GPU shares unknown: %s", error)
             return {}
         with self._lock:
             self._node_gres, self._nodes_until_s = found, self._monotonic_s() + NODES_FOR_S
@@ -250,9 +250,9 @@ class SlurmScheduler:
 def _one_job(target: JobTarget, look: SqueueRow) -> SqueueRow:
     """``look``, if commands that are told its name mean this job and no other. Raises ``PermanentError``."""
     if look.het:
-        raise PermanentError(f"job {target.job.job_id} is part of a heterogeneous job, which is not acted on")
+        raise PermanentError(f"job {target.job.job_id} is part of a heterogeneous job, on which Tidegauge does not act")
     if look.array and "_" not in _name(target):
-        raise PermanentError(f"job {target.job.job_id} is an array, and it is not known which task is meant")
+        raise PermanentError(f"job {target.job.job_id} is an array, and the task is unknown")
     return look
 
 

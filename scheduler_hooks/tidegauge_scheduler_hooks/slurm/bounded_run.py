@@ -65,6 +65,6 @@ def _read(process: subprocess.Popen[bytes], deadline_s: float, most_bytes: int) 
                     selector.unregister(key.fd)
                 outputs[key.fd] += chunk
                 if len(outputs[key.fd]) > most_bytes:
-                    raise OverrunError(f"more than {most_bytes} bytes of answer")
+                    raise OverrunError(f"the answer is longer than {most_bytes} bytes")
     stdout, stderr = outputs.values()
     return bytes(stdout), bytes(stderr)

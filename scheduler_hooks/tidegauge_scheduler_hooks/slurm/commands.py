@@ -58,8 +58,7 @@ class SlurmCommands:
         try:
             return jobs_json.read_jobs(answer)
         except ValueError as error:
-            raise TemporaryError(f"Slurm was asked to {asked}, and squeue does not answer as we know it: "
-                                 f"{error}") from error  # fmt: skip
+            raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 
     def node_gres(self) -> dict[str, str]:
         """The GPUs, shards and so on of every node (``Gres`` of slurm.conf(5)), in one call."""
@@ -81,8 +80,7 @@ class SlurmCommands:
         try:
             return job_looks.parse_look(answer)
         except ValueError as error:
-            raise TemporaryError(f"Slurm was asked to {asked}, and squeue does not answer as we know it: "
-                                 f"{error}") from error  # fmt: skip
+            raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 
     def requeue(self, name: str) -> None:
         """End a run and have the job wait for another. ``Incomplete``: a job that has ended meanwhile, or waits
@@ -117,7 +115,7 @@ class SlurmCommands:
         try:
             finished = self.run(program, *args)
         except OverrunError as error:
-            raise TemporaryError(f"Slurm was asked to {asked}, and {program} was ended: {error}") from error
+            raise TemporaryError(f"Slurm: cannot {asked}: {program} was stopped: {error}") from error
         except (OSError, ValueError) as error:
             raise _cannot_start(program, asked, error) from error
         check(finished, asked)
@@ -126,8 +124,10 @@ class SlurmCommands:
 
 def _cannot_start(program: str, asked: str, error: Exception) -> SchedulerError:
     if isinstance(error, (FileNotFoundError, PermissionError)):
-        return PermanentError(f"Slurm cannot be asked to {asked}: {program} cannot be run here ({error.strerror}); "
-                              "install Slurm's commands, or set slurm_bin_dir (docs/settings.md)")  # fmt: skip
+        return PermanentError(
+            f"Slurm: cannot {asked}: {program} cannot be run here ({error.strerror}); install Slurm's commands, or set "
+            "slurm_bin_dir (docs/settings.md)"
+        )
     if isinstance(error, ValueError):
-        return PermanentError(f"Slurm cannot be asked to {asked}: {error}")
-    return TemporaryError(f"Slurm cannot be asked to {asked}: {program} cannot be started ({error})")
+        return PermanentError(f"Slurm: cannot {asked}: {error}")
+    return TemporaryError(f"Slurm: cannot {asked}: {program} cannot be started ({error})")

@@ -90,7 +90,7 @@ def read_jobs(content: bytes) -> list[SlurmJob]:
     if rest.get("errors"):
         raise ValueError(f"it reports: {json.dumps(rest['errors'])[:200]}")
     if not isinstance(rest.get("jobs"), list) or (entries and not jobs):
-        raise ValueError("it names no job in a way that we know")
+        raise ValueError("it names no job in a known form")
     return jobs
 
 

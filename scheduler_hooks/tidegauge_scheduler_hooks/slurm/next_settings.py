@@ -49,7 +49,7 @@ class NextSettings:
             hosts = ", ".join(sorted(without)[:5]) + (" …" if len(without) > 5 else "")
             raise TemporaryError(
                 f"job {target.job.job_id} is not requeued: its settings are not on {hosts} after "
-                f"{LAID_DOWN_WITHIN_S:g} s, and it might start there without them (tidegauge status tells why)"
+                f"{LAID_DOWN_WITHIN_S:g} s, so it might restart there without them (see tidegauge status)"
             )
         return before
 
@@ -72,15 +72,15 @@ def _check(target: JobTarget, settings: JobSettings) -> None:
     """Raises ``PermanentError`` for what a node would not take."""
     try:
         if settings_name(settings.job_id) is None:
-            raise ValueError("its name cannot be that of a file")
+            raise ValueError("its name cannot be a file name")
         _check_texts(settings.environ)
         _check_texts(settings.alloc_conf)
         decode(encode(settings))
     except ValueError as error:
-        raise PermanentError(f"job {target.job.job_id} cannot be given these settings: {error}") from error
+        raise PermanentError(f"job {target.job.job_id}: these settings cannot be applied: {error}") from error
 
 
 def _check_texts(values: Mapping[str, object]) -> None:
     wrong = [name for name, value in values.items() if not isinstance(value, str)]
     if wrong:
-        raise ValueError(f"{wrong[0]} is no text")
+        raise ValueError(f"{wrong[0]} is not a text")

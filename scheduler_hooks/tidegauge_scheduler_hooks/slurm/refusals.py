@@ -33,7 +33,7 @@ _ERRORS: Mapping[str, tuple[Callable[[str], SchedulerError], str]] = {
     "Invalid user id": (PermanentError, RIGHTS),
     "Requested operation is presently disabled": (
         PermanentError,
-        "the job was submitted with --no-requeue, or the site's JobRequeue=0 stands; its owner may change that: "
+        "the job was submitted with --no-requeue, or the site has JobRequeue=0; its owner may change that: "
         "scontrol update jobid=N requeue=1",
     ),
     "Only batch jobs are accepted or processed": (PermanentError, "srun and salloc jobs cannot be requeued"),
@@ -50,9 +50,9 @@ def check(finished: Finished, asked: str) -> None:
     said = words(finished.stderr)
     for text, (error, advice) in _ERRORS.items():
         if text in said:
-            raise error(f"Slurm was asked to {asked}: {said}" + (f"; {advice}" if advice else ""))
+            raise error(f"Slurm: cannot {asked}: {said}" + (f"; {advice}" if advice else ""))
     if finished.returncode != 0:
-        raise TemporaryError(f"Slurm was asked to {asked}: {said or f'the command ended with {finished.returncode}'}")
+        raise TemporaryError(f"Slurm: cannot {asked}: {said or f'exit status {finished.returncode}'}")
 
 
 def words(output: bytes) -> str:

@@ -114,7 +114,7 @@ def presence_of(run: Run, uid: int, look: SqueueRow | None) -> Presence:
 def _number(field: dict[str, str], name: str) -> int:
     found = _count(field[name])
     if found is None:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     return found
 
 

@@ -286,14 +286,16 @@ def test_a_snapshot_of_another_window_is_not_compared(stage: Stage) -> None:
     leave_window(stage.beside, PID, early=compressed(packed([(MIB, KEEPS)], step=3)))
     [evidence] = stage.take()
     assert (evidence.growth, evidence.grown_bytes) == ((), None)
-    assert evidence.problems == (f"the first snapshot beside the ring is of step 3, not of this window's {EARLY_STEP}",)
+    assert evidence.problems == (
+        f"the first snapshot next to the ring is from step 3, not from this window's {EARLY_STEP}",
+    )
 
 
 def test_a_snapshot_that_is_gone_is_said(stage: Stage) -> None:
     leave_window(stage.beside, PID)
     (stage.beside / snapshot_name(PID, LATE_SUFFIX)).unlink()
     [evidence] = stage.take()
-    assert evidence.problems == (f"{snapshot_name(PID, LATE_SUFFIX)} was not there any more",)
+    assert evidence.problems == (f"{snapshot_name(PID, LATE_SUFFIX)} is gone",)
     assert evidence.search is not None
 
 
@@ -506,7 +508,7 @@ def test_a_flood_of_our_own_slips_is_logged_in_part(
     for number in range(PIECES_OF_TENANT):
         leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
         take(stage.node)
-    said = [record for record in caplog.records if "could not be made" in record.getMessage()]
+    said = [record for record in caplog.records if "could not be processed" in record.getMessage()]
     assert len(said) == LINES_PER_MINUTE
     assert said[0].exc_info is not None
 

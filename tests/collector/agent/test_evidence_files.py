@@ -115,7 +115,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(change: bytes, be
     assert found.evidence is not None
     file = beside.path / evidence_name(PID)
     file.write_bytes(file.read_bytes() + change if change else b"cut")
-    with pytest.raises(UnsafeFileError, match="written to while it was read"):
+    with pytest.raises(UnsafeFileError, match="changed while it was read"):
         found.evidence.read(MAX_READ_BYTES)
     found.close()
 
@@ -169,7 +169,7 @@ def test_evidence_comes_through_as_it_was_written() -> None:
 def test_the_process_may_have_another_pid_inside_its_container() -> None:
     inside = ProcessId(12, 777)
     assert read_evidence(wire.to_json(window(inside)), inside).early_file == "12-777.early.snap"
-    with pytest.raises(UnsafeFileError, match="not this process's"):
+    with pytest.raises(UnsafeFileError, match="of another process"):
         read_evidence(wire.to_json(window(inside)), PID)
 
 

@@ -194,7 +194,7 @@ def test_a_link_of_our_own_for_the_folder_is_said_and_not_followed(
         node.files.write([ONE])
     assert node.files.digest() is None
     assert [record.getMessage() for record in caplog.records] == [
-        f"later attempts of jobs on this node will run without their settings: {node.folder} is no folder"
+        f"later attempts of jobs on this node will start without their settings: {node.folder} is not a folder"
     ]
     node.folder.unlink()
     with caplog.at_level("INFO"):
@@ -206,7 +206,7 @@ def test_a_link_of_our_own_for_the_folder_is_said_and_not_followed(
 def test_a_job_that_no_file_can_be_named_for_is_said(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.files.write([JobSettings("../x", 1001)])
     assert node.files.digest() is None
-    assert "no job is called '../x'" in caplog.text
+    assert "'../x' is not a job id" in caplog.text
 
 
 @as_root

@@ -161,8 +161,8 @@ def test_a_kubelet_that_is_away_is_said_once_and_again_when_it_is_back(caplog: p
         for _ in range(3):
             found.look()
     assert [record.getMessage() for record in caplog.records] == [
-        "the kubelet does not tell which pods have which GPUs: kubelet.sock: no such file",
-        "the kubelet tells again which pods have which GPUs",
+        "the kubelet does not report which pods have which GPUs: kubelet.sock: no such file",
+        "the kubelet reports again which pods have which GPUs",
     ]
 
 

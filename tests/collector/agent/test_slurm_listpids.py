@@ -145,7 +145,7 @@ def test_a_program_that_does_not_run_is_told(tmp_path: Path) -> None:
 def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     scontrol(tmp_path, "exec sleep 600")
     said = ListPids(str(tmp_path / "scontrol"), {"PATH": "/usr/bin:/bin"}, timeout_s=0.1)()
-    assert said == ({}, "scontrol listpids did not end within 0.1 s")
+    assert said == ({}, "scontrol listpids did not finish within 0.1 s")
 
 
 @pytest.mark.slow

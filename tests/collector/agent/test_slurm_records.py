@@ -142,4 +142,4 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_refused_record_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, mode=0o666)
     SlurmRecords([tmp_path]).record_of(JOB)
-    assert f"{tmp_path}/slurm/124: the file can be written to by others" in caplog.text
+    assert f"{tmp_path}/slurm/124: the file is writable by others" in caplog.text

@@ -78,7 +78,7 @@ def test_what_is_wrong_is_said_with_its_line(file: Path, capsys: pytest.CaptureF
 def test_what_is_odd_is_a_warning_and_the_policy_can_be_used(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(POLICY.replace("brakes: {", "brakes: {warnings_before_stop: 0, "))
     assert main(["policy", "check", str(file)]) == 0
-    assert "warning: jobs may be ended without a warning" in capsys.readouterr().out
+    assert "warning: jobs may be stopped without a warning" in capsys.readouterr().out
 
 
 def test_findings_come_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

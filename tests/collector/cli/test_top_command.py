@@ -120,7 +120,7 @@ def test_without_a_service_it_says_how_to_start_one(
     code, out, err = run(capsys)
     assert (code, out, "tidegauge up" in err) == (3, "", True)
     code, _, err = run(capsys, "--api", "http://127.0.0.1:1")
-    assert (code, "http://127.0.0.1:1 does not answer" in err) == (3, True)
+    assert (code, "no answer from http://127.0.0.1:1" in err) == (3, True)
 
 
 def test_without_the_extra_it_names_the_command_that_installs_it(

@@ -117,7 +117,7 @@ def test_a_metrics_port_that_is_taken_costs_the_port_not_the_agent(
         other.start()
         try:
             assert other.metrics_address not in (None, f"node7:{port}")
-            assert f"port {port} is taken" in caplog.text
+            assert f"port {port} is in use" in caplog.text
         finally:
             other.stop()
 

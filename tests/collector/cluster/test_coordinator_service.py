@@ -200,7 +200,7 @@ def test_without_a_service_the_commands_say_how_to_start_one(
 
 def test_an_api_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "jobs", "--api", "http://127.0.0.1:1")
-    assert (code, "http://127.0.0.1:1 does not answer" in err) == (3, True)
+    assert (code, "no answer from http://127.0.0.1:1" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

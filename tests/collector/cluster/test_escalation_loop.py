@@ -145,7 +145,7 @@ def test_without_a_database_nobody_is_asked_and_nothing_is_lost(site: Site) -> N
 def test_a_defect_over_one_turn_does_not_end_the_loop(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     ask, site.coordinator.jobs = site.coordinator.jobs, None  # type: ignore[method-assign,assignment] # SAFETY: a defect
     site.turn()
-    assert "a turn of escalation failed" in caplog.text
+    assert "an escalation pass failed" in caplog.text
     site.coordinator.jobs = ask  # type: ignore[method-assign] # SAFETY: as it was
     site.turn(after_s=2.0)
     assert len(site.asked) == 1
@@ -175,7 +175,7 @@ def test_a_wish_for_a_rank_that_does_not_run_is_answered_with_that(site: Site, r
     site.turn()
     answer = site.asks.fetch(mine)
     assert answer is not None
-    assert answer.error == f"no rank {rank} of job 4711 attempt {job.attempt} runs now"
+    assert answer.error == f"rank {rank} of job 4711 attempt {job.attempt} is not running"
     assert site.asked == []
 
 

@@ -62,7 +62,7 @@ def test_an_answer_is_bounded(store: FakeStore) -> None:
         ("/api/v1/evidence?job_id=4711", 400, "uid is missing"),
         ("/api/v1/evidence?incident=-1", 400, "whole number"),
         ("/api/v1/evidence?incident=1&limit=999", 400, "limit may be"),
-        ("/api/v1/evidence?incident=99", 404, "there is no incident 99"),
+        ("/api/v1/evidence?incident=99", 404, "no incident 99"),
     ],
 )
 def test_what_cannot_be_answered_says_why(store: FakeStore, path: str, status: int, words: str) -> None:

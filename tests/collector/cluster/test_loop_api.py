@@ -151,7 +151,7 @@ def test_a_history_is_read_while_the_answer_is_written() -> None:
 
 
 def test_an_incident_that_does_not_exist_is_not_found(store: FakeStore) -> None:
-    with pytest.raises(NotFoundError, match="there is no incident 9"):
+    with pytest.raises(NotFoundError, match="no incident 9"):
         get(store, "/api/v1/incident", number=9)
 
 
@@ -211,7 +211,7 @@ def test_changes_of_wide_incidents_share_a_bound() -> None:
 @pytest.mark.parametrize("path", PAGES)
 def test_a_database_that_is_away_is_said_so(path: str, store: FakeStore) -> None:
     store.problem = "disk full"
-    with pytest.raises(UnavailableError, match="the database of incidents and actions does not answer: disk full"):
+    with pytest.raises(UnavailableError, match="the database of incidents and actions is unavailable: disk full"):
         get(store, path)
 
 
@@ -222,13 +222,13 @@ def test_a_database_that_goes_away_in_the_middle_is_said_so(path: str) -> None:
             raise AuditError("disk full")
 
     store = FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, NOW_S, incident())]), GoesAway())
-    with pytest.raises(UnavailableError, match="does not answer: disk full"):
+    with pytest.raises(UnavailableError, match="is unavailable: disk full"):
         get(store, path, **({"number": 1} if path.endswith("incident") else {}))
 
 
 @pytest.mark.parametrize(("path", "most"), [("/api/v1/incidents", MANY), ("/api/v1/decisions", MANY)])
 def test_a_limit_is_limited(path: str, most: int, store: FakeStore) -> None:
-    with pytest.raises(BadRequestError, match=f"limit may be {most} at most"):
+    with pytest.raises(BadRequestError, match=f"limit may be at most {most}"):
         get(store, path, limit=most + 1)
 
 
@@ -250,7 +250,7 @@ def test_pages_and_refusals_travel_over_http(url: str, store: FakeStore) -> None
     with pytest.raises(client.ApiError) as caught:
         client.get(url, "/api/v1/decisions")
     assert (caught.value.status, caught.value.refusal) == (
-        503, "the database of incidents and actions does not answer: locked"
+        503, "the database of incidents and actions is unavailable: locked"
     )  # fmt: skip
 
 

@@ -148,7 +148,7 @@ def test_a_keeper_is_asked_by_its_process(stage: Stage) -> None:
 
 @pytest.mark.parametrize("handle", [{}, {"pid": 55}, {"pid": "55", "start_ticks": 66}])
 def test_a_handle_that_names_no_process_is_an_error_at_once(stage: Stage, handle: Mapping[str, Any]) -> None:
-    assert "not known" in str(stage.queue.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60).error)
+    assert "is unknown" in str(stage.queue.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60).error)
 
 
 def test_what_a_process_says_is_cut_and_cannot_move_the_cursor() -> None:

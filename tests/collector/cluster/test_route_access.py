@@ -393,7 +393,7 @@ def test_opening_a_page_answers_nothing(own_site: Site) -> None:
         ({"incident": "2"}, "grade is missing"),
         ({"incident": "x", "grade": "leak"}, "incident must be a whole number"),
         ({"incident": "2", "grade": "perhaps"}, "grade must be leak or not_a_leak, not 'perhaps'"),
-        ({"incident": "2", "grade": "leak", "comment": "x" * 501}, "comment may have 500 characters at most"),
+        ({"incident": "2", "grade": "leak", "comment": "x" * 501}, "comment may have at most 500 characters"),
     ],
 )
 def test_an_answer_that_is_none_is_refused_in_words(site: Site, fields: dict[str, str], words: str) -> None:
@@ -410,7 +410,7 @@ def test_an_answer_that_is_none_is_refused_in_words(site: Site, fields: dict[str
         ({"grade": "not_a_leak"}, "the form has grade twice"),
         ({"grade": ""}, "the form has grade twice"),
         ({"incident": "1"}, "the form has incident twice"),
-        ({"comment": "a", "number": "2"}, "the form has the field 'number', which is not known here"),
+        ({"comment": "a", "number": "2"}, "the form has an unknown field 'number'"),
         ({"number": ""}, "its fields are incident, grade and comment"),
     ],
 )
@@ -432,7 +432,7 @@ def test_a_fact_is_not_graded(own_site: Site) -> None:
     error = incident(IncidentCause.OUT_OF_MEMORY, job=job_of("bob"), number=3, user_name="bob")
     own_site.store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, error)])
     status, body = own_site.ask("/api/v1/grades", "bob", {"incident": "3", "grade": "leak"})
-    assert (status, "that is a fact" in json.loads(body)["error"]) == (400, True)
+    assert (status, "a fact, so it is not graded" in json.loads(body)["error"]) == (400, True)
 
 
 def test_the_page_asks_with_two_buttons_and_shows_what_was_answered(own_site: Site) -> None:
@@ -470,8 +470,8 @@ def test_a_page_without_an_incident_says_where_its_number_is(own_site: Site) -> 
         assert '<form method="get">' in page
     status, body = own_site.ask("/api/v1/grades", "bob", {"grade": "leak"})
     assert (status, json.loads(body)["error"]) == (
-        400, "incident is missing: its number is in the message about it, and `tidegauge policy grade` lists those "
-        "without an answer",
+        400, "incident is missing: its number is in the notification, and `tidegauge policy grade` lists incidents "
+        "without an answer"
     )  # fmt: skip
     assert answers_of(own_site, "bob") == []
 
@@ -483,7 +483,7 @@ def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() ->
     pages = GradePages(away, lambda: NOW_S, lambda _: "")
     asked = Request({"incident": "1", "grade": "leak"}, None, Viewer("ada", sees_all=False, reads_metrics=False))
     for route in (*pages.routes().values(), *pages.forms().values()):
-        with pytest.raises(UnavailableError, match="does not answer: disk full"):
+        with pytest.raises(UnavailableError, match="is unavailable: disk full"):
             route(asked)
 
 

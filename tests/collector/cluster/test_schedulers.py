@@ -68,7 +68,7 @@ def test_kubernetes_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_kubernetes_without_credentials_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="kubernetes is switched on, and cannot be reached: no credentials"):
+    with pytest.raises(StoreError, match="kubernetes is enabled, but the API server cannot be used: no credentials"):
         opened(tmp_path, kubernetes="on", kubernetes_controller="tidegauge/controller")
 
 

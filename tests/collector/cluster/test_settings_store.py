@@ -252,7 +252,7 @@ def test_beyond_the_most_the_oldest_are_dropped(site: Site, caplog: pytest.LogCa
     site.store.put(replace(ONE, job_id="new"))
     assert site.store.get(str(MAX_JOBS - 1), 1) is None
     assert None not in (site.store.get(str(MAX_JOBS - 2), 1), site.store.get("0", 1), site.store.get("new", 1001))
-    assert "1 of the oldest" in caplog.text
+    assert "dropping the 1 oldest" in caplog.text
 
 
 def test_what_cannot_be_written_does_not_count(site: Site) -> None:

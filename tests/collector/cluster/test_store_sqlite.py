@@ -71,7 +71,7 @@ def test_a_file_that_another_process_is_just_setting_up_is_waited_for(file: Path
 def test_a_file_that_stays_taken_is_said_to_be(file: Path, url: str) -> None:
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another process has held it for too long"):
+        with pytest.raises(StoreError, match="another process held it for too long"):
             open_store(url)
 
 

@@ -102,7 +102,7 @@ def test_story_is_told_without_a_picture_where_nobody_remembers_the_memory(servi
 
 def test_service_that_is_away_is_asked_again_later(service: Service, feed: ApiFeed) -> None:
     service.url = None
-    with pytest.raises(RetryLaterError, match="not there"):
+    with pytest.raises(RetryLaterError, match="not available"):
         feed.stories(closed_since_unix_s=0.0)
     service.url = "http://127.0.0.1:1"
     with pytest.raises(RetryLaterError, match="does not answer"):

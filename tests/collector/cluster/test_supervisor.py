@@ -146,7 +146,7 @@ def test_a_node_whose_head_is_not_there_says_so_at_once(node: Node) -> None:
     assert node.supervisor is not None
     assert node.supervisor.wait(WITHIN_S) == 3
     assert node.record is not None
-    assert "nothing answers at 127.0.0.1:1" in node.record.detail
+    assert "no answer from 127.0.0.1:1" in node.record.detail
 
 
 def test_cluster_state_that_the_engine_cannot_start_from_is_put_aside(node: Node) -> None:

@@ -44,7 +44,7 @@ def test_last_word_stands_until_the_notifier_falls_silent() -> None:
     clock.now_s += SILENT_AFTER_S
     assert board.read() == {"slack": "ok", "grafana": "401 Unauthorized"}
     clock.now_s += 1
-    assert board.read() == {"notifier": "not heard of for 61 s; see notifier.log on the head"}
+    assert board.read() == {"notifier": "no report for 61 s; see notifier.log on the head"}
 
 
 def test_notifier_that_never_starts_is_missed() -> None:
@@ -52,7 +52,7 @@ def test_notifier_that_never_starts_is_missed() -> None:
     board = TellingBoard(monotonic_s=clock)
     board.expect()
     clock.now_s += SILENT_AFTER_S + 1
-    assert "not heard of" in board.read()["notifier"]
+    assert "no report for" in board.read()["notifier"]
 
 
 NOTIFY = decision(ActionKind.NOTIFY)

@@ -304,7 +304,7 @@ class InCode(ActivationTestCase):
             except TypeError as error: print(error)
             """
         )
-        self.check(result, "a function that saves the job's state is needed, not str")
+        self.check(result, "expected a function that saves the job's state, not str")
 
     def test_importing_tidegauge_imports_nothing_else(self) -> None:
         code = "import sys; before = set(sys.modules); import tidegauge; print(sorted(set(sys.modules) - before))"
@@ -314,7 +314,7 @@ class InCode(ActivationTestCase):
         result = self.run_code(
             "import torch, tidegauge; del torch.register_optimizer_step_post_hook; tidegauge.attach()"
         )
-        line = "tidegauge: torch 2.13.0 is too old to be watched (2.2 or later); the job runs as ever"
+        line = "tidegauge: torch 2.13.0 is too old to be watched (2.2 or later is needed); the job runs unwatched"
         self.check(result, "", line)
 
     def test_a_torch_without_devices_is_said_at_the_first_step_only(self) -> None:
@@ -326,7 +326,7 @@ class InCode(ActivationTestCase):
             for _ in range(3): torch.hooks[0](None, (), {})
             """
         )
-        line = "tidegauge: this torch (2.13.0) has no device whose memory can be watched; the job runs as ever"
+        line = "tidegauge: this torch (2.13.0) has no device whose memory can be watched; the job runs unwatched"
         self.check(result, "", line)
 
 

@@ -406,7 +406,7 @@ class WithDeclaredFolder(RequestTestCase):
         rank.step()
         reply = rank.checkpoints.look("r1")
         self.assertEqual((reply["stage"], reply["fresh_files"]), ("done", ["step-1.pt"]))
-        self.assertIn("step-1.pt (2.0 MiB) is fresh", reply["detail"])
+        self.assertIn("step-1.pt (2.0 MiB) is new", reply["detail"])
 
     def test_training_goes_on_while_the_file_server_hangs(self) -> None:
         hangs, back = threading.Event(), threading.Event()

@@ -57,7 +57,7 @@ class Freshness(FolderTestCase):
 
     def test_a_new_file_is_proof_when_it_has_not_changed_for_a_while(self) -> None:
         self.begin()
-        self.assertEqual(self.look().detail, "no fresh file yet")
+        self.assertEqual(self.look().detail, "no new file yet")
         self.write("step-7.pt")
         first = self.look()
         self.assertEqual((first.proven, first.names, first.moving), (False, ("step-7.pt",), "step-7.pt"))
@@ -159,7 +159,7 @@ class Freshness(FolderTestCase):
         proof = self.look()
         self.assertTrue(proof.names[0].startswith("19") or proof.names[0].startswith("..."))
         self.assertLess(len(json.dumps([*proof.names, proof.detail, proof.moving])), 7000)
-        self.assertIn("more are fresh", proof.detail)
+        self.assertIn("more are new", proof.detail)
         self.assertEqual(str(FileName("/c", "odd\nname\udcff")), "odd?name?")
 
 
@@ -177,7 +177,7 @@ class Listing(FolderTestCase):
             self.write(name)
         self.assertEqual(len(list_files([self.folder])), 3)
         self.write("d")
-        with self.assertRaisesRegex(UnreadableError, "nothing but checkpoints"):
+        with self.assertRaisesRegex(UnreadableError, "only checkpoints"):
             list_files([self.folder])
 
     def test_a_path_that_cannot_be_read_is_refused_with_the_reason(self) -> None:

@@ -59,7 +59,7 @@ class Handled(SignalTestCase):
     def test_none_or_one_that_ignores(self) -> None:
         for action in (signal.SIG_DFL, signal.SIG_IGN):
             self.handle(action)
-            self.assertIn("does not handle SIGUSR1", why_not_sent(signal.SIGUSR1) or "")
+            self.assertIn("has no handler for SIGUSR1", why_not_sent(signal.SIGUSR1) or "")
 
     def test_a_handler_in_c_of_which_python_knows_nothing(self) -> None:
         self.handle(signal.SIG_DFL, signal.SIGUSR2)
@@ -134,7 +134,7 @@ class Asking(SignalTestCase):
         self.assertEqual(os.listdir(self.folder), ["step-2.pt"])
         reply = self.look()
         self.assertEqual((reply["stage"], reply["step"], reply["fresh_files"]), ("asked", 2, ["step-2.pt"]))
-        self.assertIn("SIGUSR1 was sent when step 2 ended; step-2.pt", reply["detail"])
+        self.assertIn("SIGUSR1 was sent at the end of step 2; step-2.pt", reply["detail"])
         reply = self.look()
         self.assertEqual((reply["stage"], reply["fresh_files"]), ("done", ["step-2.pt"]))
         self.assertEqual(self.ask()["stage"], "done")
@@ -151,7 +151,7 @@ class Asking(SignalTestCase):
         self.handle(signal.SIG_DFL)
         reply = self.ask()
         self.assertEqual(reply["kind"], "unable")
-        self.assertIn("does not handle SIGUSR1", reply["error"])
+        self.assertIn("has no handler for SIGUSR1", reply["error"])
         self.step()
 
     def test_a_handler_that_goes_before_the_step_comes_fails_the_request_and_the_process_lives(self) -> None:
@@ -183,7 +183,7 @@ class Asking(SignalTestCase):
         self.guest.checkpoints._mono_s = lambda: 9.1e9
         reply = self.look()
         self.assertEqual(reply["stage"], "failed")
-        self.assertIn("no fresh file yet; the deadline has passed", reply["detail"])
+        self.assertIn("no new file yet; the deadline has passed", reply["detail"])
         self.deadline_unix_s = 9.2e9
         self.assertEqual(self.ask("r2")["stage"], "waiting")
 
@@ -193,7 +193,7 @@ class Asking(SignalTestCase):
             ({"TIDEGAUGE_CHECKPOINT_SIGNAL": ""}, "TIDEGAUGE_CHECKPOINT_SIGNAL is not set"),
             ({"TIDEGAUGE_CHECKPOINT_SIGNAL": "TERM"}, "is not USR1, USR2"),
             ({"TIDEGAUGE_CHECKPOINT_PATH": ""}, "without TIDEGAUGE_CHECKPOINT_PATH"),
-            ({"TIDEGAUGE_CHECKPOINT_PATH": f"{__file__}/x"}, "could not be seen"),
+            ({"TIDEGAUGE_CHECKPOINT_PATH": f"{__file__}/x"}, "could not be verified"),
         ):
             with self.subTest(change):
                 kept = dict(self.environ)

@@ -258,7 +258,7 @@ class Ending(WindowTestCase):
         self.backend.stats[0]["allocation"]["all"]["current"] = MAX_BLOCKS + 1
         self.train(window, 3)
         self.gather(window)
-        self.assertIn("30,001 blocks", self.evidence().problem or "")
+        self.assertIn("30,001 memory blocks", self.evidence().problem or "")
         self.assertIs(self.history.recorder(), Recorder.NOBODY)
 
     def test_a_search_that_fails_costs_only_the_holders(self) -> None:
@@ -320,7 +320,7 @@ class AJobThatRecords(WindowTestCase):
         self.gather(window)
         self.assertEqual((self.backend.recording.calls, self.backend.recording.entries), (["all"], 77))
         evidence = self.evidence()
-        self.assertIn("the job records allocation history by itself", evidence.problem or "")
+        self.assertIn("the job itself records allocation history", evidence.problem or "")
         assert evidence.late_file is not None
         self.assertEqual(self.snapshot(evidence.late_file).facts["recording"], "job's")
 
@@ -344,7 +344,7 @@ class AJobThatRecords(WindowTestCase):
         self.assertEqual((window.phase, self.backend.recording.entries), (WindowPhase.SEARCHING, 77))
         self.assertIs(self.history.recorder(), Recorder.JOB)
         self.gather(window)
-        self.assertIn("gave way", self.evidence().problem or "")
+        self.assertIn("recording was stopped", self.evidence().problem or "")
         self.assertEqual(self.evidence().late_step, 48)
 
     def test_one_that_ends_during_the_window_is_said(self) -> None:
@@ -354,7 +354,7 @@ class AJobThatRecords(WindowTestCase):
         self.backend.recording.of_the_job(None)
         self.train(window, 3)
         self.gather(window)
-        self.assertIn("switched allocation history off meanwhile", self.evidence().problem or "")
+        self.assertIn("switched allocation history off", self.evidence().problem or "")
 
     def test_one_that_begins_after_the_window_is_not_touched(self) -> None:
         window = self.window()

@@ -283,7 +283,7 @@ class OnDemand(CommandsTestCase):
         self.probe()
         reply = self.ask("snapshot", now=True)
         self.assertEqual(reply["kind"], "unable")
-        self.assertIn("50,000 blocks", reply["error"])
+        self.assertIn("50,000 memory blocks", reply["error"])
 
     def test_recording_on_and_off(self) -> None:
         self.probe()
@@ -385,7 +385,7 @@ class Tracing(CommandsTestCase):
         self.probe("trace")
         self.assertEqual((self.backend.recording.calls, len(self.said)), (["all"], 1))
         reply = self.commands.answer({"command": "attach", "level": "trace"})
-        self.assertIn("leaves it as it is", reply["note"])
+        self.assertIn("leaves it unchanged", reply["note"])
         self.assertEqual((reply["recording"], len(self.said)), ("job's", 1))
 
     def test_the_job_beginning_later_is_given_way_to(self) -> None:

@@ -19,7 +19,7 @@ class CountingFaults(unittest.TestCase):
             self.faults.caught("a test", ValueError("one\ntwo"))
         self.assertEqual(self.faults.count, 2)
         self.assertEqual(
-            self.said, ["the probe caught an error of its own in a test (ValueError: one two); the job is not affected"]
+            self.said, ["internal error of the probe in a test (ValueError: one two); the job is not affected"]
         )
 
     def test_every_one_is_reported_with_the_count(self) -> None:

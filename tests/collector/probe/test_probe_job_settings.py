@@ -23,7 +23,7 @@ UID = os.getuid()
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(tidegauge.__file__)))
 CONF = "PYTORCH_CUDA_ALLOC_CONF"
 FRACTION = "TIDEGAUGE_MEMORY_FRACTION"
-LINE = "attempt 1 of job 4711 runs with expandable_segments:True, TIDEGAUGE_MEMORY_FRACTION=0.5: the cluster's policy"
+LINE = "attempt 1 of job 4711 runs with expandable_segments:True, TIDEGAUGE_MEMORY_FRACTION=0.5 (cluster policy)"
 
 
 def wanted(job_id: str = "4711", *, uid: int = UID, from_restart: int = 1) -> JobSettings:
@@ -96,7 +96,7 @@ class Taking(SettingsTestCase):
         self.lay(wanted())
         news, changed = self.take(**{CONF: "max_split_size_mb:64", FRACTION: "0.25"})
         self.assertEqual(changed, {CONF: "max_split_size_mb:64,expandable_segments:True"})
-        self.assertEqual(news, "attempt 1 of job 4711 runs with expandable_segments:True: the cluster's policy")
+        self.assertEqual(news, "attempt 1 of job 4711 runs with expandable_segments:True (cluster policy)")
 
     def test_a_fraction_alone_that_changes_nothing_is_not_told(self) -> None:
         self.lay(JobSettings("4711", UID, environ={FRACTION: "0.5"}))
@@ -140,7 +140,7 @@ class Refusing(SettingsTestCase):
             with self.subTest(f"{path} {mode:o}"):
                 right = os.stat(path).st_mode & 0o7777
                 os.chmod(path, mode)
-                self.check_ignored("may be written by others")
+                self.check_ignored("writable by others")
                 os.chmod(path, right)
         self.assertEqual(self.take()[0], LINE)
 
@@ -150,13 +150,13 @@ class Refusing(SettingsTestCase):
         self.check_ignored("cannot be opened")
         os.unlink(self.path())
         os.link(elsewhere, self.path())
-        self.check_ignored("no regular file with one name")
+        self.check_ignored("not a regular file with one hard link")
         os.unlink(self.path())
         os.mkfifo(self.path(), 0o644)
-        self.check_ignored("no regular file with one name")
+        self.check_ignored("not a regular file with one hard link")
         os.unlink(self.path())
         os.mkdir(self.path(), 0o755)
-        self.check_ignored("no regular file with one name")
+        self.check_ignored("not a regular file with one hard link")
 
     def test_a_folder_that_is_a_link(self) -> None:
         self.lay(wanted())
@@ -195,7 +195,7 @@ class Refusing(SettingsTestCase):
         self.lay(wanted())
         news, changed = self.take(SLURM_JOB_ID="../jobs/4711")
         self.assertEqual(changed, {})
-        self.assertIn("no job is called that", str(news))
+        self.assertIn("not a valid job id", str(news))
 
     def test_what_it_says_is_one_bounded_line(self) -> None:
         news, _ = self.take(SLURM_JOB_ID="x", TIDEGAUGE_RUN_DIR=self.folder)

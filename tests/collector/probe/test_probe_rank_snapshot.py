@@ -86,7 +86,7 @@ class Taking(unittest.TestCase):
 
     def test_so_many_blocks_that_training_would_be_held_up_are_left_alone(self) -> None:
         self.allocations(MAX_BLOCKS + 1)
-        with self.assertRaisesRegex(NoSnapshotError, "30,001 blocks"):
+        with self.assertRaisesRegex(NoSnapshotError, "30,001 memory blocks"):
             self.snapshots.take(most_events=0)
         self.assertEqual(self.backend.snapshots_with_history, [])
 

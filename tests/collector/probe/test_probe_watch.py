@@ -187,7 +187,7 @@ class FullFileSystem(WatchTestCase):
             self.watch.tick()
         self.assertEqual(self.watch.used, [])
         self.assertEqual(len(self.said), 1)
-        self.assertIn("no room for records of device 0", self.said[0])
+        self.assertIn("no space for records of device 0", self.said[0])
 
 
 del WatchTestCase  # the base is not a test of its own

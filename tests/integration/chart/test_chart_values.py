@@ -76,7 +76,7 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
     [
         ({}, "image.registry is not set: Tidegauge publishes no images"),
         (with_registry(controller={"enabled": False}), "choose injection.mode policy or none"),
-        (with_registry(injection={"certificates": {"mode": "secret"}}), "give secretName"),
+        (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
         (with_registry(webAccess={"certificateSecret": "tls"}), "give webAccess.existingSecret"),

@@ -122,7 +122,7 @@ def test_a_token_and_a_servers_name_of_the_sites_own_are_taken_as_they_are() -> 
     rendered = render(with_registry(webAccess={"existingSecret": "web"}, monitoring={"monitors": monitors}))
     agent = endpoints(rendered)["agent"]
     assert (agent["authorization"], agent["tlsConfig"]) == (credentials, {"serverName": "gpu.example"})
-    assert "shows no name" not in rendered.notes
+    assert "needs a login" not in rendered.notes
 
 
 def test_links_in_alerts_lead_to_tls(closed: Rendered) -> None:
@@ -161,13 +161,13 @@ def test_an_api_server_takes_all_of_it(tls: str) -> None:
 
 
 def test_the_notes_tell_who_comes_in(closed: Rendered) -> None:
-    assert "sees everybody's jobs" in render(with_registry()).notes
-    assert "sees everybody's jobs" not in closed.notes
+    assert "sees all jobs" in render(with_registry()).notes
+    assert "sees all jobs" not in closed.notes
     assert f"--api https://{HEAD}:9495" in closed.notes
     assert "exec -it gpu-memory-tidegauge-head-0 -- tidegauge top" in closed.notes
     assert "no client certificate" in web(tls="mutual").notes
     values = with_registry(webAccess={"existingSecret": "web"}, monitoring={"monitors": {"enabled": True}})
-    assert "Prometheus shows no name" in render(values).notes
+    assert "Prometheus needs a login" in render(values).notes
 
 
 def test_without_a_secret_nothing_of_it_is_there() -> None:

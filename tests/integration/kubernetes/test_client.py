@@ -134,7 +134,7 @@ def test_a_token_that_is_not_known_is_told(kube: KubeTarget, namespace: str, tmp
     config["users"][0]["user"]["token"] = "not-a-token"
     path = tmp_path / "stranger.kubeconfig"
     path.write_text(json.dumps(config))
-    with pytest.raises(ForbiddenError, match="does not know who asks"):
+    with pytest.raises(ForbiddenError, match="does not accept the credentials"):
         open_api(path, timeout_s=60).get(JOBS, namespace, "train")
 
 
@@ -155,7 +155,7 @@ def test_throttling_is_waited_for_and_a_lost_answer_is_not_repeated(
     emulator.faults.fail(429, 2, path="/jobs", retry_after_s=0)
     kube_api.create(JOBS, namespace, job("train"))
     emulator.faults.lose_answers = 1
-    with pytest.raises(TemporaryError, match="may have been done"):
+    with pytest.raises(TemporaryError, match="may have taken effect"):
         kube_api.patch(JOBS, namespace, "train", {"metadata": {"annotations": {"a": "b"}}})
     assert kube_api.get(JOBS, namespace, "train")["metadata"]["annotations"]["a"] == "b"
 
@@ -172,7 +172,7 @@ def test_a_server_that_is_slow_is_given_up_by_a_call_and_waited_for_by_a_watch(
 ) -> None:
     kube_api.create(JOBS, namespace, job("train"))
     emulator.faults.delay_s = 0.6
-    with pytest.raises(TemporaryError, match=r"not within 0\.3 s \(it may have been done\)"):
+    with pytest.raises(TemporaryError, match=r"nothing within 0\.3 s \(it may have taken effect\)"):
         open_api(emulator.kubeconfig(), timeout_s=0.3).patch(JOBS, namespace, "train", {"spec": {"suspend": True}})
     store = watches.store(JOBS)
     eventually(lambda: store.synced)

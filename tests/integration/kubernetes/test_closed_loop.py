@@ -135,7 +135,7 @@ def test_with_a_container_that_cannot_be_asked_nothing_is_ended_and_the_owner_is
     trainings = {"trainer": ("--leak-rank", "0"), "evaluator": ("--no-callback",)}
     site.submit_two_containers("unasked", trainings, steps=1, annotations=MAY_REQUEUE)
     names = [f"unasked-{container}" for container in trainings]
-    why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+    why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
     eventually(lambda: why in _messages(site, "unasked"), "the owner is told why", within_s=300)
     for name in names:
         site.let_end(name)

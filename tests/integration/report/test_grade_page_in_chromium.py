@@ -93,7 +93,7 @@ def test_a_form_on_another_site_is_refused_whoever_the_browser_is(tab: Tab, stor
         try:
             tab.open(f"http://127.0.0.1:{other.port}/")
             tab.follow(CLICK)
-            assert "sent by a page of another site" in str(tab.ask("document.body.textContent"))
+            assert "sent from a page of another site" in str(tab.ask("document.body.textContent"))
         finally:
             other.stop()
     assert store.grades.answers(1) == ()

@@ -114,7 +114,7 @@ def test_with_a_step_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told
     leaky, healthy = site.submit_two_steps(
         "half", ("--leak-rank", "0"), ("--no-callback",), options=(*MAY_REQUEUE, "--nodelist=n1"), steps=1, user="alice"
     )
-    why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+    why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
     eventually(lambda: leaky.log.exists() and why in leaky.log.read_text(), "the owner is told why", within_s=240)
     leaky.let_end()
     site.box.wait(leaky.job_id, "COMPLETED", within_s=240)

@@ -122,7 +122,7 @@ def test_a_missing_or_broken_file_beside_them_stops_no_submission(box: SlurmBox,
     try:
         for environ in BOTH:
             assert in_task(box, "--comment=tidegauge:profile=bogus", environ=environ) == {}
-        assert "words in comments are not read" in (box.logs / "slurmctld.log").read_text()
+        assert "words in comments are ignored" in (box.logs / "slurmctld.log").read_text()
     finally:
         for folder in ("", "filter/"):
             box.write_file(f"{folder}tidegauge_comment.lua", (LUA / "tidegauge_comment.lua").read_text())

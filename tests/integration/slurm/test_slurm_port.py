@@ -115,7 +115,7 @@ def test_a_job_that_is_to_be_kept_is_left_alone(world: SlurmWorld) -> None:
     assert facts is not None
     assert facts.exempt
     for action in (ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL):
-        with pytest.raises(PermanentError, match="left alone"):
+        with pytest.raises(PermanentError, match="no action allowed"):
             stop(world.port, action, world.target(job), "d")
     assert world.port.presence(world.target(job)) is Presence.RUNNING
 
@@ -163,7 +163,7 @@ def test_an_srun_job_is_cancelled_and_never_requeued(world: SlurmWorld) -> None:
     facts, target = world.facts(job), world.target(job)
     assert facts is not None
     assert facts.can & {ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL} == {ActionKind.CANCEL}
-    with pytest.raises(PermanentError, match="only what sbatch submitted"):
+    with pytest.raises(PermanentError, match="only sbatch jobs can"):
         world.port.hold(target, "leaks", decision_id="d")
     world.port.cancel(target, "leaks", decision_id="d")
     world.until(lambda: world.port.presence(target) is Presence.GONE)

@@ -174,9 +174,9 @@ def test_keep_on_the_workload_or_a_pod_leaves_it_alone_from_the_moment_it_is_set
     assert facts is not None
     assert facts.exempt
     for act in (world.port.hold, world.port.cancel):
-        with pytest.raises(PermanentError, match="left alone"):
+        with pytest.raises(PermanentError, match="no action allowed"):
             act(target, "leaks", decision_id="d-1")
-    with pytest.raises(PermanentError, match="left alone"):
+    with pytest.raises(PermanentError, match="no action allowed"):
         world.port.cap(target, 0.5, decision_id="d-1")
     assert world.port.presence(target) is Presence.RUNNING
     assert world.kube.called("patch") == []
@@ -188,7 +188,7 @@ def test_only_what_its_owner_allows_is_started_again() -> None:
     facts = world.facts(job)
     assert facts is not None
     assert not facts.requeueable
-    with pytest.raises(PermanentError, match=r"may not be started again: its annotation tidegauge\.dev/actions"):
+    with pytest.raises(PermanentError, match=r"may not be requeued: its annotation tidegauge\.dev/actions"):
         world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d-1")
     world.port = world.another_port(requeue_unasked=True)
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d-1")
@@ -199,7 +199,7 @@ def test_only_what_its_owner_allows_is_started_again() -> None:
 def test_nothing_is_suspended_for_a_requeue_while_no_controller_is_there(world: KubeWorld, age_s: float | None) -> None:
     job = world.start_job()
     world.controller_age_s = age_s
-    with pytest.raises(TemporaryError, match="no controller would start it again"):
+    with pytest.raises(TemporaryError, match="no controller would resume it"):
         world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d-1")
     assert world.kube.called("patch") == []
     world.port.hold(world.target(job), "leaks", decision_id="d-2")  # needs none
@@ -284,7 +284,7 @@ def test_a_stop_is_one_patch_that_says_why(world: KubeWorld) -> None:
     assert patch.body["spec"] == {"suspend": True}
     stopped = decode_stopped(patch.body["metadata"]["annotations"][STOPPED])
     assert (stopped.decision, stopped.action, stopped.mark) == ("d-1", "hold", target.incarnation)
-    assert "suspended until somebody resumes it: leaks 12 MiB a step" in world.owner_sees(job)
+    assert "suspended until someone resumes it: leaks 12 MiB a step" in world.owner_sees(job)
 
 
 def test_an_order_says_how_the_next_run_differs(world: KubeWorld) -> None:
@@ -334,7 +334,7 @@ def test_a_variable_that_is_not_ours_is_refused(world: KubeWorld) -> None:
 def test_too_many_changes_are_refused_before_anything_is_suspended(world: KubeWorld) -> None:
     job = world.start_job()
     many = RequeueChanges(environ={f"TIDEGAUGE_V{at}": "x" * 1000 for at in range(5)})
-    with pytest.raises(PermanentError, match="cannot be given these settings"):
+    with pytest.raises(PermanentError, match="these settings cannot be applied"):
         world.port.requeue(world.target(job), many, "leaks", decision_id="d-1")
     assert world.kube.called("patch") == []
 
@@ -378,7 +378,7 @@ def test_keep_that_is_set_in_the_last_moment_counts(world: KubeWorld) -> None:
     world.kube.before_call = lambda call: (
         change(world, job, annotations={ACTIONS: "keep"}) and None if call.verb == "patch" else None
     )
-    with pytest.raises(PermanentError, match="left alone"):
+    with pytest.raises(PermanentError, match="no action allowed"):
         world.port.cancel(target, "leaks", decision_id="d-1")
     assert not world.running(job)["spec"].get("suspend")
 
@@ -391,7 +391,7 @@ def test_an_object_that_never_rests_is_left_for_later(world: KubeWorld) -> None:
         change(world, job, annotations={"n": str(next(count))}) and None if call.verb == "patch" else None
     )
     for act in (world.port.hold, world.port.cancel):
-        with pytest.raises(TemporaryError, match="changed again and again"):
+        with pytest.raises(TemporaryError, match="another client keeps changing it"):
             act(target, "leaks", decision_id="d-1")
 
 

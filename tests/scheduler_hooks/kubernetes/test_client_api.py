@@ -155,7 +155,7 @@ def test_a_write_without_an_answer_is_not_repeated(world: World) -> None:
         lambda: world.api.replace(JOBS, "research", "train", JOB),
     ]
     for write in writes:
-        with pytest.raises(TemporaryError, match="may have been done"):
+        with pytest.raises(TemporaryError, match="may have taken effect"):
             write()
     assert len(world.requests) == 3
 
@@ -179,7 +179,7 @@ def test_a_redirection_is_not_followed(world: World) -> None:
 
 def test_what_is_no_json_is_no_answer(world: World) -> None:
     world.says = lambda _: Reply(body="<html>welcome</html>")
-    with pytest.raises(TemporaryError, match="no JSON object"):
+    with pytest.raises(TemporaryError, match="not a JSON object"):
         world.api.create(JOBS, "research", JOB)
 
 
@@ -189,14 +189,14 @@ def test_what_is_no_json_is_no_answer(world: World) -> None:
 def test_json_that_is_no_object_of_kubernetes_is_no_answer(world: World, body: dict[str, Any]) -> None:
     """A proxy's, which says 200 to everything."""
     world.says = lambda _: Reply(body=body)
-    with pytest.raises(TemporaryError, match="no object of Kubernetes"):
+    with pytest.raises(TemporaryError, match="not a Kubernetes object"):
         world.api.get(JOBS, "research", "train")
 
 
 @pytest.mark.parametrize("items", ["x", {"a": 1}, [None], [1], [{}], [{"metadata": None}], [{"metadata": {"name": 1}}]])
 def test_a_list_of_anything_else_is_no_answer(world: World, items: Any) -> None:
     world.says = lambda _: Reply(body={"metadata": {"resourceVersion": "7"}, "items": items})
-    with pytest.raises(TemporaryError, match="no list of objects"):
+    with pytest.raises(TemporaryError, match="not a list of objects"):
         world.api.list(JOBS, "research")
 
 
@@ -205,7 +205,7 @@ def test_a_page_without_items_is_empty_only_if_it_is_a_list(world: World) -> Non
         Reply(body={"metadata": {"resourceVersion": "7"}, "items": None}), Reply(body={"status": "up"})
     )
     assert world.api.list(JOBS, "research") == []
-    with pytest.raises(TemporaryError, match="no list of objects"):
+    with pytest.raises(TemporaryError, match="not a list of objects"):
         world.api.list(JOBS, "research")
 
 
@@ -231,7 +231,7 @@ def test_credentials_that_are_refused_are_read_again(world: World, tmp_path: Pat
 def test_credentials_that_stay_refused_are_said_to_be(world: World) -> None:
     world.says = lambda _: Reply(401)
     for _ in range(2):
-        with pytest.raises(ForbiddenError, match="does not know who asks"):
+        with pytest.raises(ForbiddenError, match="does not accept the credentials"):
             world.api.get(JOBS, "research", "train")
     assert len(world.requests) == 3  # they are not read again for every call
 
@@ -241,7 +241,7 @@ def test_nobody_there_says_so_and_where(tmp_path: Path) -> None:
         kubeconfig = gone.kubeconfig(tmp_path)
     with pytest.raises(TemporaryError, match=rf"no connection to the API server {gone.url}.*refused") as error:
         open_api(kubeconfig, timeout_s=0.2).create(JOBS, "research", JOB)
-    assert "may have been done" not in str(error.value)
+    assert "may have taken effect" not in str(error.value)
 
 
 def test_a_machine_that_stood_still_is_no_limit_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_a_server_that_says_nothing_is_given_up(world: World) -> None:
         return Reply(events=iter(world.server.forever))
 
     world.says = hang
-    with pytest.raises(TemporaryError, match=r"not within 0\.3 s"):
+    with pytest.raises(TemporaryError, match=r"nothing within 0\.3 s"):
         open_api(world.kubeconfig, timeout_s=0.3).get(JOBS, "research", "train")
     eventually(lambda: len(world.requests) > 0)  # the server may take it in later than the client gives it up
     assert len(world.requests) == 1
@@ -271,7 +271,7 @@ def test_a_server_that_says_nothing_is_given_up(world: World) -> None:
 def test_own_limit_refuses_what_would_wait_too_long(world: World) -> None:
     api = open_api(world.kubeconfig, qps=0.01, burst=1)
     api.get(JOBS, "research", "train")
-    with pytest.raises(TemporaryError, match="own limit"):
+    with pytest.raises(TemporaryError, match="own rate limit"):
         api.get(JOBS, "research", "train")
     assert len(world.requests) == 1
 

@@ -91,11 +91,11 @@ def test_a_missing_object_is_told_from_a_missing_kind() -> None:
 
 
 def test_a_write_that_failed_inside_the_server_may_have_been_done() -> None:
-    assert "may have been done" in str(refusal(PATCH, 500, b"oops"))
-    assert "may have been done" not in str(refusal(ApiCall("get", JOBS, "research", "train"), 500, b"oops"))
-    assert "may have been done" not in str(refusal(PATCH, 429, b""))
-    assert "may have been done" in str(lost(PATCH, "https://api", "connection reset"))
-    assert "may have been done" not in str(not_connected(PATCH, "https://api", "connection refused"))
+    assert "may have taken effect" in str(refusal(PATCH, 500, b"oops"))
+    assert "may have taken effect" not in str(refusal(ApiCall("get", JOBS, "research", "train"), 500, b"oops"))
+    assert "may have taken effect" not in str(refusal(PATCH, 429, b""))
+    assert "may have taken effect" in str(lost(PATCH, "https://api", "connection reset"))
+    assert "may have taken effect" not in str(not_connected(PATCH, "https://api", "connection refused"))
 
 
 def test_the_servers_wish_when_to_come_back_is_passed_on() -> None:

@@ -233,7 +233,7 @@ def test_close_ends_watches_that_wait_and_those_that_are_refused(world: WatchWor
     world.next_watch()
     world.refusal = Reply(403)
     refused = watches.store(NAMESPACES)
-    eventually(lambda: "forbids" in str(refused.problem))
+    eventually(lambda: "forbidden" in str(refused.problem))
     watches.close()
 
     def left() -> list[threading.Thread]:

@@ -42,7 +42,7 @@ def test_a_good_page_is_200_and_a_bad_one_503_with_its_reason(server: HealthServ
 
 
 def test_another_path_says_what_there_is(server: HealthServer) -> None:
-    assert ask(server, "/secrets") == (404, "not here: try /healthz, /readyz\n")
+    assert ask(server, "/secrets") == (404, "not found: try /healthz, /readyz\n")
 
 
 def test_whoever_holds_connections_open_keeps_no_kubelet_out(
@@ -71,7 +71,7 @@ def test_the_page_for_prometheus_is_exact() -> None:
         "# HELP tidegauge_controller_leader 1 while this replica acts.\n"
         "# TYPE tidegauge_controller_leader gauge\n"
         "tidegauge_controller_leader 1.0\n"
-        "# HELP tidegauge_controller_steps_total Steps on workloads, by how they ended.\n"
+        "# HELP tidegauge_controller_steps_total Steps on workloads, by outcome.\n"
         "# TYPE tidegauge_controller_steps_total counter\n"
         'tidegauge_controller_steps_total{outcome="conflict",step="resume"} 1.0\n'
         'tidegauge_controller_steps_total{outcome="done",step="resume"} 2.0\n'

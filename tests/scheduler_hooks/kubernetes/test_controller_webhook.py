@@ -77,7 +77,7 @@ def test_a_defect_in_one_round_does_not_end_the_upkeep(bench: Bench, caplog: pyt
     leader = bench.replica(leads=True)
     bench.kube.fail_next(KeyError("metadata"), verb="get")
     leader.keep_up()
-    assert "defect" in (leader.why_not_ready() or "")
+    assert "internal error" in (leader.why_not_ready() or "")
     assert "KeyError" in caplog.text
     leader.keep_up()
     assert leader.why_not_ready() is None

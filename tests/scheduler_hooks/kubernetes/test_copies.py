@@ -113,7 +113,7 @@ def test_allocator_settings_that_cannot_be_read_are_not_overwritten() -> None:
     obj = submitted(JOB)
     secret = {"configMapKeyRef": {"name": "c", "key": "k"}}
     obj["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "PYTORCH_CUDA_ALLOC_CONF", "valueFrom": secret}]
-    with pytest.raises(ValueError, match="PYTORCH_CUDA_ALLOC_CONF comes by valueFrom"):
+    with pytest.raises(ValueError, match="PYTORCH_CUDA_ALLOC_CONF is set by valueFrom"):
         copy_of(Workload(JOB, obj), ORDER)
 
 

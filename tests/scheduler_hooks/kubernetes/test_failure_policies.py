@@ -63,11 +63,11 @@ def runs(world: KubeWorld, job: JobView) -> bool:
 def test_it_is_suspended_when_the_marks_are_off(stop: Stop) -> None:
     world = KubeWorld()
     job = policed_job(world)
-    with pytest.raises(TemporaryError, match="taken off before it is suspended") as first:
+    with pytest.raises(TemporaryError, match="is removed from its pods") as first:
         stop(world, job)
     assert first.value.retry_after_s == 5
     assert not is_told(world, job)
-    with pytest.raises(TemporaryError, match="1 of its pods have the condition"):
+    with pytest.raises(TemporaryError, match="1 of its pods still have the condition"):
         stop(world, job)
     assert runs(world, job)
     mark(world, job, "False")
@@ -112,7 +112,7 @@ def test_a_policy_of_what_the_workload_made_counts() -> None:
     runtime = {"replicatedJobs": [{"name": "node", "template": {"spec": {"podFailurePolicy": POLICY}}}]}
     world.kube.put(JOBSETS, {**jobset, "spec": runtime})
     tell(world, job)
-    with pytest.raises(TemporaryError, match="taken off before it is suspended"):
+    with pytest.raises(TemporaryError, match="is removed from its pods"):
         requeue(world, job)
     assert not is_told(world, job)
 
@@ -125,9 +125,9 @@ def test_an_incident_that_is_told_in_the_last_moment_is_taken_off_again() -> Non
     mark(world, job, "False")
     once: list[Any] = [lambda: tell(world, job)]
     world.kube.before_call = lambda call: once.pop()() if call.verb == "list" and call.kind == "Pod" and once else None
-    with pytest.raises(TemporaryError, match="1 of its pods have the condition"):
+    with pytest.raises(TemporaryError, match="1 of its pods still have the condition"):
         hold(world, job)
-    with pytest.raises(TemporaryError, match="taken off before it is suspended"):
+    with pytest.raises(TemporaryError, match="is removed from its pods"):
         hold(world, job)
     assert runs(world, job)
     assert not is_told(world, job)
@@ -141,7 +141,7 @@ def test_an_incident_that_is_told_after_the_pods_were_looked_at_keeps_it_running
     mark(world, job, "False")
     once: list[Any] = [lambda: tell(world, job)]
     world.kube.before_call = lambda call: once.pop()() if call.verb == "patch" and once else None
-    with pytest.raises(TemporaryError, match="taken off before it is suspended"):
+    with pytest.raises(TemporaryError, match="is removed from its pods"):
         hold(world, job)
     assert runs(world, job)
 
@@ -152,7 +152,7 @@ def test_without_a_controller_marks_stay_and_that_is_said() -> None:
     world.controller_age_s = 90.0
     with pytest.raises(TemporaryError):
         hold(world, job)
-    with pytest.raises(TemporaryError, match=r"no controller takes that off \(not heard of for 90 s"):
+    with pytest.raises(TemporaryError, match=r"no controller removes it \(no Lease renewal for 90 s"):
         hold(world, job)
     mark(world, job, "False")
     hold(world, job)  # needs none by now
@@ -165,7 +165,7 @@ def test_what_must_not_be_stopped_keeps_its_marks() -> None:
     obj = world.running(job)
     obj["metadata"]["annotations"][ACTIONS] = KEEP
     world.kube.put(world.kind.resource, obj)
-    with pytest.raises(PermanentError, match="left alone"):
+    with pytest.raises(PermanentError, match="no action allowed"):
         requeue(world, job)
     assert is_told(world, job)
 

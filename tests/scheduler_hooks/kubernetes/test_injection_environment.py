@@ -78,7 +78,7 @@ def test_a_pythonpath_from_elsewhere_is_joined_where_it_was() -> None:
 
 def test_the_owner_is_told_that_a_pythonpath_may_be_hidden() -> None:
     outcome = plan(pod({"name": "main", "envFrom": [{"configMapRef": {"name": "all"}}]}))
-    assert outcome.warnings == ("container main: a PYTHONPATH that comes by envFrom is hidden: set it by env",)
+    assert outcome.warnings == ("container main: a PYTHONPATH from envFrom is overridden: set it in env",)
 
 
 def test_variables_of_the_owner_stay() -> None:
@@ -121,7 +121,7 @@ def test_allocator_settings_that_cannot_be_read_are_not_thrown_away() -> None:
     env = [{"name": "PYTORCH_CUDA_ALLOC_CONF", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     given_pod = pod({"name": "main", "env": env}, changes='{"environ": {}, "alloc_conf": {"a": "b"}}')
     assert injected(given_pod)["spec"]["containers"][0]["env"][0] == env[0]
-    assert "PYTORCH_CUDA_ALLOC_CONF comes by valueFrom" in plan(given_pod).warnings[0]
+    assert "PYTORCH_CUDA_ALLOC_CONF is set by valueFrom" in plan(given_pod).warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_the_owner_may_name_the_containers() -> None:
     given_pod = pod({"name": "a"}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}, containers=" a,z ")
     outcome = plan(given_pod)
     assert isinstance(outcome, Injection)
-    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is called z (a, b)",)
+    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named z (a, b)",)
     after = patched(given_pod, outcome.operations, Patch.JSON)
     assert ["env" in one for one in after["spec"]["containers"]] == [True, False]
 

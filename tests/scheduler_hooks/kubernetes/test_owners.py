@@ -117,7 +117,7 @@ def test_links_are_known_where_their_owner_is_enabled() -> None:
 
 
 def test_a_kind_that_cannot_be_acted_on_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"'Deployment' is no kind.*Job, JobSet, TrainJob"):
+    with pytest.raises(ValueError, match=r"'Deployment' is not a supported kind.*Job, JobSet, TrainJob"):
         watched_kinds(["Job", "Deployment"])
 
 

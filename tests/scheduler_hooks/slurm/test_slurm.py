@@ -166,7 +166,7 @@ def test_an_array_whose_task_is_not_known_is_not_acted_on(world: SlurmWorld) -> 
         if "-O" in call else None
     )  # fmt: skip
     for action in STOPS:
-        with pytest.raises(PermanentError, match="not known which task"):
+        with pytest.raises(PermanentError, match="the task is unknown"):
             stop(world.port, action, entry, "d")
     assert world.slurm.acts() == []
 
@@ -187,7 +187,7 @@ def test_a_share_that_cannot_be_told_takes_no_facts_away(world: SlurmWorld, capl
         facts = world.facts(job)
     assert facts is not None
     assert facts.gpu_share is None
-    assert "shares of GPUs are not known" in caplog.text
+    assert "GPU shares unknown" in caplog.text
 
 
 # The owner's last word
@@ -198,7 +198,7 @@ def test_a_job_whose_owner_says_keep_meanwhile_is_left_alone(world: SlurmWorld, 
     job = world.start_job(saves=True)
     target = world.target(job)
     world.job(job).comment = "tidegauge:requeue tidegauge:keep"
-    with pytest.raises(PermanentError, match="job 40 is left alone: its comment says tidegauge:keep"):
+    with pytest.raises(PermanentError, match="job 40: no action allowed: its comment says tidegauge:keep"):
         act(world.port, action, target, "d")
     assert world.slurm.acts() == []
     assert world.saves(job) == 0

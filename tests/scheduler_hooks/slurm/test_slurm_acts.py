@@ -86,7 +86,7 @@ def test_a_node_without_the_settings_holds_the_requeue_up(world: SlurmWorld) -> 
 )
 def test_what_may_not_be_set_is_refused_before_anything_is_done(world: SlurmWorld, changes: RequeueChanges) -> None:
     target = world.target(world.start_job())
-    with pytest.raises(PermanentError, match="job 40 cannot be given these settings"):
+    with pytest.raises(PermanentError, match="job 40: these settings cannot be applied"):
         world.port.requeue(target, changes, "leaks", decision_id="d")
     assert world.settings.puts == []
     assert world.slurm.acts() == []
@@ -120,7 +120,7 @@ def test_a_job_that_ends_by_itself_just_then_is_not_started_again(world: SlurmWo
             world.end_by_itself(job)
 
     world.slurm.before = ends
-    with pytest.raises(ChangedError, match="ended by itself"):
+    with pytest.raises(ChangedError, match="ended before it could be requeued"):
         stop(world.port, action, target, "d")
     assert world.starts(job) == 1
     assert world.port.presence(target) is Presence.GONE
@@ -206,7 +206,7 @@ def test_only_a_rank_that_is_too_old_to_print_ends_it(
 ) -> None:
     target = world.target(world.start_job())
     world.ranks.error = said
-    with pytest.raises(error, match=f"rank 0 did not print it: {said}"):
+    with pytest.raises(error, match=f"rank 0 did not print the message: {said}"):
         world.port.notify(target, "rank 3 leaks", decision_id="d")
 
 
@@ -219,7 +219,7 @@ def test_a_remark_stands_behind_the_owners_words_and_replaces_the_last_one(world
 
 def test_a_comment_without_room_stays_as_it_is(world: SlurmWorld) -> None:
     job = world.start_job(comment="x" * 1020)
-    with pytest.raises(PermanentError, match="leaves no room"):
+    with pytest.raises(PermanentError, match="no room for a note"):
         world.port.annotate(world.target(job), "leaks", decision_id="d")
     assert world.slurm.acts() == []
 

@@ -80,7 +80,7 @@ class ContainerPoll:
     def opened(self, run_dir: ContainerRunDir) -> Iterator[int]:
         """Raises ``NotNowError`` for one that would have to be got into when its tenant's time is used up."""
         if run_dir not in self._open and not self.has_time(run_dir.tenant):
-            raise NotNowError(f"{run_dir} has its turn at a later look")
+            raise NotNowError(f"{run_dir} is read in a later poll")
         with self.time.spent_by(run_dir.tenant):
             fd = self._open.get(run_dir)
             if fd is None:

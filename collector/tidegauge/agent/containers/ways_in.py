@@ -132,7 +132,7 @@ def entered(process: ProcessId, mount_namespace: int, proc: Path) -> Iterator[En
             now = parse_proc_stat(os.read(stat_line, 4096).decode(errors="replace"))
             namespace = stack.enter_context(opened("ns/mnt", _PROC_FILE, dir_fd=folder))
             if now is None or now.process != process or os.fstat(namespace).st_ino != mount_namespace:
-                raise ProcessLookupError(f"pid {process.pid} is another process, or elsewhere, by now")
+                raise ProcessLookupError(f"pid {process.pid} is now another process, or elsewhere")
             mounts = read_mounts(folder, namespace)
             root = stack.enter_context(opened("root", _VERY_THING, dir_fd=folder))
         except FileNotFoundError:
@@ -159,10 +159,12 @@ def _check_folder(fd: int, mounts: Mounts) -> None:
     mount = mount_of(fd)
     if not mounts.harmless(mount):
         name = mounts.file_system(mount) or "an unknown file system"
-        raise UnsafeFileError("file_system", f"the way there leads over {name}, which may not answer")
+        raise UnsafeFileError("file_system", f"the path leads over {name}, which may not answer")
     mode = os.fstat(fd).st_mode
     if not stat.S_ISDIR(mode):
-        raise UnsafeFileError("symlink" if stat.S_ISLNK(mode) else "not_directory", "something on the way is no folder")
+        raise UnsafeFileError(
+            "symlink" if stat.S_ISLNK(mode) else "not_directory", "a part of the path is not a folder"
+        )
 
 
 def _held_open(entered: Entered, path: Path) -> int | None:

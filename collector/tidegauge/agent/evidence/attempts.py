@@ -49,10 +49,10 @@ class EvidenceAttempts:
         name, tenant = _name(found), str(found.at.tenant)
         before = self._begun.get(name)
         if before is not None and before.tries >= MAX_TRIES:
-            return f"the agent ended {before.tries} times while it was worked on; it is not tried again"
+            return f"the agent ended {before.tries} times while working on it; not retried"
         recent = [one for one in self._begun.values() if one.tenant == tenant and _is_recent(one, now_unix_s)]
         if len(recent) >= MAX_UNFINISHED:
-            return f"the agent ended while it worked on {len(recent)} files of {found.at.tenant} within the hour"
+            return f"the agent ended while working on {len(recent)} files of {found.at.tenant} within the hour"
         self._begun.pop(name, None)
         tries = 1 if before is None else before.tries + 1
         self._begun[name] = _Begun(tenant, tries, now_unix_s)
@@ -70,7 +70,7 @@ class EvidenceAttempts:
         try:
             write_state(self._path, json.dumps(self._begun).encode())
         except OSError as error:
-            _log.info("%s cannot be written, what is worked on is not remembered: %s", self._path, error)
+            _log.info("%s cannot be written, so files in work are not remembered: %s", self._path, error)
 
 
 def _name(found: FoundFiles) -> str:
@@ -92,5 +92,5 @@ def _read(path: Path) -> dict[str, _Begun]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning("%s cannot be read, what ended an agent before is tried again: %s", path, error)
+        _log.warning("%s cannot be read, so files that ended an agent before are retried: %s", path, error)
         return {}

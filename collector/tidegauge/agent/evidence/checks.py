@@ -48,14 +48,14 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
         claim = wire.from_wire(RankEvidence, raw)
         found = bounded(claim)
     except (ValueError, RecursionError) as error:
-        raise UnsafeFileError("content", f"its evidence makes no sense: {one_line(str(error), 200)}") from error
-    _check(_ID.fullmatch(claim.evidence_id) is not None, "its id is none")
-    _check(found.device >= 0, "its device is none")
-    _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "its times are none")
+        raise UnsafeFileError("content", f"invalid evidence: {one_line(str(error), 200)}") from error
+    _check(_ID.fullmatch(claim.evidence_id) is not None, "invalid id")
+    _check(found.device >= 0, "invalid device")
+    _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "invalid times")
     steps = [step for step in (found.began_step, found.early_step, found.late_step) if step is not None]
-    _check(steps == sorted(steps), "its steps go back")
+    _check(steps == sorted(steps), "its steps go backwards")
     for name, suffix in ((found.early_file, EARLY_SUFFIX), (found.late_file, LATE_SUFFIX)):
-        _check(name in (None, snapshot_name(claimed, suffix)), "it names a file that is not this process's")
+        _check(name in (None, snapshot_name(claimed, suffix)), "it names a file of another process")
     if found.search is None:
         return found
     search = found.search._replace(holders=found.search.holders[:MAX_HOLDERS])
@@ -68,11 +68,11 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     Raises ``UnsafeFileError``.
     """
     try:
-        _check(is_zlib(compressed), "its snapshot is not as the probe writes them")
+        _check(is_zlib(compressed), "its snapshot is not in the probe's format")
         content = decompressed(compressed, most_bytes=MAX_UNPACKED_BYTES)
         head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
         if head_bytes > MAX_HEAD_BYTES:
-            raise UnsafeFileError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
+            raise UnsafeFileError("too_large", f"the header of its snapshot has {format_bytes(head_bytes)}")
         packed = unpack(content)
     except (BadTraceError, SnapshotFormatError, struct.error) as error:
         raise UnsafeFileError("content", f"its snapshot cannot be read: {one_line(str(error), 200)}") from error
@@ -85,7 +85,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     }
     for what, most in MAX_ROWS.items():
         if rows[what] > most:
-            raise UnsafeFileError("too_large", f"its snapshot has {rows[what]:,} {what}; {most:,} are read at most")
+            raise UnsafeFileError("too_large", f"its snapshot has {rows[what]:,} {what}; the limit is {most:,}")
     return content, packed
 
 
@@ -109,7 +109,7 @@ def bounded(value: T) -> T:
     if isinstance(value, (int, float)):
         # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
         if not 0 <= value <= LARGEST:
-            raise ValueError("a number in it is beyond all measure")
+            raise ValueError("a number in it is out of range")
         return value
     if isinstance(value, tuple):
         parts: list[Any] = [bounded(part) for part in value]
@@ -121,7 +121,7 @@ def bounded(value: T) -> T:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check(holds: bool, otherwise: str) -> None:

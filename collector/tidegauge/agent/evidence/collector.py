@@ -226,7 +226,7 @@ class EvidenceCollector:
         except OSError as error:
             self._refusals.put(_Refusal(task.found, UnsafeFileError("unreadable", str(error))))
         except Exception as error:
-            text, pid = "evidence of pid %d could not be made", task.found.process.pid
+            text, pid = "evidence of pid %d could not be processed", task.found.process.pid
             self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
             success = False
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
@@ -244,4 +244,4 @@ class EvidenceCollector:
                 protected=self._protected | self._waiting.snapshot_keys(),
             )
         except Exception:
-            _log.exception("old snapshots could not be looked through")
+            _log.exception("old snapshots could not be checked")

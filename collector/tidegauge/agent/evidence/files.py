@@ -51,7 +51,7 @@ class OpenFile(NamedTuple):
         if self.signature.size > most_bytes:
             raise UnsafeFileError(
                 "too_large",
-                f"{self.name} has {format_bytes(self.signature.size)}; {format_bytes(most_bytes)} are read at most",
+                f"{self.name} has {format_bytes(self.signature.size)}; the limit is {format_bytes(most_bytes)}",
             )
         chunks: list[bytes] = []
         at = 0
@@ -60,7 +60,7 @@ class OpenFile(NamedTuple):
             at += len(chunk)
         now = Signature.of(os.fstat(self.fd))
         if at != self.signature.size or (now.size, now.mtime_ns) != (self.signature.size, self.signature.mtime_ns):
-            raise UnsafeFileError("changed", f"{self.name} was written to while it was read")
+            raise UnsafeFileError("changed", f"{self.name} changed while it was read")
         return b"".join(chunks)
 
 

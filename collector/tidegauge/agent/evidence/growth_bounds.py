@@ -97,7 +97,7 @@ class GrowthBounds:
             write_state(self._path, wire.to_json(tuple(kept)))
         except OSError as error:
             if not self._failing:
-                _log.warning("bounds of growth are kept in memory only, %s cannot be written: %s", self._path, error)
+                _log.warning("bounds of growth are kept in memory only: %s cannot be written: %s", self._path, error)
             self._failing = True
         else:
             self._failing = False
@@ -110,5 +110,5 @@ class GrowthBounds:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            _log.warning("%s cannot be read, growth that ends may be called dangerous: %s", self._path, error)
+            _log.warning("%s cannot be read, so bounded growth may be reported as dangerous: %s", self._path, error)
             return ()

@@ -141,11 +141,11 @@ def _trace_of(suffix: str, step: int | None, read: Mapping[str, ReadSnapshot], p
         return None
     if one.step != step:
         problems.append(
-            f"the {_WHICH[suffix]} snapshot beside the ring is of step {one.step}, not of this window's {step}"
+            f"the {_WHICH[suffix]} snapshot next to the ring is from step {one.step}, not from this window's {step}"
         )
         return None
     if one.trace is None:
-        problems.append(f"the {_WHICH[suffix]} snapshot says nothing of this device")
+        problems.append(f"the {_WHICH[suffix]} snapshot has no data of this device")
     return one.trace
 
 

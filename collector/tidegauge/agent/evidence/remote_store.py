@@ -53,18 +53,18 @@ class RemoteStore:
         try:
             fsspec.get_filesystem_class(scheme)
         except ValueError as error:
-            raise SnapshotStoreError(f"{self.name}: fsspec knows no {scheme}://") from error
+            raise SnapshotStoreError(f"{self.name}: fsspec does not support {scheme}://") from error
         except ImportError as error:
             package = str(known_implementations[scheme]["class"]).partition(".")[0]
             raise SnapshotStoreError(
-                f"{self.name} needs the Python package {package}, which this agent has not got: pip install {package}"
+                f"{self.name} needs the Python package {package}, which is not installed here: pip install {package}"
             ) from error
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
         path = self._path(key)
         with self._told("could not be written"):
             if self._system.exists(path):
-                raise KeyTakenError(f"{self.name}: there is a {key} already")
+                raise KeyTakenError(f"{self.name}: {key} already exists")
             # First, so that whatever happens now it is not forgotten there.
             self._save({**self._own(), key: StoredSnapshot(key, len(content), at_unix_s)})
             if urlsplit(self._url).scheme in WHOLE_AT_ONCE:
@@ -79,7 +79,7 @@ class RemoteStore:
         with self._told("could not be read"):
             content: bytes = self._system.cat_file(path, start=0, end=most_bytes + 1)
         if len(content) > most_bytes:
-            raise SnapshotStoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+            raise SnapshotStoreError(f"{self.name}: {key} is larger than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:

@@ -73,9 +73,7 @@ class SnapshotArchive:
             raise SnapshotStoreError(self._problem)
         stored = write_packed([content])
         if not self._budget.store(tenant := tenant_of_rank(view), len(stored), now_s):
-            raise SnapshotStoreError(
-                f"the ranks of {tenant} have had more snapshots stored within the hour than is allowed"
-            )
+            raise SnapshotStoreError(f"the ranks of {tenant} have reached the hourly limit of stored snapshots")
         put_unix_s = self._ages_by(now_unix_s)
         with self._told(self._store):
             self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)
@@ -117,7 +115,7 @@ class SnapshotArchive:
             except KeyTakenError:
                 continue
             return SnapshotRef(key, store.name, step, at_unix_s, len(stored))
-        raise SnapshotStoreError(f"{store.name}: every key for step {step} is taken")
+        raise SnapshotStoreError(f"{store.name}: every key for step {step} is in use")
 
     def _make_room(
         self, store: SnapshotStore, needed_bytes: int, *, now_unix_s: float, protected: Collection[str]
@@ -129,7 +127,7 @@ class SnapshotArchive:
         if left_bytes + needed_bytes > room:
             raise SnapshotStoreError(
                 f"{store.name}: {format_bytes(left_bytes)} of the {format_bytes(room)} for snapshots of this node "
-                "(keep_snapshots_gib) are taken by those that open incidents point to"
+                "(keep_snapshots_gib) are in use by open incidents"
             )
 
     @contextmanager
@@ -139,11 +137,11 @@ class SnapshotArchive:
             yield
         except SnapshotStoreError as error:
             if self.works:
-                _log.warning("snapshots cannot be kept as they should: %s", error)
+                _log.warning("snapshots cannot be stored properly: %s", error)
             self.works = False
             raise
         if not self.works:
-            _log.info("%s can be used again", store.name)
+            _log.info("%s works again", store.name)
         self.works = True
 
     @staticmethod

@@ -69,7 +69,7 @@ def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: 
 def check_key(key: str) -> None:
     """Raises ``SnapshotStoreError`` unless it is a key as ``snapshot_key`` makes them."""
     if _KEY.fullmatch(key) is None:
-        raise SnapshotStoreError(f"{key[:200]!r} is no key of a snapshot")
+        raise SnapshotStoreError(f"{key[:200]!r} is not a snapshot key")
 
 
 def _part(text: str) -> str:
@@ -94,7 +94,7 @@ class FolderStore:
             self._check_room(len(content))
             path = self._root / key
             if path.exists():
-                raise KeyTakenError(f"{self.name}: there is a {key} already")
+                raise KeyTakenError(f"{self.name}: {key} already exists")
             draft = self._draft_folder() / secrets.token_hex(8)
             try:
                 _write(draft, content)
@@ -109,7 +109,7 @@ class FolderStore:
         with self._told("cannot be read"), (self._root / key).open("rb") as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
-            raise SnapshotStoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+            raise SnapshotStoreError(f"{self.name}: {key} is larger than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
@@ -142,7 +142,7 @@ class FolderStore:
         if free_bytes - needed_bytes < LEFT_FREE_BYTES:
             raise SnapshotStoreError(
                 f"{self.name}: only {format_bytes(free_bytes)} are free on that disk; "
-                f"{format_bytes(LEFT_FREE_BYTES)} are left to others"
+                f"{format_bytes(LEFT_FREE_BYTES)} are reserved for other uses"
             )
 
     def _draft_folder(self) -> Path:

@@ -74,7 +74,7 @@ class WaitingEvidence:
                 write_state(self._folder / _TAKEN, json.dumps(list(self._taken)).encode())
             except OSError as error:
                 if not self._failing:
-                    _log.warning("evidence is kept in memory only, %s cannot be written: %s", self._folder, error)
+                    _log.warning("evidence is kept in memory only: %s cannot be written: %s", self._folder, error)
                 self._failing = True
             else:
                 self._failing = False
@@ -100,14 +100,14 @@ class WaitingEvidence:
                 try:
                     (self._folder / name).unlink(missing_ok=True)
                 except OSError as error:
-                    _log.info("%s cannot be removed, it will be reported once more: %s", self._folder / name, error)
+                    _log.info("%s cannot be removed and will be reported again: %s", self._folder / name, error)
 
     def _load(self) -> None:
         try:
             clear_drafts(self._folder)
             files = sorted(self._folder.glob("*.evidence"), key=lambda path: path.stat().st_mtime)
         except OSError as error:
-            _log.warning("what an agent before this one left in %s cannot be read: %s", self._folder, error)
+            _log.warning("the files of an earlier agent in %s cannot be read: %s", self._folder, error)
             return
         self._waiting = {path.name: one for path in files[:MAX_WAITING] if (one := _read(path)) is not None}
         try:
@@ -115,7 +115,7 @@ class WaitingEvidence:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            _log.warning("%s cannot be read, windows may be looked at twice: %s", self._folder / _TAKEN, error)
+            _log.warning("%s cannot be read, so windows may be processed twice: %s", self._folder / _TAKEN, error)
         self._taken.update(dict.fromkeys(self._waiting))
 
 
@@ -123,7 +123,7 @@ def _read(path: Path) -> Evidence | None:
     try:
         return wire.from_wire(Evidence, json.loads(_content(path)))
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("%s is not reported, and removed: it cannot be read: %s", path, error)
+        _log.warning("%s is removed and not reported, because it cannot be read: %s", path, error)
         with contextlib.suppress(OSError):
             path.unlink()
         return None
@@ -133,7 +133,7 @@ def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"it has more than {format_bytes(MAX_FILE_BYTES)}")
+        raise ValueError(f"it is larger than {format_bytes(MAX_FILE_BYTES)}")
     return content
 
 

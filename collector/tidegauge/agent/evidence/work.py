@@ -68,7 +68,7 @@ class EvidenceWork:
         for suffix, name in ((EARLY_SUFFIX, said.early_file), (LATE_SUFFIX, said.late_file)):
             file = found.snapshots.get(suffix)
             if name is not None and file is None:
-                task.problems.append(f"{name} was not there any more")
+                task.problems.append(f"{name} is gone")
             elif name is not None and file is not None:
                 snapshot = task.read(file, device=said.device)
                 if snapshot is not None:

@@ -88,11 +88,11 @@ class PodResources:
             success = False
             if not failed:
                 slip = not isinstance(error, (KubeletError, ValueError))
-                _log.warning("the kubelet does not tell which pods have which GPUs: %s", error, exc_info=slip)
+                _log.warning("the kubelet does not report which pods have which GPUs: %s", error, exc_info=slip)
         else:
             success = True
             if failed:
-                _log.info("the kubelet tells again which pods have which GPUs")
+                _log.info("the kubelet reports again which pods have which GPUs")
         self._health = SourceHealth(success, self._monotonic_s() - began_s)
 
     def _run(self) -> None:
@@ -108,8 +108,8 @@ def open_pod_resources(settings: Settings) -> HolderSource:
         return NoHolders()
     if find_spec("grpc") is None:
         _log.warning(
-            "there is a kubelet at %s, but grpcio is missing: pip install 'tidegauge[kubernetes]'. While the head is "
-            "silent ranks have no names of pods",
+            "kubelet found at %s, but grpcio is missing: pip install 'tidegauge[kubernetes]'. Without it, "
+            "ranks have no pod names while the head is unreachable",
             socket,
         )
         return NoHolders()

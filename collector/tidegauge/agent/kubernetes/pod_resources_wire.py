@@ -81,7 +81,7 @@ def _messages(message: bytes, number: int) -> Iterator[bytes]:
         else:
             raise ValueError(f"wire type {form}")
         if length > len(message) - at:
-            raise ValueError(f"a field of {length} bytes where {len(message) - at} are left")
+            raise ValueError(f"a field of {length} bytes with only {len(message) - at} left")
         if field == number and form == 2:
             yield message[at : at + length]
         at += length

@@ -61,17 +61,15 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
             connection.sendall(json.dumps(request).encode() + b"\n")
             line = _read_line(connection, deadline_s)
     except FileNotFoundError:
-        raise NotAskedError(f"{who} has no command socket: it ended, or it runs without Tidegauge's probe") from None
+        raise NotAskedError(f"{who} has no command socket: it has ended, or runs without Tidegauge's probe") from None
     except ConnectionRefusedError:
-        raise NotAskedError(
-            f"{who} does not listen on its command socket any more: it has ended, or is about to"
-        ) from None
+        raise NotAskedError(f"{who} no longer listens on its command socket: it has ended or is about to") from None
     except (TimeoutError, BlockingIOError):
         raise NotAskedError(f"{who} did not answer within {timeout_s:g} s") from None
     except UnsafeFileError as error:
-        raise NotAskedError(f"{who} cannot be asked, nothing was sent: {error}") from error
+        raise NotAskedError(f"{who} cannot be reached, nothing was sent: {error}") from error
     except OSError as error:
-        raise NotAskedError(f"{who} cannot be asked: {error.strerror or error}") from error
+        raise NotAskedError(f"{who} cannot be reached: {error.strerror or error}") from error
     return _answer_in(line, who)
 
 
@@ -103,7 +101,7 @@ def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:
     except (FileNotFoundError, ProcessLookupError):
         now = None
     if now is None or now.process != to.process:
-        raise NotAskedError(f"pid {pid} is another process by now: nothing was sent")
+        raise NotAskedError(f"pid {pid} is now another process: nothing was sent")
 
 
 def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
@@ -125,11 +123,11 @@ def _answer_in(line: bytes, who: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise NotAskedError(f"{who} answered something that is not a JSON object")
+        raise NotAskedError(f"{who} sent an answer that is not a JSON object")
     try:
         return {_line(name): _tame(value, MAX_REPLY_DEPTH) for name, value in answer.items()}
     except ValueError as error:
-        raise NotAskedError(f"{who} answered something that is not used: {error}") from None
+        raise NotAskedError(f"{who} sent an unusable answer: {error}") from None
 
 
 def _tame(value: Any, depth: int) -> Any:
@@ -137,7 +135,7 @@ def _tame(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _line(value)
     if isinstance(value, (int, float)) and not -MAX_REPLY_NUMBER <= value <= MAX_REPLY_NUMBER:
-        raise ValueError("it has a number beyond all measure")
+        raise ValueError("a number is out of range")
     if not isinstance(value, (list, dict)):
         return value
     if depth <= 0:

@@ -285,7 +285,7 @@ class HostMemoryMeter:
         except Exception as error:
             if before is None or before.success:
                 expected = isinstance(error, OSError)
-                _log.warning("reading host memory fails, tried again: %s", error, exc_info=not expected)
+                _log.warning("host memory cannot be read; retrying: %s", error, exc_info=not expected)
             self._node, success = None, False
         self._health = SourceHealth(success, self._monotonic_s() - began_s)
 

@@ -192,7 +192,7 @@ class RankState:
 
     def _give_up_judging(self) -> None:
         """One rank's odd series must not cost the others their verdicts."""
-        _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
+        _log.exception("the detector failed on pid %d, which is no longer judged", self.facts.process.pid)
         self._broken = True
         for series in self._devices.values():
             series.stop_judging()

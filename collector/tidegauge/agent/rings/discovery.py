@@ -161,7 +161,7 @@ class RingFinder:
         if now_s - since_s < BLANK_GRACE_S:
             self._changes.unsettle(ring.place.folder)
         else:
-            self._say_once(ring.place, "magic", "it stays blank", now_s)
+            self._say_once(ring.place, "magic", "it stays empty", now_s)
 
     def refuse(self, ring: RingFile, reason: str, why: str, *, now_s: float) -> None:
         """The content of ``ring`` is not acceptable: close it, say so once, look again when the file has changed."""
@@ -250,7 +250,7 @@ class RingFinder:
             names = [entry.name for entry in islice(entries, ENTRIES_PER_RING * most)]
         rings = sorted(name for name in names if name.endswith(RING_SUFFIX))
         if len(names) == ENTRIES_PER_RING * most or len(rings) > most:
-            self._say_once(folder, "too_many", "more files than are looked at", now_s)
+            self._say_once(folder, "too_many", "too many files: the rest is not read", now_s)
         else:
             self._refused.get(folder.folder, {}).pop("", None)
         return rings[:most]

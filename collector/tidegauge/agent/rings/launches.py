@@ -181,7 +181,7 @@ class Launches:
         except ValueError as error:
             raise UnsafeFileError("record", str(error)) from error
         if record.process != claimed:
-            raise UnsafeFileError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
+            raise UnsafeFileError("process", f"it is of process {record.process.pid}, but its name of {claimed.pid}")
         launch = _Launch(folder, name, there.uid, claimed, signature, record, unseen_since_s=now_s)
         return launch if before is None else replace(launch, process=before.process, seen=before.seen)
 
@@ -205,7 +205,7 @@ class Launches:
                     launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
                 )  # fmt: skip
             except OSError as error:
-                text = "could not delete the record of an ended tidegauge run, %s: %s"
+                text = "the record of an ended tidegauge run cannot be deleted, %s: %s"
                 self._lines.say(logging.INFO, text, launch.name, error, now_s=now_s)
 
     def _refuse(self, place: RecordPlace, error: Exception, now_s: float) -> None:

@@ -136,7 +136,7 @@ class RingSearch:
         except NotNowError:
             self._removals.append(ring)
         except OSError as error:
-            text = "could not delete the ring of an ended rank, %s: %s"
+            text = "the ring of an ended rank cannot be deleted, %s: %s"
             self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)
 
     def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
@@ -146,7 +146,7 @@ class RingSearch:
         elif isinstance(error, OSError):
             self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
         else:
-            self._lines.say(logging.ERROR, "a slip of ours in reading %s", ring.place, now_s=now_s, exc_info=error)
+            self._lines.say(logging.ERROR, "internal error in reading %s", ring.place, now_s=now_s, exc_info=error)
             self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
 
     def _find(self, ring: RingFile, now_s: float) -> FoundRing | None:
@@ -185,7 +185,7 @@ class RingSearch:
         header, _ = read_header(ring.fd)
         claimed = ProcessId(header.pid, header.start_ticks)
         if claimed != ring.process:
-            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
+            raise LayoutError("process", f"its header is of process {claimed.pid}, but its name of {ring.process.pid}")
         if self._devices[tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_LOOK:
             self._put_off(ring)
             return None
@@ -232,5 +232,5 @@ class RingSearch:
 
     def _say_written(self, ring: RingFile, orphan: _Orphan | None, now_s: float) -> None:
         if orphan is not None and ring.place.run_dir.mount_namespaces is None:
-            text = "%s is written to, but its process cannot be seen from here"
+            text = "%s is being written, but its process is not visible from here"
             self._lines.say(logging.INFO, text, ring.place, now_s=now_s)

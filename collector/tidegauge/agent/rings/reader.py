@@ -145,7 +145,7 @@ class RingReader:
         """
         status = os.fstat(self._fd)
         if status.st_size < self.header.file_bytes:
-            raise LayoutError("truncated", f"it was cut to {status.st_size} of {self.header.file_bytes} bytes")
+            raise LayoutError("truncated", f"it was truncated to {status.st_size} of {self.header.file_bytes} bytes")
         page = os.pread(self._fd, HEADER_BYTES, 0)
         if page != self._page:
             if page[:IDENTITY_OFFSET] != self._page[:IDENTITY_OFFSET]:
@@ -241,7 +241,7 @@ class RingReader:
     def _pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
         if len(data) < size:
-            raise LayoutError("truncated", "it was cut short while it was read")
+            raise LayoutError("truncated", "it was truncated while it was read")
         return data
 
     def _newest_seq(self, device: int) -> int:

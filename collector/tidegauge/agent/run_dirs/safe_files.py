@@ -89,7 +89,9 @@ def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
         with opened_name(run_dir, str(folder.uid), mount=mount) as name:
             status = os.fstat(name)
             if not stat.S_ISDIR(status.st_mode):
-                raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+                raise UnsafeFileError(
+                    "symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is not a folder"
+                )
             if folder.run_dir.mount_namespaces is None and status.st_uid != folder.uid:
                 raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
             with opened(".", DIRECTORY, dir_fd=name) as fd:
@@ -124,7 +126,7 @@ def check(signature: Signature, uid: int) -> None:
     if signature.links == 0:
         raise FileNotFoundError(errno.ENOENT, "deleted a moment ago")
     if signature.links > 1:  # the other name may lie where we would not look
-        raise UnsafeFileError("hard_link", f"it has {signature.links} names")
+        raise UnsafeFileError("hard_link", f"it has {signature.links} hard links")
 
 
 def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:

@@ -122,7 +122,7 @@ class UserFolders:
         before, self._said_too_many = self._said_too_many, too_many
         if not too_many or before:
             return []
-        return [(UserFolder(self._run_dir, -1), UnsafeFileError("too_many", "more names than are looked at"))]
+        return [(UserFolder(self._run_dir, -1), UnsafeFileError("too_many", "too many entries: the rest is not read"))]
 
     def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
         chosen = []
@@ -170,7 +170,7 @@ class UserFolders:
         with opened_name(fd, name, mount=mount) as found:
             status = os.fstat(found)
         if not stat.S_ISDIR(status.st_mode):
-            raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+            raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is not a folder")
         if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
             raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
 

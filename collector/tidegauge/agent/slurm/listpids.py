@@ -81,7 +81,7 @@ class ListPids:
         try:
             status, out, err = _run(self._command, self._environ, timeout_s=self._timeout_s)
         except TimeoutError:
-            return StepList({}, f"scontrol listpids did not end within {self._timeout_s:g} s")
+            return StepList({}, f"scontrol listpids did not finish within {self._timeout_s:g} s")
         except OSError as error:
             return StepList({}, f"{self._command[0]} cannot be run: {error.strerror or error}")
         if len(out) > MAX_OUTPUT_BYTES:

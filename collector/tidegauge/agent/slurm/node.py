@@ -155,15 +155,19 @@ class SlurmNode:
         success = said.problem is None
         if not self._is_node:
             if success or said.places:
-                _log.info("slurmd says which job the processes of this node belong to")
+                _log.info("slurmd reports which job the processes of this node belong to")
                 self._is_node = True
             elif self._is_node is None:
-                _log.info("not a Slurm node, as it seems; asked again every %g s: %s", NO_NODE_S, said.problem)
+                _log.info(
+                    "this does not seem to be a Slurm node; checking again every %g s: %s", NO_NODE_S, said.problem
+                )
                 self._is_node = False
         elif self._success and not success:
-            _log.warning("slurmd does not tell which job processes belong to, new ranks wait for it: %s", said.problem)
+            _log.warning(
+                "slurmd does not report which job processes belong to; new ranks wait for it: %s", said.problem
+            )
         elif success and not self._success:
-            _log.info("slurmd tells again which job processes belong to")
+            _log.info("slurmd reports again which job processes belong to")
         self._success = success
 
     def _chain(self, process: ProcessId) -> tuple[ProcessId, ...]:
@@ -215,7 +219,7 @@ class SlurmNode:
                 self.look()
             except Exception:
                 if self._success:
-                    _log.exception("a slip of ours in asking slurmd, asked again later")
+                    _log.exception("internal error in querying slurmd; retrying later")
                 with self._lock:
                     self._asking_since_s, self._ended_s, self._success = None, self._monotonic_s(), False
 

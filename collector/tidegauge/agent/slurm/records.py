@@ -60,17 +60,17 @@ def parse_record(content: bytes, job_id: JobId) -> SlurmJobRecord:
     if len(content) > MAX_RECORD_BYTES:
         raise ValueError(f"longer than {MAX_RECORD_BYTES} bytes")
     if not content.endswith(b"\n"):
-        raise ValueError("its last line is cut")
+        raise ValueError("its last line is truncated")
     fields: dict[str, str] = {}
     for line in content.decode("ascii").split("\n")[:-1]:
         name, equals, value = line.partition("=")
         if not equals or name in fields:
-            raise ValueError("a line is not NAME=value, or is there twice")
+            raise ValueError("a line is not NAME=value, or is duplicate")
         if name not in _NAMES:
-            raise ValueError(f"{name[:40]!r} is no name that the prolog writes")
+            raise ValueError(f"the prolog does not write {name[:40]!r}")
         fields[name] = value
     if fields.get("JOB_ID") != job_id:
-        raise ValueError("it speaks of another job")
+        raise ValueError("it is of another job")
     uid, restarts = _number(fields, "UID"), _number(fields, "RESTART_COUNT")
     if uid is None or restarts is None:
         raise ValueError("UID or RESTART_COUNT is missing")
@@ -78,7 +78,7 @@ def parse_record(content: bytes, job_id: JobId) -> SlurmJobRecord:
     partition = fields.get("PARTITION") or None
     for word in (*gpus, *([partition] if partition else [])):
         if _WORD.fullmatch(word) is None:
-            raise ValueError("PARTITION or GPUS holds characters that no name has")
+            raise ValueError("invalid characters in PARTITION or GPUS")
     return SlurmJobRecord(
         job_id=job_id,
         uid=uid,
@@ -93,7 +93,7 @@ def parse_record(content: bytes, job_id: JobId) -> SlurmJobRecord:
 def _number(fields: dict[str, str], name: str) -> int | None:
     value = fields.get(name, "")
     if value and _NUMBER.fullmatch(value) is None:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     return int(value) if value else None
 
 
@@ -106,7 +106,7 @@ def _content(folder: Path, name: str) -> bytes:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                raise ValueError("it is no regular file with one name")
+                raise ValueError("not a regular file with one hard link")
             _check_ours(status, "the file")
             return os.read(fd, MAX_RECORD_BYTES + 1)
         finally:
@@ -119,4 +119,4 @@ def _check_ours(status: os.stat_result, what: str) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise ValueError(f"{what} belongs to uid {status.st_uid}, not to root")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError(f"{what} can be written to by others than its owner")
+        raise ValueError(f"{what} is writable by others than its owner")

@@ -93,7 +93,7 @@ class ActionLoop:
     def store(self) -> Store:
         """Raises ``StoreError`` while there is none."""
         if self._opened is None:
-            raise StoreError(self._problem or "the database is not opened yet")
+            raise StoreError(self._problem or "the database is not open yet")
         return self._opened.store
 
     def now_s(self) -> float:
@@ -108,16 +108,16 @@ class ActionLoop:
             if self._opened is None:
                 self._opened = self._open_all()
                 self._problem = None
-                log.info("incidents and actions: taken up where the database ends")
+                log.info("incidents and actions: resuming from the database")
             self._opened.loop.tick()
             self._prune(self._opened)
         except AuditError as error:
             if self._problem is None:
-                log.error("incidents are not kept and nothing is done: %s", error)
+                log.error("no incidents are recorded and no actions are taken: %s", error)
             self._problem = str(error)
         except Exception:
             # The loop is what looks after actions under way: it must outlive a defect in one turn.
-            log.exception("a turn of incidents and actions failed; going on")
+            log.exception("a pass over incidents and actions failed; continuing")
 
     def _run(self) -> None:
         while not self._stopped.wait(TURN_EVERY_S):
@@ -133,7 +133,7 @@ class ActionLoop:
             opened.store.prune(before_s=aged_s - self._keep_incidents_s)
         except StoreError as error:
             self._prune_s = now_s + PRUNE_AGAIN_S
-            log.warning("old incidents are not deleted yet: %s", error)
+            log.warning("old incidents could not be deleted: %s", error)
 
 
 def open_actions(

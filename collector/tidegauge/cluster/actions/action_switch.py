@@ -63,7 +63,7 @@ class ActionSwitch:
             if setting.reset_asked_by is not None:
                 setting = self._take_notice(now_s)
         except (OSError, ValueError, RecursionError) as error:
-            return Switches(paused=f"{self._path} cannot be used ({error}); `tidegauge policy resume` writes it anew")
+            return Switches(paused=f"{self._path} cannot be used ({error}); `tidegauge policy resume` rewrites it")
         return Switches(paused=setting.paused, breaker_reset_s=setting.reset_s)
 
     def _take_notice(self, now_s: float) -> _Setting:
@@ -113,12 +113,12 @@ class ActionSwitch:
 def _checked(raw: Any) -> _Setting:
     """``raw`` as a setting. Raises ``ValueError`` for anything that ``_write`` does not write."""
     if not isinstance(raw, dict) or set(raw) != set(_Setting.__dataclass_fields__):
-        raise ValueError("it is damaged, or of another version of Tidegauge")
+        raise ValueError("it is damaged or from another version of Tidegauge")
     texts, reset_s = (raw["paused"], raw["reset_asked_by"]), raw["reset_s"]
     if not all(text is None or isinstance(text, str) for text in texts):
-        raise ValueError("it is damaged: a text is none")
+        raise ValueError("it is damaged: a text is not a string")
     if reset_s is not None and not (isinstance(reset_s, float) and math.isfinite(reset_s)):
-        raise ValueError("it is damaged: reset_s is no time")
+        raise ValueError("it is damaged: reset_s is not a time")
     return _Setting(*texts, reset_s)
 
 

@@ -94,11 +94,11 @@ class EscalationLoop:
             self._problem = None
         except AuditError as error:
             if self._problem is None:
-                log.error("evidence is not kept, and no rank is asked for any: %s", error)
+                log.error("no evidence is requested or kept: %s", error)
             self._problem = str(error)
         except Exception:
             # Evidence of everybody must outlive a defect over one job's odd figures.
-            log.exception("a turn of escalation failed; going on")
+            log.exception("an escalation pass failed; continuing")
 
     def _run(self) -> None:
         while not self._stopped.wait(TURN_EVERY_S):
@@ -124,7 +124,7 @@ class EscalationLoop:
         self._looked_s = now_s
         for ask in asks:
             log.info(
-                "job %s rank %d is asked for evidence %s (%s steps, %s s at most)", ask.job.job_id, ask.target.rank,
+                "job %s rank %d: requesting evidence %s (%s steps, at most %s s)", ask.job.job_id, ask.target.rank,
                 ask.evidence_id, ask.request["window_steps"], ask.request["most_s"],
             )  # fmt: skip
             self._submit(functools.partial(self._ask, ask))
@@ -136,12 +136,12 @@ class EscalationLoop:
         reply = replies[ask.target.rank]
         if reply.error is None:
             return
-        log.info("job %s rank %d gives no evidence now: %s", ask.job.job_id, ask.target.rank, reply.error)
+        log.info("job %s rank %d cannot collect evidence now: %s", ask.job.job_id, ask.target.rank, reply.error)
         self._refusals.put(_Refusal(ask, reply.kind == UNABLE or NO_SUCH_COMMAND in reply.error))
 
     def _pass_on_wishes(self) -> None:
         for wish in self._asks.take():
-            log.info("job %s rank %d: somebody here asks it for %s", *_about(wish))
+            log.info("job %s rank %d: %s requested on this host", *_about(wish))
             self._submit(functools.partial(self._grant, wish))
 
     def _grant(self, wish: EvidenceWish) -> None:
@@ -152,13 +152,13 @@ class EscalationLoop:
         except OSError as error:
             log.warning("the answer for job %s rank %d cannot be written: %s", wish.job.job_id, wish.rank, error)
         except Exception as error:
-            log.exception("job %s rank %d could not be asked for %s", *_about(wish))
-            self._asks.answer(WishAnswer(wish.wish_id, error=f"a defect, see the coordinator's log: {error}"))
+            log.exception("the request to job %s rank %d for %s failed", *_about(wish))
+            self._asks.answer(WishAnswer(wish.wish_id, error=f"internal error, see the coordinator's log: {error}"))
 
     def _answer_of(self, wish: EvidenceWish) -> Reply:
         target = self._find(wish)
         if target is None:
-            return Reply(error=f"no rank {wish.rank} of job {wish.job.job_id} attempt {wish.job.attempt} runs now")
+            return Reply(error=f"rank {wish.rank} of job {wish.job.job_id} attempt {wish.job.attempt} is not running")
         timeout_s = ANSWER_WITHIN_S if wish.request.get("command") == "evidence" else SNAPSHOT_WITHIN_S
         orders = self._coordinator.orders
         return orders.ask_ranks(wish.job, [target], wish.request, timeout_s=timeout_s)[wish.rank]

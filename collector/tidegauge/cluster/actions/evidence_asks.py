@@ -108,7 +108,7 @@ class EvidenceAsks:
         try:
             folder = os.open(self._folder, _FOLDER)
         except NotADirectoryError as error:
-            raise OSError(f"{self._folder} is a link, or no folder: nothing was written") from error
+            raise OSError(f"{self._folder} is a link or not a folder: nothing was written") from error
         try:
             # Root writes for a service of somebody else, who must be able to read and remove it.
             owner = self._folder.parent.stat() if os.geteuid() == 0 else None

@@ -58,7 +58,7 @@ class TellingBoard:
                 return {}
             silent_s = self._monotonic_s() - self._said_s
             if silent_s > SILENT_AFTER_S:
-                return {"notifier": f"not heard of for {format_duration(silent_s)}; see notifier.log on the head"}
+                return {"notifier": f"no report for {format_duration(silent_s)}; see notifier.log on the head"}
             return self._said
 
 

@@ -81,7 +81,7 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
     try:
         api = open_api(settings.kubernetes_kubeconfig)
     except PermanentError as error:
-        raise StoreError(f"kubernetes is switched on, and cannot be reached: {error}") from error
+        raise StoreError(f"kubernetes is enabled, but the API server cannot be used: {error}") from error
     kinds = words(settings.kubernetes_kinds)
     namespace, name = _controller_lease(settings)
     watches = ClientWatches(api, namespaces=words(settings.kubernetes_namespaces))
@@ -112,13 +112,13 @@ def _controller_lease(settings: Settings) -> tuple[str, str]:
     if settings.kubernetes_controller is not None:
         namespace, slash, name = settings.kubernetes_controller.partition("/")
         if not (namespace and slash and name):
-            raise StoreError(f"kubernetes_controller is NAMESPACE/NAME, not {settings.kubernetes_controller!r}")
+            raise StoreError(f"kubernetes_controller must be NAMESPACE/NAME, not {settings.kubernetes_controller!r}")
         return namespace, name
     try:
         return (SERVICE_ACCOUNT / "namespace").read_text().strip(), CONTROLLER_LEASE
     except OSError as error:
         raise StoreError(
-            f"outside a pod, kubernetes_controller has to say where the controller's Lease is: {error}"
+            f"kubernetes_controller is needed outside a pod, to find the controller's Lease: {error}"
         ) from error
 
 
@@ -129,4 +129,4 @@ def _uid_of(user: str | None) -> int:
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise StoreError(f"ray_jobs_user: there is no user {user!r} on this machine") from None
+        raise StoreError(f"ray_jobs_user: no user {user!r} on this machine") from None

@@ -74,9 +74,9 @@ def _object(api_url: str, path: str, body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except ValueError as error:
-        raise ApiError(f"{api_url}{path} does not answer as Tidegauge does: {error}") from error
+        raise ApiError(f"{api_url}{path}: unexpected answer, not from Tidegauge: {error}") from error
     if not isinstance(value, dict):
-        raise ApiError(f"{api_url}{path} does not answer as Tidegauge does")
+        raise ApiError(f"{api_url}{path}: unexpected answer, not from Tidegauge")
     return value
 
 
@@ -101,7 +101,7 @@ def _answer(api_url: str, path: str, timeout_s: float, access: ApiAccess, form: 
     except ssl.SSLError as error:
         raise ApiError(_tls_words(api_url, error, access)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise ApiError(f"{api_url} does not answer: {error or type(error).__name__}{_hint(api_url, error)}") from error
+        raise ApiError(f"no answer from {api_url}: {error or type(error).__name__}{_hint(api_url, error)}") from error
     finally:
         connection.close()
     return body
@@ -113,14 +113,14 @@ def _connection(api_url: str, timeout_s: float, access: ApiAccess) -> http.clien
         parts = urlsplit(api_url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ApiError(f"{api_url!r} is not the address of an API; {LOOKS_LIKE}") from None
+        raise ApiError(f"{api_url!r} is not an API address; {LOOKS_LIKE}") from None
     if parts.username is not None or parts.password is not None:
         # Whatever is in a command line is to be read by everybody on the machine; and it is not repeated here.
-        raise ApiError("the address of an API holds no name and no password: put them into TIDEGAUGE_API_TOKEN_FILE")
+        raise ApiError("an API address has no user name or password: put the token into TIDEGAUGE_API_TOKEN_FILE")
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return _UnixConnection(Path(unquote(parts.path)), timeout_s)
     if parts.scheme not in ("http", "https") or not host:
-        raise ApiError(f"{api_url!r} is not the address of an API; {LOOKS_LIKE}")
+        raise ApiError(f"{api_url!r} is not an API address; {LOOKS_LIKE}")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
     return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=_context(access))
@@ -131,7 +131,7 @@ def _context(access: ApiAccess) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=access.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ApiError(
-            f"api_ca_file {access.ca_file} cannot be used: {error.strerror or 'it holds no certificate'}"
+            f"api_ca_file {access.ca_file} cannot be used: {error.strerror or 'it contains no certificate'}"
         ) from error
 
 
@@ -156,38 +156,38 @@ def _refused(api_url: str, path: str, status: int, body: bytes, access: ApiAcces
     if status == 401:
         return ApiError(_who_words(api_url, access), status=status)
     text = body[:MAX_ERROR_BYTES].decode(errors="replace")
-    return ApiError(f"{api_url}{path} answers {status}: {text}", status=status, refusal=refusal)
+    return ApiError(f"{api_url}{path}: HTTP {status}: {text}", status=status, refusal=refusal)
 
 
 def _who_words(api_url: str, access: ApiAccess) -> str:
     if access.token is not None:
         return (
-            f"{api_url} does not know the token that was shown (TIDEGAUGE_API_TOKEN_FILE or TIDEGAUGE_API_TOKEN): ask "
-            "an admin for another, made by `tidegauge config token NAME`"
+            f"{api_url} rejects the token (TIDEGAUGE_API_TOKEN_FILE or TIDEGAUGE_API_TOKEN): ask an admin for "
+            "a new one, made with `tidegauge config token NAME`"
         )
     return (
-        f"{api_url} wants to know who asks: put your token into a file (chmod 600) and name it in "
-        "TIDEGAUGE_API_TOKEN_FILE; an admin makes one by `tidegauge config token NAME`"
+        f"{api_url} requires a token: put it into a file (chmod 600) and set TIDEGAUGE_API_TOKEN_FILE to "
+        "that file; an admin makes one with `tidegauge config token NAME`"
     )
 
 
 def _hint(api_url: str, error: Exception) -> str:
     """To a request without TLS a server that speaks it hangs up, or says something that is no HTTP."""
     is_cut_off = isinstance(error, (ConnectionResetError, http.client.BadStatusLine))
-    return "; perhaps it speaks TLS: try https://" if is_cut_off and api_url.startswith("http://") else ""
+    return "; the server may use TLS: try https://" if is_cut_off and api_url.startswith("http://") else ""
 
 
 def _tls_words(api_url: str, error: ssl.SSLError, access: ApiAccess) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         what = f"{error.verify_message}".rstrip(".")
         if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-            return f"the certificate of {api_url} is another's ({what}): use a name that it was made for"
-        tried = f"{access.ca_file} does not vouch for it" if access.ca_file else "name its authority's certificate"
+            return f"the certificate of {api_url} is for another name ({what}): use a name that it covers"
+        tried = f"{access.ca_file} does not cover it" if access.ca_file else "set its authority's certificate"
         return f"the certificate of {api_url} is not trusted here ({what}): {tried}; set TIDEGAUGE_API_CA_FILE"
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return f"{api_url} does not speak TLS: is it http:// instead of https://?"
     if error.reason and "CERTIFICATE_REQUIRED" in error.reason:
-        return f"{api_url} takes only clients with a certificate, and commands show none: ask on the head itself"
+        return f"{api_url} requires client certificates, which commands do not have: run this on the head"
     return f"{api_url} does not answer over TLS: {error.reason or error}"
 
 

@@ -64,7 +64,7 @@ def evidence_routes(
             if "incident" not in request.query:
                 job = JobAsked.of(request)
                 if job.uid is None:
-                    raise BadRequestError("uid is missing: whose job it is")
+                    raise BadRequestError("uid is missing: the job's owner")
                 key = JobKey(job.job_id, job.attempt, job.uid, job.group)
                 # Nothing of somebody else's looks like nothing of a job that is not known.
                 found = store().evidence.of_job(key, limit=MAX_PIECES_READ) if owns(request.viewer, key) else ()
@@ -72,9 +72,9 @@ def evidence_routes(
             number, tables = request.number("incident", default=0), store()
             incident = tables.incidents.incident(number)
             if incident is None or not request.viewer.sees(incident.user_name):
-                raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those there are")
+                raise NotFoundError(f"no incident {number}; `tidegauge incidents --all` lists all incidents")
             return {"evidence": evidence_of(tables.evidence, incident, limit=limit)}
         except AuditError as error:
-            raise UnavailableError(f"the database of incidents and actions does not answer: {error}") from error
+            raise UnavailableError(f"the database of incidents and actions is unavailable: {error}") from error
 
     return {"/api/v1/evidence": json_route(evidence)}

@@ -57,8 +57,8 @@ class GradeQuestion(NamedTuple):
 GradePage = Callable[[GradeQuestion | None], str]
 """A question in, a page for people out; ``None``: nobody said about which incident."""
 NO_INCIDENT = (
-    "incident is missing: its number is in the message about it, and `tidegauge policy grade` lists those without an "
-    "answer"
+    "incident is missing: its number is in the notification, and `tidegauge policy grade` lists "
+    "incidents without an answer"
 )
 
 
@@ -124,10 +124,10 @@ class GradePages:
             incident = visible_incident(self._store(), number, viewer)
             if not incident.key.cause.is_growth:
                 what = incident.key.cause.value
-                raise BadRequestError(f"incident {number} is {what}: that is a fact, so there is nothing to grade")
+                raise BadRequestError(f"incident {number} is {what}: a fact, so it is not graded")
             answer = GradeAnswer(grade, viewer.name, viewer.sees_all, self._now_s(), comment)
             self._store().grades.add(number, answer)
-            log.info("incident %d is %s, says %s", number, grade.value, viewer.name)
+            log.info("incident %d graded %s by %s", number, grade.value, viewer.name)
             return self._question(number, viewer)
         except AuditError as error:
             raise UnavailableError(away(error)) from error

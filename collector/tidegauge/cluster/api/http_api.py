@@ -94,12 +94,12 @@ HTML_HEADERS = _page_headers(form_action="'none'", referrer_policy="no-referrer"
 FORM_HEADERS = _page_headers(form_action="'self'", referrer_policy="same-origin")
 """Of a page with a form that comes back here. With ``no-referrer`` a browser would not say that it comes from here."""
 NO_NAME = (
-    "this service asks nobody for a name, so it cannot tell who answers: on the head, its user or root answers by "
-    "`tidegauge policy grade`; with names (docs/web_access.md) everybody can"
+    "this service has no authentication, so it cannot tell who answers: on the head, its user or root "
+    "answers with `tidegauge policy grade`; with authentication (docs/web_access.md) everyone can"
 )
 FROM_ELSEWHERE = (
-    "this form was sent by a page of another site: open the page here and answer there. Behind a proxy that changes "
-    "Host, the setting public_url has to be the address that browsers show"
+    "this form was sent from a page of another site: open the page here and answer there. Behind a "
+    "proxy that changes Host, set public_url to the address that browsers show"
 )
 
 
@@ -136,7 +136,7 @@ class Request:
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise BadRequestError(f"{name} must be a whole number, not {text[:40]!r}")
         if int(text) > most:
-            raise BadRequestError(f"{name} may be {most} at most, not {text}")
+            raise BadRequestError(f"{name} may be at most {most}, not {text}")
         return int(text)
 
     def text(self, name: str, *, most_chars: int) -> str:
@@ -145,7 +145,7 @@ class Request:
         if not text:
             raise BadRequestError(f"{name} is missing")
         if len(text) > most_chars:
-            raise BadRequestError(f"{name} may have {most_chars} characters at most, not {len(text)}")
+            raise BadRequestError(f"{name} may have at most {most_chars} characters, not {len(text)}")
         return text
 
     def only(self, *names: str) -> None:
@@ -153,9 +153,7 @@ class Request:
         for name in self.query:
             if name not in names:
                 fields = f"{', '.join(names[:-1])} and {names[-1]}"
-                raise BadRequestError(
-                    f"the form has the field {name[:40]!r}, which is not known here: its fields are {fields}"
-                )
+                raise BadRequestError(f"the form has an unknown field {name[:40]!r}; its fields are {fields}")
 
 
 @dataclass(frozen=True)
@@ -227,7 +225,7 @@ class HttpApi:
             self._local = LocalServing(self._local_socket, self._handler(), LIMITS, look_s=LOOK_S)
             problem = self._local.start()
             if problem is not None:
-                log.warning("commands on this node ask over %s for now: %s: %s", self.url, self._local_socket, problem)
+                log.warning("commands on this node use %s for now: %s: %s", self.url, self._local_socket, problem)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         """Of one server, with slots of its own: what strangers ask for takes none from the head's own commands."""
@@ -326,9 +324,9 @@ def _handler(
             if not (length.isascii() and length.isdigit()):
                 return _Reply(411, b'{"error":"a form comes with its Content-Length"}')
             if len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
-                return _Reply(413, to_json({"error": f"a form has {MAX_FORM_BYTES} bytes at most"}))
+                return _Reply(413, to_json({"error": f"a form may have at most {MAX_FORM_BYTES} bytes"}))
             if self.headers.get_content_type() != FORM_TYPE:
-                return _Reply(415, to_json({"error": f"a form is sent as {FORM_TYPE}"}))
+                return _Reply(415, to_json({"error": f"send a form as {FORM_TYPE}"}))
             return self.rfile.read(int(length)).decode("ascii", "replace")
 
         def _in_turn(self, table: Mapping[str, Route], path: str, query: str, viewer: Viewer) -> _Reply:
@@ -341,7 +339,7 @@ def _handler(
 
         def _no_such_method(self) -> _Reply:
             allowed = METHODS_OF_FORMS if self.path.partition("?")[0] in forms else METHODS
-            words = {"error": f"only {' and '.join(allowed)} are answered here"}
+            words = {"error": f"use {' or '.join(allowed)} here"}
             return _Reply(405, to_json(words), headers=(("Allow", ", ".join(allowed)),))
 
         def _admitted(self, path: str, decision: Access) -> Viewer | _Reply:
@@ -422,4 +420,4 @@ def _parsed(text: str) -> list[tuple[str, str]]:
 
 def _not_allowed(viewer: Viewer, path: str, decision: Access) -> str:
     lists = "api_admins or metrics_readers" if decision is Access.METRICS else "api_admins"
-    return f"{viewer.name} may not read {path}: an admin of this service lists who may in {lists}"
+    return f"{viewer.name} may not read {path}: an admin of this service can add them to {lists}"

@@ -34,8 +34,8 @@ MAX_CHANGES_READ = 4 * MAX_CHANGES
 """Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
 FINDINGS_IN_ALL = 30_000
 """Ranks with their figures over all changes that are read for one answer: 20 to 30 MB."""
-UNTOLD = "(admins are told why)"
-POLICY_FILE_UNTOLD = "(a file; admins are told which)"
+UNTOLD = "(admins see why)"
+POLICY_FILE_UNTOLD = "(a file; admins see which)"
 """In the place of words that are for those who see all jobs."""
 LAST_ACTIONS_S = 86_400.0
 """How far back a scrape looks for what was last done to a job."""
@@ -101,7 +101,7 @@ def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident
     """Raises ``NotFoundError``, also for one that is somebody else's, and ``AuditError``."""
     found = tables.incidents.incident(number)
     if found is None or not viewer.sees(found.user_name):
-        raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those that there are")
+        raise NotFoundError(f"no incident {number}; `tidegauge incidents --all` lists all incidents")
     return found
 
 
@@ -174,7 +174,7 @@ def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, 
 
 
 def away(error: AuditError) -> str:
-    return f"the database of incidents and actions does not answer: {error}"
+    return f"the database of incidents and actions is unavailable: {error}"
 
 
 class _Pages:

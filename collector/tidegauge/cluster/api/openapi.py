@@ -73,26 +73,26 @@ def _whole(*, default: int | None = None, most: int = LARGEST) -> Schema:
     return schema if default is None else {**schema, "default": default}
 
 
-_SINCE = Parameter("since", "Nothing that was over before this time (unix seconds).", _whole(default=0))
-_LIMIT = Parameter("limit", "How many at most, the newest.", _whole(default=FEW, most=MANY))
+_SINCE = Parameter("since", "Leave out what ended before this time (unix seconds).", _whole(default=0))
+_LIMIT = Parameter("limit", "Maximum number of results; the newest are kept.", _whole(default=FEW, most=MANY))
 _JOB_ID = Parameter(
-    "job_id", "The job.", {"type": "string", "minLength": 1, "maxLength": MAX_JOB_ID_CHARS}, required=True
+    "job_id", "The job id.", {"type": "string", "minLength": 1, "maxLength": MAX_JOB_ID_CHARS}, required=True
 )
-_ATTEMPT = Parameter("attempt", "Which attempt of it.", _whole(default=0))
-_UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out.", _whole())
+_ATTEMPT = Parameter("attempt", "The attempt of the job.", _whole(default=0))
+_UID = Parameter("uid", "The job's owner; left out: whoever has a job with that id.", _whole())
 _GROUP = Parameter(
     "group",
-    "Of which of its groups of ranks, as the job's `group` is in `/api/v1/jobs`; left out: of the first.",
+    "The group of ranks, as the job's `group` in `/api/v1/jobs`; left out: the first one.",
     {"type": "string", "maxLength": MAX_JOB_ID_CHARS},
 )
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
-_RANK = Parameter("rank", "This rank alone.", _whole())
-_SEEN_AS = "seen_as names the user whose own alone are listed; null: everybody's are."
+_RANK = Parameter("rank", "Only this rank.", _whole())
+_SEEN_AS = "seen_as is the user to whose jobs the list is limited; null: no limit."
 _HTML = ("text/html; charset=utf-8",)
-_GRADES = "Say whether an incident was a leak: its owner, or an admin"
+_GRADES = "Grade an incident as a leak or not: its owner, or an admin"
 _ANSWER = (
-    Parameter("incident", "Its number.", _whole(), required=True),
-    Parameter("grade", "What it was.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
+    Parameter("incident", "The incident's number.", _whole(), required=True),
+    Parameter("grade", "The answer.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
     Parameter("comment", "Why.", {"type": "string", "maxLength": MAX_COMMENT_CHARS}),
 )
 _EXPOSITIONS = (
@@ -126,22 +126,22 @@ PAGES: Mapping[str, ApiPage] = {
     "/api/v1/nodes": ApiPage("Every node", {"nodes": tuple[NodeStatus, ...]}),
     "/api/v1/jobs": ApiPage(
         "Every watched job with all its ranks", {"jobs": tuple[JobView, ...], "seen_as": str | None},
-        text=f"Large: some 700 bytes a rank. Screens ask /api/v1/overview. {_SEEN_AS}",
+        text=f"Large: about 700 bytes a rank. Screens use /api/v1/overview. {_SEEN_AS}",
     ),
-    "/api/v1/overview": ApiPage("Every job in a line, the most alarming first", Overview),
-    "/api/v1/job": ApiPage("One job, its ranks in a line each", JobPage, (*_JOB, _RANK), errors=(404,)),
+    "/api/v1/overview": ApiPage("One line for each job, the most severe first", Overview),
+    "/api/v1/job": ApiPage("One job, with one line for each rank", JobPage, (*_JOB, _RANK), errors=(404,)),
     "/api/v1/events": ApiPage(
-        "What changed, oldest first", {"events": tuple[Event, ...]},
+        "Events, oldest first", {"events": tuple[Event, ...]},
         (Parameter("after", "Only events after this number.", _whole(default=0)),),
     ),
     "/api/v1/memory": ApiPage(
-        "How ranks' memory went",
+        "Memory of ranks over time",
         {"job_id": str, "attempt": int, "uid": int | None, "group": str, "ranks": tuple[RankMemory, ...]},
         (*_JOB, _RANK), errors=(404,),
     ),
     "/api/v1/incidents": ApiPage(
-        "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
-        (Parameter("all", "1: closed ones, too.", _whole(default=0, most=1)), _SINCE, _LIMIT), text=_SEEN_AS,
+        "Incidents, newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
+        (Parameter("all", "1: include closed incidents.", _whole(default=0, most=1)), _SINCE, _LIMIT), text=_SEEN_AS,
     ),
     "/api/v1/incident": ApiPage(
         "One incident with its history and decisions",
@@ -149,64 +149,65 @@ PAGES: Mapping[str, ApiPage] = {
             "incident": Incident, "history": tuple[ToldChange, ...], "decisions": tuple[DecisionRecord, ...],
             "answers": tuple[GradeAnswer, ...], "left_out": int,
         },
-        (Parameter("number", "Its number.", _whole(default=0)),), errors=(404,),
+        (Parameter("number", "The incident's number.", _whole(default=0)),), errors=(404,),
     ),
     "/api/v1/incident-marks": ApiPage(
-        "A word for each incident that changes whenever it does", {"marks": Mapping[int, str]}, (_SINCE,)
+        "A mark for each incident that changes whenever the incident does", {"marks": Mapping[int, str]}, (_SINCE,)
     ),
     "/api/v1/incident-changes": ApiPage(
-        "What was told of all incidents, oldest first",
+        "Changes of all incidents, oldest first",
         {"changes": tuple[IncidentChange, ...], "facts": Mapping[int, JobFacts], "left_out": int}, (_SINCE,),
     ),
     "/api/v1/decisions": ApiPage(
         "Decisions, oldest first", {"decisions": tuple[DecisionRecord, ...], "left_out": int}, (_SINCE, _LIMIT),
     ),
     "/api/v1/evidence": ApiPage(
-        "What was found of a job's or an incident's growth", {"evidence": tuple[Evidence, ...]},
+        "Evidence of growth for a job or an incident", {"evidence": tuple[Evidence, ...]},
         (
-            Parameter("incident", "Of this incident; job_id, attempt and uid do not count then.", _whole()),
+            Parameter("incident", "Of this incident; job_id, attempt and uid are ignored then.", _whole()),
             Parameter(_JOB_ID.name, "Of this job, with uid.", _JOB_ID.schema), *_JOB[1:],
-            Parameter("limit", "How many at most.", _whole(default=MAX_PIECES, most=MAX_PIECES)),
+            Parameter("limit", "Maximum number of results.", _whole(default=MAX_PIECES, most=MAX_PIECES)),
         ),
         errors=(404,),
     ),
     "/api/v1/grades": ApiPage(
-        "Incidents of growth that told their owner something, or would have, and what people say of them",
+        "Incidents of growth that notified their owner, or would have, with their grades",
         {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
         text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...], "yours": GradeAnswer | None}),
     ),
-    "/api/v1/policy": ApiPage("How incidents, policy and actions stand", LoopStatus),
+    "/api/v1/policy": ApiPage("Status of incidents, policy and actions", LoopStatus),
     "/api/v1/openapi.json": ApiPage("This document", object),
     "/report": ApiPage(
-        "An incident as a page for people", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
+        "An incident as a web page", None, (Parameter("incident", "The incident's number.", _whole(default=0)),), _HTML,
         (404,),
     ),
     "/grade": ApiPage(
-        "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(), required=True),),
-        _HTML, (404,), form=Form(_GRADES, _ANSWER),
+        "A form to grade an incident", None,
+        (Parameter("incident", "The incident's number.", _whole(), required=True),), _HTML, (404,),
+        form=Form(_GRADES, _ANSWER),
     ),
     "/runbooks": ApiPage("What each alert means, and what to do", None, (), _HTML),
     "/sd": ApiPage("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
-    "/metrics": ApiPage("Jobs, incidents and actions for Prometheus, by Accept", None, (), _EXPOSITIONS),
+    "/metrics": ApiPage("Metrics of jobs, incidents and actions, for Prometheus", None, (), _EXPOSITIONS),
     "/healthz": ApiPage("Whether the coordinator answers", None, (), ("text/plain; charset=utf-8",)),
 }  # fmt: skip
 """Every page of ``CoordinatorService.routes``."""
 
 _ALWAYS: Mapping[int, str] = {
-    400: "A parameter is missing or out of its bounds.",
-    401: "Nobody that this service knows: only where authentication is on.",
-    403: "Not for this name.",
-    429: "Too many wrong passwords from there: later.",
-    500: "A page failed; the coordinator's log says why.",
-    503: "Too many requests at once, or the database is away.",
+    400: "A parameter is missing or out of range.",
+    401: "Not authenticated; only if authentication is on.",
+    403: "Not allowed for this user.",
+    429: "Too many wrong passwords from this address: try later.",
+    500: "The page failed; see the coordinator's log.",
+    503: "Too many requests at once, or the database is unavailable.",
 }
 _OF_FORMS: Mapping[int, str] = {
-    400: "A field is missing, out of its bounds, there twice or not known.",
-    411: "A form without its length.",
-    413: "A form that is too long.",
-    415: "A body that is no form.",
+    400: "A field is missing, out of range, duplicate or unknown.",
+    411: "The form has no Content-Length.",
+    413: "The form is too long.",
+    415: "The body is not a form.",
 }
-_SOMETIMES: Mapping[int, str] = {404: "There is no such incident or job, or it is somebody else's."}
+_SOMETIMES: Mapping[int, str] = {404: "No such incident or job, or it belongs to someone else."}
 
 
 def openapi_document() -> Schema:
@@ -216,10 +217,10 @@ def openapi_document() -> Schema:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Tidegauge's coordinator",
+            "title": "Tidegauge coordinator API",
             "version": __version__,
-            "description": "Read only, but for what people say of incidents. Sizes are bytes, times unix seconds; "
-            "null is unknown. Keys may be added.",
+            "description": "Read only, except for grades of incidents. Sizes are bytes, times are unix seconds; null "
+            "is unknown. Keys may be added.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -242,7 +243,7 @@ def openapi_json() -> bytes:
 
 _ERROR: Schema = {
     "type": "object",
-    "description": "What is wrong, in words.",
+    "description": "What is wrong.",
     "properties": {"error": {"type": "string"}, "pages": {"type": "array", "items": {"type": "string"}}},
     "required": ["error"],
 }

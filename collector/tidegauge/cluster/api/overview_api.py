@@ -109,5 +109,5 @@ def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
         if (job.job_id, job.attempt, job.group) == meant and asked.uid in (None, job.ranks[0].uid):
             return job
     raise NotFoundError(
-        f"no job {asked.job_id!r}, attempt {asked.attempt}, is watched; `tidegauge jobs` lists those that are"
+        f"job {asked.job_id!r}, attempt {asked.attempt}, is not watched; `tidegauge jobs` lists watched jobs"
     )

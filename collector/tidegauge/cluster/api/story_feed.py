@@ -73,7 +73,7 @@ class ApiFeed:
             except RetryLaterError as error:
                 failed += 1
                 if number not in odd:
-                    log.warning("incident %d cannot be read, and is tried again: %s", number, error)
+                    log.warning("incident %d cannot be read; retrying: %s", number, error)
                 self._odd.add(number)
                 if failed < MAX_UNREADABLE:
                     continue
@@ -91,7 +91,7 @@ class ApiFeed:
             history = tuple(from_wire(IncidentChange, line) for line in page["history"])
             decisions = tuple(from_wire(DecisionRecord, line) for line in page["decisions"])
         except (KeyError, ValueError) as error:
-            raise RetryLaterError(f"the service tells incident {number} in another form: {error}") from error
+            raise RetryLaterError(f"unexpected form of incident {number} from the service: {error}") from error
         return Story(incident, history, decisions, PackedPoints(self._memory(incident)))
 
     def _mark_of(self, number: int) -> str | None:
@@ -109,13 +109,13 @@ class ApiFeed:
             ranks = self._ask(f"/api/v1/memory?{query}")["ranks"]
             return tuple(from_wire(MemoryPoint, point) for line in ranks for point in line["points"])
         except (RetryLaterError, KeyError, TypeError, ValueError) as error:
-            log.debug("no memory of incident %d: %s", incident.number, error)
+            log.debug("no memory figures of incident %d: %s", incident.number, error)
             return ()
 
     def _ask(self, path: str) -> dict[str, Any]:
         url = self._api_url()
         if url is None:
-            raise RetryLaterError("the coordinator is not there", after_s=AGAIN_AFTER_S)
+            raise RetryLaterError("the coordinator is not available", after_s=AGAIN_AFTER_S)
         try:
             return client.get(url, path, timeout_s=ANSWER_TIMEOUT_S)
         except client.ApiError as error:

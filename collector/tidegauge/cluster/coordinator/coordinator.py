@@ -356,7 +356,7 @@ class Coordinator:
                 self._board.touch(node)
                 self._events.tell(
                     EventKind.NODE_STALE, node,
-                    f"no report from {node.hostname} for {node.patience_s:.0f} s: its figures are old",
+                    f"no report from {node.hostname} for {node.patience_s:.0f} s: its figures are out of date",
                 )  # fmt: skip
             ended = node.ended_s and [key for key, at_s in node.ended_s.items() if now_s - at_s > self._linger_s]
             for key in ended:

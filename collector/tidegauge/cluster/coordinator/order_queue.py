@@ -80,7 +80,7 @@ class OrderQueue:
         """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names. Blocks, never raises."""
         pid, start_ticks = handle.get("pid"), handle.get("start_ticks")
         if not isinstance(pid, int) or not isinstance(start_ticks, int):
-            return Reply(error="it is not known which tidegauge run keeps the job")
+            return Reply(error="the tidegauge run that runs the job is unknown")
         where = [(node_id, OrderTo.LAUNCH, ProcessId(pid, start_ticks))]
         (reply,) = self._ask(job, where, request, timeout_s=timeout_s)
         return reply
@@ -176,7 +176,7 @@ def reply_of(result: OrderResult) -> Reply:
     if result.error is not None:
         return Reply(error=result.error, kind=result.kind)
     if result.reply is None:
-        return Reply(error="the agent reported neither an answer nor why there is none")
+        return Reply(error="the agent reported neither an answer nor an error")
     if "error" in result.reply:
         kind = result.reply.get("kind")
         stable = isinstance(kind, str) and kind != GONE  # who answers has not ended, whatever it says

@@ -133,7 +133,7 @@ class JobSettingsStore:
             if self._kept:
                 self._keep(self._seen_now())
         except SettingsKeptError as error:
-            log.warning("%s: settings of jobs are dropped too early if that stays so", error)
+            log.warning("%s: if this persists, settings of jobs are dropped too early", error)
         finally:
             self._writing.release()
 
@@ -153,9 +153,7 @@ class JobSettingsStore:
         lately = sorted((one for one in kept.values() if one.seen_unix_s >= oldest_s), key=lambda one: one.seen_unix_s)
         rest = lately[-MAX_JOBS:]
         if len(rest) < len(lately):
-            log.warning(
-                "more than %d jobs have settings: %d of the oldest are dropped", MAX_JOBS, len(lately) - MAX_JOBS
-            )
+            log.warning("more than %d jobs have settings: dropping the %d oldest", MAX_JOBS, len(lately) - MAX_JOBS)
         try:
             replace_file(self._path, _text(rest).encode(), durable=True)
         except OSError as error:
@@ -188,8 +186,8 @@ def _read(path: Path) -> list[_Kept]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         aside = _put_aside(path)
         log.error(
-            "%s is damaged (%s): it is called %s now. Jobs that wait for their next attempt start without the settings"
-            " that a policy wanted for them",
+            "%s is damaged (%s) and was renamed to %s. Jobs waiting for their next attempt start without the policy's"
+            " settings",
             path, error, aside.name,
         )  # fmt: skip
         return []
@@ -197,7 +195,7 @@ def _read(path: Path) -> list[_Kept]:
 
 def _jobs(raw: Any) -> list[Any]:
     if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):
-        raise ValueError("it is of another version of Tidegauge, or no list of settings")
+        raise ValueError("it is from another version of Tidegauge, or not a list of settings")
     return list(raw["jobs"])
 
 
@@ -211,5 +209,5 @@ def _put_aside(path: Path) -> Path:
     try:
         os.replace(path, aside)
     except OSError as error:
-        raise SettingsKeptError(f"{path} is damaged and cannot be put aside: {error.strerror}") from error
+        raise SettingsKeptError(f"{path} is damaged and cannot be moved aside: {error.strerror}") from error
     return aside

@@ -77,7 +77,7 @@ class AgentReconciler:
             try:
                 self._look_after(node, care, now_s)
             except EngineError as error:
-                log.warning("the agent on %s: %s; trying again in %.0f s", node.hostname, error, RETRY_S)
+                log.warning("the agent on %s: %s; retrying in %.0f s", node.hostname, error, RETRY_S)
 
     def _look_after(self, node: EngineNode, care: _Care, now_s: float) -> None:
         heard = self._coordinator.last_heard(node.node_id)

@@ -76,7 +76,7 @@ class AgentService:
                 log.error("/metrics cannot be served on %s: %s", self._settings.listen_host, error)
             else:
                 log.warning(
-                    "port %d is taken (%s): /metrics is at %s",
+                    "port %d is in use (%s): /metrics is at %s",
                     self._settings.metrics_port,
                     error,
                     self._metrics.address,

@@ -49,9 +49,9 @@ def ask_slurm(command: Sequence[str]) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AllocationError(f"{command[0]} does not answer here: {error}") from error
+        raise AllocationError(f"{command[0]} cannot be run here: {error}") from error
     if done.returncode != 0:
-        raise AllocationError(f"`{' '.join(command)}` says: {done.stderr.strip()[:300] or done.returncode}")
+        raise AllocationError(f"`{' '.join(command)}` failed: {done.stderr.strip()[:300] or done.returncode}")
     return done.stdout
 
 
@@ -60,15 +60,15 @@ def read_allocation(environ: Mapping[str, str], ask: Ask = ask_slurm) -> Allocat
     job_id, node_list = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
     if not job_id or not node_list:
         raise AllocationError(
-            "this is not inside a Slurm allocation (no SLURM_JOB_ID and SLURM_JOB_NODELIST). In an sbatch script or "
-            "under salloc say: tidegauge run --with-service -- srun python train.py; elsewhere `tidegauge up` starts a "
-            "service"
+            "not inside a Slurm allocation (no SLURM_JOB_ID and SLURM_JOB_NODELIST). In an sbatch script or "
+            "under salloc use: tidegauge run --with-service -- srun python train.py; elsewhere `tidegauge up` "
+            "starts a service"
         )
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if "SLURM_STEP_ID" in environ and tasks != "1":
         raise AllocationError(
-            f"this is one of {tasks} tasks of a step, and each would start a service: put it around srun, not inside: "
-            "tidegauge run --with-service -- srun python train.py"
+            f"this is one of {tasks} tasks of a step, and each would start a service: put it around srun, not "
+            "inside: tidegauge run --with-service -- srun python train.py"
         )
     nodes = tuple(ask(["scontrol", "show", "hostnames", node_list]).split())
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
@@ -89,7 +89,7 @@ def head_address_for(allocation: Allocation, ask: Ask = ask_slurm) -> str:
         address = str(family_and_address[4][0])
         return address_towards(f"[{address}]:{SLURMD_PORT}" if ":" in address else f"{address}:{SLURMD_PORT}")
     except OSError as error:
-        raise AllocationError(f"there is no way from here to {first} ({host}): {error}") from error
+        raise AllocationError(f"{first} ({host}) cannot be reached from here: {error}") from error
 
 
 def can_overlap(ask: Ask = ask_slurm) -> bool:

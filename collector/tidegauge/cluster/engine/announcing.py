@@ -30,7 +30,7 @@ def _until_written(path: Path, address: str, wait_s: Callable[[float], object]) 
     wait_s(AGAIN_S)
     while not _written(path, address, say=False):
         wait_s(AGAIN_S)
-    log.info("%s is announced in %s now", address, path)
+    log.info("%s is now announced in %s", address, path)
 
 
 def _written(path: Path, address: str, *, say: bool) -> bool:

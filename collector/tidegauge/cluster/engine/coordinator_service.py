@@ -168,7 +168,7 @@ class CoordinatorService:
                 raise
             free = self._api_at(0)
             free.start()
-            log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
+            log.warning("port %d is in use (%s): the API is at %s", self._port, error.strerror, free.url)
             return free
         log.info("the API is at %s", api.url)
         return api
@@ -231,10 +231,10 @@ class CoordinatorService:
         try:
             self._keeper.tick()
         except EngineError as error:
-            log.warning("the engine does not answer: %s", error)
+            log.warning("no answer from the engine: %s", error)
         except Exception:
             # The loop is what keeps the agents alive: it must outlive a defect in one round.
-            log.exception("a round of keeping agents failed; going on")
+            log.exception("a check of the agents failed; continuing")
 
 
 def _told(viewer: Viewer, problem: DoorProblem | None) -> DoorProblem | None:

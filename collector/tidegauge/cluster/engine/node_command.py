@@ -85,9 +85,9 @@ DEATH_AFTER_ABOUT_9_S = {
 
 KNOWN_FAILURES = {
     "InvalidAuthToken": "the head at {head} refuses the token in {token}: copy the head's token file again",
-    "Version mismatch": "this node and the head at {head} do not have the same Python and Ray: every node of a cluster "
-    "needs the same environment (see the versions in the log)",
-    "No space left on device": "no space is left on the device (/tmp, /dev/shm or the state directory)",
+    "Version mismatch": "this node and the head at {head} have different versions of Python or Ray: every node of a "
+    "cluster needs the same environment (see the versions in the log)",
+    "No space left on device": "no space left on the device (/tmp, /dev/shm or the state directory)",
     "AF_UNIX path": "the path of the state directory is too long for a Unix socket: choose a shorter one",
 }
 """What Ray says when it does not start, and what that means here."""
@@ -160,7 +160,7 @@ def explain(words: str, spec: NodeSpec) -> str:
         if sign in words:
             return meaning.format(head=spec.head_address, token=spec.token_file)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:MAX_ERROR_CHARS]
+    return (lines[-1] if lines else "no output")[:MAX_ERROR_CHARS]
 
 
 def answers(address: str, *, timeout_s: float) -> bool:

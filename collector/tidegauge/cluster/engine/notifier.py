@@ -86,9 +86,9 @@ class NotifierService:
     def tell(self, decision: Decision) -> OwnerNotified:
         """The message of a ``notify`` to the job's owner."""
         if self._service is None:
-            return OwnerNotified(problem=f"the notifier does not work: {self._problem}", retry_after_s=SAY_EVERY_S)
+            return OwnerNotified(problem=f"the notifier is not working: {self._problem}", retry_after_s=SAY_EVERY_S)
         if not self._service.owners:
-            return OwnerNotified(problem="neither Slack nor mail is there; `tidegauge status` says why")
+            return OwnerNotified(problem="neither Slack nor mail is set up; see `tidegauge status`")
         try:
             return OwnerNotified(where=tell_owner(self._service.owners, decision, self._story(decision)))
         except RetryLaterError as error:
@@ -109,7 +109,7 @@ class NotifierService:
         try:
             return self._feed.story(decision.incident.number)
         except RetryLaterError as error:
-            log.info("the owner is told without a picture: %s", error)
+            log.info("owner notified without a chart: %s", error)
             return Story(decision.incident)
 
     def turn(self) -> None:
@@ -120,7 +120,7 @@ class NotifierService:
             self._say(self.standing())
         except Exception:
             # Nobody would begin, or be heard of, ever again.
-            log.exception("a turn of the notifier failed; going on")
+            log.exception("a notifier pass failed; continuing")
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -132,7 +132,7 @@ class NotifierService:
             service = open_notifier(notify_config(self._settings, self._files, self._environ), self._feed)
         except (SecretError, DeliveryJournalError) as error:
             if self._problem != str(error):
-                log.error("nobody is told anything: %s", error)
+                log.error("no notifications are sent: %s", error)
             self._problem = str(error)
             return
         service.start()

@@ -188,8 +188,8 @@ class RayTeller:
             notifier: Any = ray.get_actor(NOTIFIER, namespace=NAMESPACE)
             told: Any = ray.get(notifier.tell.remote(decision), timeout=TELL_TIMEOUT_S)
         except (ray.exceptions.RayError, ValueError) as error:
-            log.debug("the notifier does not answer: %s", error)
-            return OwnerNotified(problem="the notifier does not answer", retry_after_s=CALL_TIMEOUT_S)
+            log.debug("no answer from the notifier: %s", error)
+            return OwnerNotified(problem="no answer from the notifier", retry_after_s=CALL_TIMEOUT_S)
         assert isinstance(told, OwnerNotified)
         return told
 
@@ -279,7 +279,7 @@ class RayReporter:
             return False
         if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
             self._under_way = self._coordinator = None
-            raise EngineError(f"the coordinator has not answered for {CALL_TIMEOUT_S:.0f} s")
+            raise EngineError(f"no answer from the coordinator for {CALL_TIMEOUT_S:.0f} s")
         return True
 
 
@@ -296,7 +296,7 @@ def _say_to_coordinator(standing: Mapping[str, str]) -> None:
     try:
         ray.get_actor(COORDINATOR, namespace=NAMESPACE).notifier_says.remote(dict(standing))
     except (ray.exceptions.RayError, ValueError) as error:
-        log.debug("the coordinator does not hear how the notifier stands: %s", error)
+        log.debug("the notifier's status could not be reported to the coordinator: %s", error)
 
 
 def _agent_class() -> Any:

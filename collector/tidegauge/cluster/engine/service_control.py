@@ -91,11 +91,12 @@ def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progre
     deadline_s = time.monotonic() + FIRST_AGENT_TIMEOUT_S
     while not _agent_is_there(files, record):
         if supervisor.poll() is not None:
-            raise ServiceError(f"the service ended while it started; see {files.logs}")
+            raise ServiceError(f"the service ended during startup; see {files.logs}")
         if time.monotonic() > deadline_s:
             raise ServiceError(
-                f"the engine runs, but no agent has reported from this node for {FIRST_AGENT_TIMEOUT_S:.0f} s; "
-                f"see {files.logs}/agent.log here and {'' if record.spec.is_head else 'on the head '}coordinator.log"
+                f"the engine is running, but no agent has reported from this node for {FIRST_AGENT_TIMEOUT_S:.0f} "
+                f"s; see {files.logs}/agent.log here and "
+                f"{'' if record.spec.is_head else 'on the head '}coordinator.log"
             )
         time.sleep(POLL_S)
     return record
@@ -121,7 +122,9 @@ def end(
         except OSError:
             raise ServiceError(str(error)) from error
         if lock is None:
-            raise ServiceError(f"a service runs, but {error}; end process by process what `ps` shows of it") from error
+            raise ServiceError(
+                f"a service is running, but {error}; end its processes one by one, as `ps` shows them"
+            ) from error
         os.close(lock)
         files.record.unlink()
         return True
@@ -133,7 +136,7 @@ def end(
     left = sweep(record, pace=pace)
     if left:
         names = ", ".join(f"{stat.process.pid} ({stat.name})" for stat in left)
-        raise ServiceError(f"these processes of the service do not end: {names}")
+        raise ServiceError(f"these processes of the service did not end: {names}")
     remove_traces(files, record)
     return True
 
@@ -177,9 +180,7 @@ def _wait_for_engine(files: StateFiles, supervisor: subprocess.Popen[bytes], pro
             raise ServiceError(record.detail)
         if ended:
             last = (files.logs / "supervisor.out").read_text(errors="replace").strip().splitlines()
-            raise ServiceError(
-                f"the service did not start: {last[-1] if last else 'it said nothing'}; see {files.logs}"
-            )
+            raise ServiceError(f"the service did not start: {last[-1] if last else 'no output'}; see {files.logs}")
         if record is not None and record.detail != said:
             said = record.detail
             progress(said)

@@ -169,7 +169,7 @@ class Supervisor:
         self._say("stopping", "ending the engine")
         left = self._end_engine()
         for stat in left:
-            log.error("process %d (%s) does not end", stat.process.pid, stat.name)
+            log.error("process %d (%s) did not end", stat.process.pid, stat.name)
         self._remove_traces()
         if self._spec.is_head:
             shutil.rmtree(self._files.gcs, ignore_errors=True)
@@ -189,7 +189,7 @@ class Supervisor:
             if self._failures >= TRIES_OVER_STATE:
                 self._put_state_aside(error)
             else:
-                log.warning("%s; trying once more over the cluster state kept from before", error)
+                log.warning("%s; retrying once with the saved cluster state", error)
                 self._end_engine()
             return False
         self._failures = 0
@@ -198,7 +198,7 @@ class Supervisor:
     def _put_state_aside(self, error: EngineStartError) -> None:
         """The next start begins without. The latest one is kept, for people."""
         aside = self._files.root / f"gcs.broken-{int(time.time())}"
-        log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
+        log.warning("%s; the saved cluster state is moved to %s", error, aside)
         self._end_engine()
         self._state_is_new = True
         for earlier in self._files.root.glob("gcs.broken-*"):
@@ -220,14 +220,14 @@ class Supervisor:
                 self._sleep(self._pace.look_s)
                 if self._spec.is_head and care.is_due():
                     self._deploy_again()
-            log.warning("the engine has died; its log is below %s/session_latest/logs", self._spec.engine_dir)
+            log.warning("the engine died; see its logs in %s/session_latest/logs", self._spec.engine_dir)
             if time.monotonic() - began_s > RAN_WELL_S:
                 wait_s = self._pace.first_retry_s
             while not self._restart(wait_s):
                 wait_s = min(2 * wait_s, self._pace.longest_retry_s)
 
     def _restart(self, wait_s: float) -> bool:
-        self._say("restarting", f"the engine died: starting it again in {wait_s:.0f} s")
+        self._say("restarting", f"the engine died: restarting it in {wait_s:.0f} s")
         self._end_engine()
         self._pause(wait_s)
         try:
@@ -238,7 +238,7 @@ class Supervisor:
 
     def _deploy_again(self) -> None:
         """Ray starts a coordinator that died again, but not one that failed to start."""
-        log.warning("no coordinator announces itself: making sure that there is one")
+        log.warning("no coordinator is announced: starting one if none is running")
         try:
             self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
         except EngineStartError as error:
@@ -265,27 +265,27 @@ class Supervisor:
         self._say(self._starting(), f"starting the engine (Ray, {role})")
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
-            raise EngineStartError(f"nothing answers at {self._spec.head_address}: is the head up, and reachable?")
+            raise EngineStartError(f"no answer from {self._spec.head_address}: is the head up and reachable?")
         try:
             prepare_engine_dir(Path(self._spec.engine_dir))
         except OSError as error:
-            raise EngineStartError(f"{self._spec.engine_dir} cannot be made: {error.strerror}") from error
+            raise EngineStartError(f"{self._spec.engine_dir} cannot be created: {error.strerror}") from error
         if (room_bytes := free_bytes(self._files.root)) < MIN_ROOM_BYTES:
             # Ray would hang on it, or start and die.
             raise EngineStartError(
-                f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}, and the engine needs "
+                f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}; the engine needs "
                 f"{MIN_ROOM_BYTES >> 20} MiB"
             )
         self._call(self._commands.start, "engine-start.log", "Ray did not start")
         self._essential = tuple(s.process for s in descendants(os.getpid()) if s.name in ESSENTIAL and not s.ended)
         if not self._essential:
-            raise EngineStartError("Ray says that it started, but there is no raylet")
+            raise EngineStartError("Ray reported a start, but there is no raylet")
         if self._spec.is_head:
             self._say(self._starting(), "starting the coordinator")
             self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
         self._state_is_new = False
         self._say("running", "running")
-        log.info("the engine runs (%s)", role)
+        log.info("the engine is running (%s)", role)
 
     def _starting(self) -> str:
         return "starting" if self._record.phase == "starting" else "restarting"
@@ -355,7 +355,7 @@ def supervise(
     """Turn this process into the supervisor of ``files``; returns its exit code."""
     lock = take_lock(files)
     if lock is None:
-        print("another supervisor has this state directory", file=sys.stderr)
+        print("another supervisor is using this state directory", file=sys.stderr)
         return 3
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()

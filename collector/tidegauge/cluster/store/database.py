@@ -88,8 +88,8 @@ class Database:
             yield
         except IntegrityError as error:
             raise StoreError(
-                f"the database {self.name} refused what it was given: {_cause(error)}. Does another coordinator write "
-                "to the same database?"
+                f"the database {self.name} rejected a write: {_cause(error)}. Is another coordinator writing to "
+                "the same database?"
             ) from error
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(
@@ -102,13 +102,13 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         # Not quoted: it may hold a password.
-        raise StoreError(f"database_url is not the address of a database: {_ACCEPTED}") from None
+        raise StoreError(f"database_url is not a database address: {_ACCEPTED}") from None
     if parsed.drivername in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername == "sqlite" and parsed.database is not None and os.path.isabs(parsed.database):
         return parsed
     if parsed.drivername != "postgresql+psycopg":
-        raise StoreError(f"database_url {_name(parsed)} is none of {_ACCEPTED}")
+        raise StoreError(f"database_url {_name(parsed)} must be {_ACCEPTED}")
     return parsed
 
 
@@ -205,7 +205,7 @@ def _cause(error: Exception) -> str:
 
 
 _ADVICE = {
-    "database is locked": "; another process has held it for too long",
+    "database is locked": "; another process held it for too long",
     "disk is full": "; free some space on its disk",
     "readonly database": "; its file and folder must be writable",
     "unable to open": "; its folder must exist and be writable, and a file that was moved away must come back",

@@ -114,7 +114,7 @@ def _answer(row: Row[Any]) -> GradeAnswer:
     try:
         return GradeAnswer(Grade(row.grade), row.by_name, row.as_admin, row.at_s, row.comment)
     except ValueError as error:
-        raise StoreError(f"an answer to incident {row.number} in the database cannot be read: {error}") from error
+        raise StoreError(f"a grade of incident {row.number} in the database cannot be read: {error}") from error
 
 
 def _graded(row: Row[Any]) -> GradedIncident:

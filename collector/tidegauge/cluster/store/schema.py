@@ -48,7 +48,7 @@ def _is_behind(connection: Connection, config: Config, database: Database) -> bo
         scripts.get_revision(found)
     except CommandError as error:
         raise StoreError(
-            f"the database {database.name} was written by a newer version of Tidegauge: its tables are version "
-            f"{found}, this one knows them up to {newest}. Use that newer version, or another database_url"
+            f"the database {database.name} was written by a newer version of Tidegauge (schema {found}, this "
+            f"version supports up to {newest}). Use that newer version, or another database_url"
         ) from error
     return True

@@ -64,9 +64,12 @@ class Means(NamedTuple):
         if self.signal_text and self.signal is None:
             return f"{SIGNAL_VARIABLE}={self.signal_text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
         if self.nothing_text and self.nothing_text.lower() != NONE:
-            return f"{NOTHING_VARIABLE}={self.nothing_text[:40]!r} is not {NONE!r}: it says nothing"
+            return f"{NOTHING_VARIABLE}={self.nothing_text[:40]!r} is not {NONE!r}: it is ignored"
         if self.signal is not None and not self.paths:
-            return f"{SIGNAL_VARIABLE} is set without {PATH_VARIABLE}: nobody could see a checkpoint, none is asked for"
+            return (
+                f"{SIGNAL_VARIABLE} is set without {PATH_VARIABLE}: a checkpoint could not be verified, so none is "
+                "requested"
+            )
         return None
 
     def why_unable(self, way: str) -> Optional[str]:
@@ -74,7 +77,7 @@ class Means(NamedTuple):
         if way == CALLBACK:
             return None if self.save is not None else "no callback is registered (tidegauge.on_checkpoint_request)"
         if not self.signal_text:
-            return f"{SIGNAL_VARIABLE} is not set: which signal asks for a checkpoint is the owner's to say"
+            return f"{SIGNAL_VARIABLE} is not set: the owner must say which signal requests a checkpoint"
         if self.signal is None or not self.paths:
             return self.complaint()
         return why_not_sent(self.signal)
@@ -186,7 +189,7 @@ class Checkpoints:
         """How far a request is. Raises ``RequestRefusedError`` for an unknown one."""
         request = self._requests.get(request_id)
         if request is None:
-            raise RequestRefusedError("unknown", f"no request {request_id[:80]!r} was taken on in this process")
+            raise RequestRefusedError("unknown", f"no request {request_id[:80]!r} was accepted in this process")
         return self._looked_at(request)
 
     def withdraw(self, request_id: str) -> dict[str, Any]:
@@ -196,9 +199,9 @@ class Checkpoints:
         withdrawn = request is not None and self._take(request)
         if request is not None and withdrawn:
             request.withdrawn = True
-            self._finish(request, FAILED, "it was withdrawn before its step came")
+            self._finish(request, FAILED, "withdrawn before its step")
         elif request is not None and request.progress.stage != FAILED:
-            raise RequestRefusedError("begun", "it is too late to withdraw: its step has come, and the job is asked")
+            raise RequestRefusedError("begun", "too late to withdraw: its step has come, and the job is being asked")
         return {"ok": True, "withdrawn": withdrawn, "step": self._steps()}
 
     def _check(self, ask: SaveRequest, until_s: float) -> None:
@@ -217,7 +220,9 @@ class Checkpoints:
     def _check_step(self, ask: SaveRequest) -> None:
         step = self._steps()
         if ask.at_step is not None and ask.at_step <= step:
-            raise RequestRefusedError("passed", f"step {ask.at_step} is over: this rank has finished {step} steps")
+            raise RequestRefusedError(
+                "passed", f"step {ask.at_step} is already over: this rank has finished {step} steps"
+            )
 
     def _with_baseline(self, ask: SaveRequest, until_s: float) -> _Request:
         paths = self.means().paths
@@ -227,7 +232,7 @@ class Checkpoints:
             return _Request(ask, until_s, paths, FreshFiles(self._list_files(paths)), "")
         except UnreadableError as error:
             if ask.way == SIGNAL:
-                raise RequestRefusedError("unable", f"a checkpoint could not be seen: {error}") from error
+                raise RequestRefusedError("unable", f"the checkpoint could not be verified: {error}") from error
             return _Request(ask, until_s, paths, None, f"; {error}")
 
     def _remember(self, request: _Request) -> None:
@@ -318,17 +323,19 @@ class Checkpoints:
         ask, means = request.ask, self.means()
         problem = _too_late(ask) if self._is_late(request) else means.why_unable(ask.way)
         if problem is None and self._backend.capturing():
-            problem = "a CUDA graph is being captured in this step, which saving would break; ask again later"
+            problem = "a CUDA graph is being captured in this step, and saving would break it; retry later"
         problem = self._unless_all_have_come(ask, problem)
         if problem is not None:
             request.progress = Progress(FAILED, problem)
             return None
         if ask.way == CALLBACK:
             assert means.save is not None
-            request.progress = Progress(ASKED, f"the callback runs since step {step} ended", step, running=True)
+            request.progress = Progress(
+                ASKED, f"the callback is running since the end of step {step}", step, running=True
+            )
             return partial(self._call, request, means.save, step)
         assert means.signal is not None
-        request.progress = Progress(ASKED, f"{signal_name(means.signal)} was sent when step {step} ended", step)
+        request.progress = Progress(ASKED, f"{signal_name(means.signal)} was sent at the end of step {step}", step)
         # To the process, as `kill` does. Python runs the handler before the call is over if the main thread trains.
         return partial(os.kill, os.getpid(), means.signal)
 
@@ -339,7 +346,7 @@ class Checkpoints:
         key = f"tidegauge/checkpoint/{ask.request_id}/{ask.at_step}"
         if all_have_come(store, key, ask.ranks, willing=problem is None, mono_s=self._mono_s):
             return None
-        return problem or f"not all of {ask.ranks} ranks came to step {ask.at_step} to save; none of them was asked"
+        return problem or f"not all of {ask.ranks} ranks reached step {ask.at_step} to save; none of them was asked"
 
     def _call(self, request: _Request, save: Save, step: int) -> None:
         ask, began_s = request.ask, self._mono_s()
@@ -350,7 +357,7 @@ class Checkpoints:
             request.progress = Progress(FAILED, f"the callback raised {describe(error)}", step)
             _say_traceback(step)
         except BaseException as error:
-            left = f"the callback left by {type(error).__name__} at step {step}, which proves nothing"
+            left = f"the callback exited with {type(error).__name__} at step {step}, which proves nothing"
             request.progress = Progress(ASKED, left, step)
             raise
         else:
@@ -379,7 +386,7 @@ def _too_late(ask: SaveRequest) -> str:
 def _say_traceback(step: int) -> None:
     """What the job's callback raised, for its owner: on stderr, as an uncaught exception would be."""
     try:
-        text = f"tidegauge: the checkpoint callback failed at step {step}; training goes on\n{traceback.format_exc()}"
+        text = f"tidegauge: the checkpoint callback failed at step {step}; training continues\n{traceback.format_exc()}"
         if sys.stderr is not None:
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -86,8 +86,8 @@ def list_files(paths: Sequence[str]) -> dict[FileName, FileState]:
                 looked_at += 1
                 if looked_at > MAX_ENTRIES:
                     raise UnreadableError(
-                        f"{path} holds too much (at most {MAX_ENTRIES} entries are looked at): "
-                        "declare a folder that nothing but checkpoints is written to"
+                        f"{path} has too many files (at most {MAX_ENTRIES} are checked): declare a folder that only "
+                        "checkpoints are written to"
                     )
                 if not _is_log(entry.name) and entry.is_file(follow_symlinks=False):
                     _add(found, FileName(path, below), entry)
@@ -190,9 +190,9 @@ class FreshFiles:
 
 def _detail(names: Sequence[FileName], whole: Listing, fresh: Listing) -> str:
     if not fresh:
-        return "no fresh file yet"
+        return "no new file yet"
     if not names:
-        return f"only temporary or empty files are fresh, such as {next(iter(fresh))}"
+        return f"only temporary or empty files are new, such as {next(iter(fresh))}"
     size_mib = whole[names[0]].size_bytes / (1 << 20)
     others = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
-    return f"{names[0]} ({size_mib:,.1f} MiB){others} fresh"
+    return f"{names[0]} ({size_mib:,.1f} MiB){others} new"

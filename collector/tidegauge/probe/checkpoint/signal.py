@@ -47,7 +47,7 @@ def why_not_sent(number: int) -> Optional[str]:
     handled = callable(signal.getsignal(number)) if caught is None else bool(caught >> (number - 1) & 1)
     if handled:
         return None
-    return f"the job does not handle {signal_name(number)}: it was not sent, for it would end or not reach the job"
+    return f"the job has no handler for {signal_name(number)}: it was not sent, because it would end the job or be lost"
 
 
 def _is_allowed(number: int) -> bool:

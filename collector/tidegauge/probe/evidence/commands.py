@@ -93,7 +93,7 @@ class EvidenceCommands:
         if not isinstance(on, bool):
             raise RequestRefusedError("usage", "on must be true or false")
         if self._evidence.window is not None:
-            raise RequestRefusedError("busy", "a window of evidence is being recorded; ask again when it is done")
+            raise RequestRefusedError("busy", "evidence is being recorded; retry when it is done")
         if not on:
             self._boundary.call(history.end, now=now)
             return {"ok": True, "on": history.recorder() is not Recorder.NOBODY, "recording": history.recorder().value}
@@ -107,9 +107,9 @@ class EvidenceCommands:
 
         if not self._boundary.call(begin, now=now) and (history.entries, history.stacks) != (entries, stacks):
             if history.recorder() is Recorder.JOB:
-                raise RequestRefusedError("unable", "the job records allocation history by itself: it is left as it is")
+                raise RequestRefusedError("unable", "the job itself records allocation history; it is left unchanged")
             recorded = f"{history.entries:,} entries, stacks {history.stacks}"
-            raise RequestRefusedError("busy", f"it is being recorded already ({recorded}): switch that off first")
+            raise RequestRefusedError("busy", f"already recording ({recorded}): switch that off first")
         return {"ok": True, "on": True, "recording": history.recorder().value, "max_entries": entries, "stacks": stacks}
 
     def _holders(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _seconds(request: Mapping[str, Any], key: str, usual: float) -> float:
 def _blocks(raw: object) -> list[tuple[int, int]]:
     pairs = raw if isinstance(raw, list) else [None]
     if len(pairs) > MAX_BLOCKS:
-        raise RequestRefusedError("usage", f"at most {MAX_BLOCKS} blocks are looked for at once")
+        raise RequestRefusedError("usage", f"at most {MAX_BLOCKS} blocks per search")
     blocks = []
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(part) is int and part > 0 for part in pair):

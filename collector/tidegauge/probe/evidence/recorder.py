@@ -49,7 +49,7 @@ def trace_complaint(environ: Mapping[str, str]) -> Optional[str]:
     if not text or _asked(environ) is not None:
         return None
     allowed = f"a whole number from {MIN_ENTRIES} to {MAX_ENTRIES}"
-    return f"{ENTRIES_VARIABLE}={text[:40]!r} is not {allowed}: the default counts"
+    return f"{ENTRIES_VARIABLE}={text[:40]!r} is not {allowed}: using the default"
 
 
 def _asked(environ: Mapping[str, str]) -> Optional[int]:
@@ -118,7 +118,7 @@ class EvidenceRecorder:
             self._open(outlet, watch, steps)
             self.follow(level)
         except Exception as error:  # the readings begin all the same
-            self._faults.caught("beginning to record", error)
+            self._faults.caught("starting to record", error)
 
     def _open(self, outlet: RunFiles, watch: Watch, steps: StepCounter) -> None:
         if self.history is None:
@@ -149,7 +149,7 @@ class EvidenceRecorder:
         if self.history.begin(entries=entries, step=self.snapshots.steps()):
             self._tracing = True
         elif self.history.recorder() is Recorder.JOB:
-            self.note = "the job records allocation history by itself: level trace leaves it as it is"
+            self.note = "the job itself records allocation history; level trace leaves it unchanged"
             self._faults.say_once(self.note)
 
     def shut(self) -> None:
@@ -190,7 +190,7 @@ class EvidenceRecorder:
             return known
         if known is not None and not known.is_over:
             raise RequestRefusedError(
-                "busy", f"evidence {known.ask.evidence_id} is being gathered: it is {known.phase.value}"
+                "busy", f"evidence {known.ask.evidence_id} is being collected: {known.phase.value}"
             )
         window = EvidenceWindow(ask, snapshots, self.recording())
         self._last = self.window = window
@@ -205,7 +205,7 @@ class EvidenceRecorder:
     def find(self, evidence_id: str) -> EvidenceWindow:
         """The window of that id, if it is the newest one. Raises ``RequestRefusedError``."""
         if self._last is None or self._last.ask.evidence_id != evidence_id:
-            raise RequestRefusedError("unknown", "no evidence of that id was asked for here, or another one since")
+            raise RequestRefusedError("unknown", "no evidence with that id was requested here, or another one since")
         return self._last
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
@@ -216,14 +216,14 @@ class EvidenceRecorder:
         try:
             gather(window, files, looks)
         except Exception as error:
-            self._faults.caught("gathering evidence", error)
+            self._faults.caught("collecting evidence", error)
 
     # ----------------------------------------------------------------- what commands use
 
     def watched(self) -> tuple[RankSnapshots, EvidenceFiles]:
         """Snapshots and files of a process that is watched. Raises ``RequestRefusedError``."""
         if self.snapshots is None or self.files is None:
-            raise RequestRefusedError("unable", "this process is not watched: attach at a level such as stats first")
+            raise RequestRefusedError("unable", "this process is not watched: attach first, with a level such as stats")
         return self.snapshots, self.files
 
     def recording(self) -> History:
@@ -239,7 +239,7 @@ class EvidenceRecorder:
         """Who holds these blocks, (address, bytes) each. Raises ``RequestRefusedError`` while another search is under
         way."""
         if not self._searching.acquire(timeout=wait_s):
-            raise RequestRefusedError("busy", "another search for holders is under way; ask again later")
+            raise RequestRefusedError("busy", "another search for holders is running; retry later")
         try:
             return self._search(
                 self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary

@@ -96,7 +96,7 @@ class EvidenceWindow:
             except NoSnapshotError as error:
                 self._end(str(error))
             except Exception as error:
-                self._end(f"the probe caught an error of its own ({describe(error)})")
+                self._end(f"internal error in the probe ({describe(error)})")
                 raise
             finally:
                 self._boundary_s = began_s
@@ -134,7 +134,7 @@ class EvidenceWindow:
         self.began_step, self.began_unix_s = step, time.time()
         self._ours = self._history.begin(entries=self.ask.max_events, step=step)
         if not self._ours and self._history.recorder() is Recorder.JOB:
-            self._note("the job records allocation history by itself: it was left as it is")
+            self._note("the job itself records allocation history; it was left unchanged")
 
     def _warm(self, step: int, now_s: float) -> bool:
         late = now_s - self._began_s >= self.ask.most_s / _WARM_UP_SHARE
@@ -147,9 +147,9 @@ class EvidenceWindow:
 
     def _note_recorder(self) -> None:
         if self._ours and self._history.taken_over:
-            self._note("the job began to record allocation history by itself meanwhile: Tidegauge's gave way")
+            self._note("the job started to record allocation history itself; Tidegauge's recording was stopped")
         elif self._history.recorder() is Recorder.NOBODY:
-            self._note("the job switched allocation history off meanwhile: what it allocated since then has no stack")
+            self._note("the job switched allocation history off; allocations since then have no stack")
 
     def _hand_over(self, raw: RawSnapshot) -> None:
         self._taken.put(raw)

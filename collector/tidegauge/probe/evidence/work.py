@@ -109,7 +109,7 @@ class _Work:
         except StoppedError:
             raise
         except Exception as error:
-            self._problems.append(f"who holds the memory could not be looked for ({describe(error)})")
+            self._problems.append(f"the search for holders failed ({describe(error)})")
             return None
 
     def _facts(self) -> RankFacts:
@@ -118,7 +118,7 @@ class _Work:
         except StoppedError:
             raise
         except Exception as error:
-            self._problems.append(f"the process could not say everything of itself ({describe(error)})")
+            self._problems.append(f"some facts of the process could not be read ({describe(error)})")
             return NO_FACTS
 
 

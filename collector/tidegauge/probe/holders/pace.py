@@ -129,7 +129,7 @@ class Slices:
 
 
 def _never(refused: RequestRefusedError) -> str:
-    return "no training step ended meanwhile" if refused.kind == "late" else str(refused)
+    return "no training step ended in the meantime" if refused.kind == "late" else str(refused)
 
 
 def backward_runs(torch: Any) -> bool:

@@ -64,7 +64,7 @@ class ObjectSearch:
         try:
             self._slices.run(self._look())
         except OutOfTimeError:
-            self._problem = f"it was not finished after {self._slices.took_s:.0f} s"
+            self._problem = f"not finished after {self._slices.took_s:.0f} s"
         except NoBoundaryError as error:
             self._problem = str(error)
         self._finds.share_out()
@@ -168,7 +168,7 @@ class ObjectSearch:
         count = f"{len(blocks):,} block{'s' * (len(blocks) != 1)}"
         return Holder(
             kind=HolderKind.NATIVE,
-            path=f"nothing of Python's that was found refers to {count}, {format_bytes(self._left())}",
+            path=f"no Python object found refers to {count}, {format_bytes(self._left())}",
             held_bytes=self._left(),
             tensors=len(blocks),
         )

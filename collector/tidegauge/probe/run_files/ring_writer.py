@@ -144,7 +144,9 @@ def _check_file_size_limit(file_bytes: int) -> None:
     """Raises ``OSError`` where growing a file to this size would send SIGXFSZ (setrlimit(2)), which can end the job."""
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit_bytes != resource.RLIM_INFINITY and file_bytes > limit_bytes:
-        raise OSError(errno.EFBIG, f"files may have {limit_bytes} bytes here (RLIMIT_FSIZE), a ring has {file_bytes}")
+        raise OSError(
+            errno.EFBIG, f"files are limited to {limit_bytes} bytes here (RLIMIT_FSIZE), a ring needs {file_bytes}"
+        )
 
 
 def fitting_capacity(free_bytes: int) -> int:
@@ -156,7 +158,7 @@ def fitting_capacity(free_bytes: int) -> int:
     while capacity * RECORD_BYTES * _SHARE_OF_FREE > free_bytes:
         capacity //= 2
         if capacity < MIN_CAPACITY:
-            raise NoRoomError(f"{free_bytes // 1024} KiB are free, too little for a ring")
+            raise NoRoomError(f"only {free_bytes // 1024} KiB free, too little for a ring")
     return capacity
 
 

@@ -45,7 +45,7 @@ class RunFiles:
         folder, self.ring, refused = open_ring(self._environ, self._facts.process, device_count=devices)
         if folder is None:
             because = "; ".join(refused)[:300]
-            self._faults.say_once(f"nothing is recorded, there is no folder to write to ({because})")
+            self._faults.say_once(f"nothing is recorded: no folder to write to ({because})")
             return None
         self._folders.append(folder)
         self.oom_snapshots = OomSnapshots(self._backend, folder, self._facts.process)

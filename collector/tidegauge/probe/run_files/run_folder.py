@@ -153,7 +153,7 @@ def _open_run_dir(run_dir: str, *, uid: int) -> int:
         if made and run_dir in DEFAULT_RUN_DIRS:
             os.fchmod(descriptor, 0o1777)  # other users' jobs come here too
         elif stat.S_IMODE(found.st_mode) & 0o022 and not found.st_mode & stat.S_ISVTX:
-            raise UnsafeFolderError(f"{run_dir} is writable for others without the sticky bit")
+            raise UnsafeFolderError(f"{run_dir} is writable by others without the sticky bit")
         elif found.st_uid not in (0, uid) and not found.st_mode & stat.S_ISVTX:
             raise UnsafeFolderError(f"{run_dir} belongs to uid {found.st_uid}")
     except BaseException:

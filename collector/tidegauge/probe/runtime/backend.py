@@ -191,7 +191,7 @@ class Cuda(DeviceModule):
 
     def blind_because(self) -> Optional[str]:
         backend = str(self.torch.cuda.get_allocator_backend())
-        return None if backend == "native" else f"its allocator is {backend}, which keeps no counters"
+        return None if backend == "native" else f"its allocator is {backend}, which has no statistics"
 
     def caps_without_context(self) -> bool:
         # Before 2.10 the allocator made the device current and asked the driver for its size, which creates a

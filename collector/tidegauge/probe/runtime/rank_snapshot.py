@@ -91,8 +91,7 @@ class RankSnapshots:
         counts = counted(self._backend, devices)
         if counts.blocks > MAX_BLOCKS:
             raise NoSnapshotError(
-                f"the process holds {counts.blocks:,} blocks of memory: naming them would hold up training, "
-                f"more than {MAX_BLOCKS:,} are not tried"
+                f"the process has {counts.blocks:,} memory blocks; listing over {MAX_BLOCKS:,} would stall training"
             )
         recorder = self._history.recorder() if self._history is not None else Recorder.NOBODY
         entries = self._history.entries if self._history is not None else None
@@ -108,8 +107,8 @@ class RankSnapshots:
             content = self._backend.snapshot(history=True)
         if content is None:
             raise NoSnapshotError(
-                f"torch {self._backend.torch_version} cannot leave out the events of the allocation history that is "
-                f"being recorded, up to {events:,}: naming them would hold up training"
+                f"torch {self._backend.torch_version} cannot leave out the events of the recorded allocation "
+                f"history, up to {events:,}: listing them would stall training"
                 if events
                 else f"torch {self._backend.torch_version} has no snapshots for {self._backend.name.upper()}"
             )

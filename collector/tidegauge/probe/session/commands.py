@@ -74,7 +74,7 @@ class Commands:
         except RequestRefusedError as refused:
             return {"error": str(refused), "kind": refused.kind, "step": self._probe.steps.steps}
         except StoppedError:
-            return {"error": "this process is not watched any more", "kind": "unable"}
+            return {"error": "this process is no longer watched", "kind": "unable"}
         except Exception as error:
             self._probe.faults.caught(f"the command {name}", error)
             return {"error": describe(error)}
@@ -87,7 +87,7 @@ class Commands:
         if level not in WATCHING_LEVELS:
             return {"error": f"level must be one of {', '.join(WATCHING_LEVELS)}"}
         if not self._probe.switch_on(level):
-            return {"error": "nothing can be recorded; the job's stderr says why"}
+            return {"error": "nothing can be recorded; see the job's stderr"}
         note = self._probe.evidence.note
         return {"ok": True, **self._probe.describe(), **({"note": note} if note is not None else {})}
 
@@ -111,5 +111,5 @@ class Commands:
         """At the next step boundary: freeing memory while a graph is captured would break the capture."""
         duration_s = self._boundary.call(self._probe.empty_cache, now=request.get("now") is True)
         if duration_s is None:
-            return {"error": "no device is in use, there is nothing to give back"}
+            return {"error": "no device is in use: nothing to free"}
         return {"ok": True, "duration_s": duration_s}

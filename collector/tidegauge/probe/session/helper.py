@@ -90,7 +90,7 @@ class Helper:
             self._serve(timeout_s)
         except DescriptorLostError as error:
             self._deaf = True
-            self._faults.say_once(f"{error.strerror}: it goes on, and takes no commands any more")
+            self._faults.say_once(f"{error.strerror}: it continues without accepting commands")
 
     def _serve(self, timeout_s: Optional[float]) -> None:
         # poll: a select() cannot take descriptors above 1023, and a training job may have thousands open

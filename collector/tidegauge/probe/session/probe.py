@@ -137,7 +137,7 @@ class Probe:
         self._publish_identity()
         blind = self._backend.blind_because()
         if blind is not None:
-            self.faults.say_once(f"memory of this process is not recorded: {blind}")
+            self.faults.say_once(f"this process's memory is not recorded: {blind}")
             return
         watch = Watch(self._backend, ring, self.steps, self.faults, device_count=devices)
         watch.limit_fraction = self.cap.fraction
@@ -203,7 +203,7 @@ class Probe:
             self.device_ready()
         elif not self._forked and self._environ.get("LOCAL_RANK", "0") == "0":
             self.faults.say_once(
-                f"training steps run without {self._backend.name.upper()} so far: there is no device memory to watch"
+                f"no training step has used {self._backend.name.upper()} so far: no device memory to watch"
             )
 
     def out_of_memory(self, device: int, wanted_bytes: int, limit_bytes: int, free_bytes: int) -> None:
@@ -233,7 +233,7 @@ class Probe:
         self._ticks_alone += 1
         if self._ticks_alone == MAX_TICKS_ALONE and self._environ.get("LOCAL_RANK", "0") == "0":
             self.faults.say_once(
-                "no training step was seen so far, so memory is judged by time; if this process trains, call "
+                "no training step seen so far, so memory is judged over time; if this process trains, call "
                 "tidegauge.step() once a step"
             )
 

@@ -50,7 +50,7 @@ class BoundaryCalls:
                 if given_up:
                     return
                 if self._capturing():
-                    refusals.append(RequestRefusedError("busy", "a CUDA graph is being captured; ask again later"))
+                    refusals.append(RequestRefusedError("busy", "a CUDA graph is being captured; retry later"))
                 else:
                     results.append(call())
             except RequestRefusedError as refused:

@@ -106,7 +106,7 @@ class Watch:
         try:
             self._ring.reserve(device)
         except OSError as error:
-            self._faults.say_once(f"no room for records of device {device} ({error.strerror}): it is not watched")
+            self._faults.say_once(f"no space for records of device {device} ({error.strerror}): it is not watched")
             return
         try:
             self._record(device, RecordKind.EVENT, EventCode.ATTACHED)

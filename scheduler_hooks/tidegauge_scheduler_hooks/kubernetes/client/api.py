@@ -190,7 +190,7 @@ class ClientApi:
             kind = {"apiVersion": ask.resource.api_version, "kind": ask.resource.kind}
             metadata, found = page.get("metadata"), page.get("items") or []
             if not (isinstance(metadata, dict) and isinstance(found, list) and all(map(_is_object, found))):
-                raise lost(ask, self._connection.address, "JSON that is no list of objects")
+                raise lost(ask, self._connection.address, "JSON that is not a list of objects")
             for item in found:
                 drop_managed_fields(item)
                 items.append({**kind, **item})
@@ -203,7 +203,7 @@ class ClientApi:
     ) -> dict[str, Any]:
         said = self._ask(ask, method, {}, body, content_type)
         if not _is_object(said):
-            raise lost(ask, self._connection.address, "JSON that is no object of Kubernetes")
+            raise lost(ask, self._connection.address, "JSON that is not a Kubernetes object")
         return said
 
     def _ask(
@@ -242,7 +242,7 @@ class ClientApi:
                 again_s = None
             except HTTPError as cause:
                 late = isinstance(cause, (_LateError, ReadTimeoutError))
-                error = lost(ask, self._connection.address, f"not within {self._timeout_s:g} s" if late else cause)
+                error = lost(ask, self._connection.address, f"nothing within {self._timeout_s:g} s" if late else cause)
                 again_s = again_s if ask.reads else None
             if again_s is None or time.monotonic() + again_s >= deadline_s:
                 raise error
@@ -252,7 +252,9 @@ class ClientApi:
     def _wait_for_turn(self, ask: ApiCall, at_most_s: float) -> None:
         wait_s = self._bucket.take(time.monotonic(), at_most_s=at_most_s)
         if wait_s is None:
-            raise TemporaryError(f"{ask}: not sent: too many requests wait for Tidegauge's own limit already")
+            raise TemporaryError(
+                f"{ask}: not sent: too many requests are already waiting for Tidegauge's own rate limit"
+            )
         time.sleep(wait_s)
 
     def _json(self, ask: ApiCall, answer: bytes) -> dict[str, Any]:
@@ -261,7 +263,7 @@ class ClientApi:
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):  # a proxy's page of greeting
-            raise lost(ask, self._connection.address, f"{len(answer)} bytes that are no JSON object")
+            raise lost(ask, self._connection.address, f"{len(answer)} bytes that are not a JSON object")
         return said
 
 
@@ -293,7 +295,7 @@ def _path(ask: ApiCall) -> str:
 def _segment(ask: ApiCall, name: str) -> str:
     # urllib3 resolves dots: a "name" of ".." would be another request.
     if name in ("", ".", ".."):
-        raise InvalidError(f"{ask}: {name!r} is no name")
+        raise InvalidError(f"{ask}: {name!r} is not a name")
     return quote(name, safe="")
 
 

@@ -126,5 +126,5 @@ class Connection:
     @property
     def _whence(self) -> str:
         if self._kubeconfig is None:
-            return "not in a pod with a service account, and no kubeconfig is given"
+            return "not in a pod with a service account, and no kubeconfig given"
         return f"the kubeconfig {self._kubeconfig}"

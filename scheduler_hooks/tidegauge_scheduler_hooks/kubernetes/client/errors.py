@@ -71,14 +71,16 @@ def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | No
     if status == HTTPStatus.GONE:
         return ExpiredError(f"{ask}: {words}")
     if status == HTTPStatus.UNAUTHORIZED:
-        return ForbiddenError(f"{ask}: the API server does not know who asks ({words}): is the token or certificate of "
-                              "Tidegauge's service account still valid?")  # fmt: skip
+        return ForbiddenError(
+            f"{ask}: the API server does not accept the credentials ({words}): is the token or certificate of "
+            "Tidegauge's service account still valid?"
+        )
     if status == HTTPStatus.FORBIDDEN:
         return _forbidden(ask, words)
     if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-        return InvalidError(f"{ask}: the API server refuses it: {words}")
+        return InvalidError(f"{ask}: rejected by the API server: {words}")
     if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT):  # a quota that many changed at once
-        return TemporaryError(f"{ask}: not now: {words}", retry_after_s=retry_after_s or 10.0)
+        return TemporaryError(f"{ask}: not possible now: {words}", retry_after_s=retry_after_s or 10.0)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT:
         return TemporaryError(f"{ask}: {words}{_doubt(ask)}", retry_after_s=retry_after_s or 10.0)
     return PermanentError(f"{ask}: the API server answers {status}: {words}")
@@ -91,7 +93,7 @@ def not_connected(ask: ApiCall, address: str, why: object) -> TemporaryError:
 
 def lost(ask: ApiCall, address: str, why: object) -> TemporaryError:
     """It was sent, and there is no whole answer."""
-    return TemporaryError(f"{ask}: no whole answer of the API server {address}: {_short(why)}{_doubt(ask)}")
+    return TemporaryError(f"{ask}: no complete answer from the API server {address}: {_short(why)}{_doubt(ask)}")
 
 
 def _not_found(ask: ApiCall, said: Mapping[str, Any], words: str) -> ObjectNotFoundError:
@@ -106,7 +108,7 @@ def _not_found(ask: ApiCall, said: Mapping[str, Any], words: str) -> ObjectNotFo
 
 def _forbidden(ask: ApiCall, words: str) -> ForbiddenError:
     if f"cannot {ask.verb} " not in words:  # Pod Security, a quota, a webhook, a namespace that is being deleted
-        return ForbiddenError(f"{ask}: the API server forbids it: {words}")
+        return ForbiddenError(f"{ask}: forbidden by the API server: {words}")
     group = ask.resource.group or '""'
     thing = ask.thing.replace(f".{ask.resource.group}", "")
     return ForbiddenError(f'no right to {ask}: Tidegauge\'s role needs the verb "{ask.verb}" on "{thing}" of the API '
@@ -114,7 +116,7 @@ def _forbidden(ask: ApiCall, words: str) -> ForbiddenError:
 
 
 def _doubt(ask: ApiCall) -> str:
-    return "" if ask.reads else " (it may have been done)"
+    return "" if ask.reads else " (it may have taken effect)"
 
 
 def _status(body: bytes) -> Mapping[str, Any]:

@@ -111,7 +111,7 @@ class Feed:
         if self.synced:
             return None
         error = self._error
-        return f"{self._ask}: no answer of the API server yet" if error is None else str(error)
+        return f"{self._ask}: no answer from the API server yet" if error is None else str(error)
 
     def close(self) -> None:
         """End a wait, and a watch that is being read."""
@@ -123,9 +123,9 @@ class Feed:
     def interrupted(self, error: object) -> None:
         """What ended the informer's watch, where it was no clean end: an exception, as the informer tells it."""
         if isinstance(error, ApiException) and error.status != HTTPStatus.GONE:
-            logger.warning("%s: the API server ended it: %s", self._ask, error.reason)
+            logger.warning("%s: the API server ended the watch: %s", self._ask, error.reason)
         elif isinstance(error, Exception) and not isinstance(error, (ApiException, HTTPError, ClosedError)):
-            logger.error("%s failed; tried again", self._ask, exc_info=error)
+            logger.error("%s failed; retrying", self._ask, exc_info=error)
 
     def ended(self, lasted_s: float) -> None:
         """The stream that was opened last is over."""
@@ -183,10 +183,10 @@ class Feed:
         if isinstance(error, PermanentError):
             if str(error) != str(self._error):
                 level = logging.INFO if isinstance(error, ObjectNotFoundError) else logging.WARNING
-                logger.log(level, "%s; asked again every minute", error)
+                logger.log(level, "%s; retrying every minute", error)
                 self._said = True
         elif self._failures == QUIET_FAILURES + 1:
-            logger.warning("%s; tried again until it works", error)
+            logger.warning("%s; retrying until it works", error)
             self._said = True
         self._error = error
 

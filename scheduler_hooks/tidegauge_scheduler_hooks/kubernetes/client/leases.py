@@ -94,18 +94,18 @@ class Leader:
         hangs, the Lease runs out by itself."""
         with self._changed:
             self._ending = True
-            self._stop_leading("it ends")
+            self._stop_leading("shutting down")
             self._changed.notify_all()
         deadline_s = time.monotonic() + STOP_WITHIN_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            logger.warning("%s is not given back: a request is not answered; it runs out by itself", self._place)
+            logger.warning("%s is not released: a request is unanswered; it will expire", self._place)
             return
         try:
             self._lock.release()
         except SchedulerError as error:
-            logger.warning("%s is not given back and runs out by itself: %s", self._place, error)
+            logger.warning("%s is not released and will expire: %s", self._place, error)
 
     def _campaign(self) -> None:
         while not self._ending:
@@ -117,14 +117,14 @@ class Leader:
                     logger.warning("%s cannot be renewed: %s", self._place, error)
                 self._problem = str(error)
             except Exception as error:  # without this thread this replica would never lead again, and nobody see why
-                logger.exception("%s: a defect; tried again", self._place)
-                self._problem = f"a defect: {error!r}"
+                logger.exception("%s: internal error; retrying", self._place)
+                self._problem = f"internal error: {error!r}"
             else:
                 self._problem = None
                 if held:
                     self._lead(asked_s + self._renew_deadline_s)
                 else:
-                    self._stop_leading(f"{self._lock.holder or 'nobody'} has it")
+                    self._stop_leading(f"{self._lock.holder or 'nobody'} holds it")
             with self._changed:
                 self._changed.wait_for(lambda: self._ending, self._retry_s * _CHANCE.uniform(0.8, 1.2))
 
@@ -133,7 +133,7 @@ class Leader:
         with self._changed:
             while not self._ending:
                 if self._until_s is not None and not self.leading:
-                    self._stop_leading(f"it could not be renewed for {self._renew_deadline_s:g} s")
+                    self._stop_leading(f"not renewed for {self._renew_deadline_s:g} s")
                 left_s = None if self._until_s is None else max(0.0, self._until_s - time.monotonic())
                 self._changed.wait(left_s)
 
@@ -145,7 +145,7 @@ class Leader:
             self._until_s = until_s
             self._changed.notify_all()
             if started:
-                logger.info("%s: %s leads", self._place, self.identity)
+                logger.info("%s: %s is the leader", self._place, self.identity)
                 self._on_started()
 
     def _stop_leading(self, why: str) -> None:
@@ -153,7 +153,7 @@ class Leader:
             if self._until_s is None:
                 return
             self._until_s = None
-            logger.info("%s: %s does not lead any more: %s", self._place, self.identity, why)
+            logger.info("%s: %s is no longer the leader: %s", self._place, self.identity, why)
             self._on_stopped()
 
 

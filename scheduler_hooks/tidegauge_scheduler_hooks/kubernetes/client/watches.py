@@ -103,7 +103,7 @@ class ClientStore:
         try:
             self._on_change(item, deleted)
         except Exception:  # a defect of whoever listens must not end the watch
-            logger.exception("what listens to changes failed on %s %s", item.get("kind"), _name(item))
+            logger.exception("a listener failed on a change of %s %s", item.get("kind"), _name(item))
 
 
 class ClientWatches:

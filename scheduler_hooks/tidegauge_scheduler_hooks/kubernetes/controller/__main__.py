@@ -38,16 +38,16 @@ def check_usable(api: KubeApi, options: Options) -> None:
     with suppress(ObjectNotFoundError):  # whoever leads first makes it
         api.get(LEASES, options.namespace, options.lease)
     for namespace in options.namespaces or (None,):
-        _check_list(api, namespace, PODS, "it is needed to see when pods have ended")
+        _check_list(api, namespace, PODS, "needed to see when pods have ended")
         for name in options.kinds:
-            _check_list(api, namespace, KINDS[name].resource, f"allow it, or leave {name} out of --kinds")
+            _check_list(api, namespace, KINDS[name].resource, f"grant it, or leave {name} out of --kinds")
 
 
 def _check_list(api: KubeApi, namespace: str | None, resource: Resource, advice: str) -> None:
     try:
         api.list(resource, namespace, field_selector=NOBODY)
     except ObjectNotFoundError as error:
-        log.info("%s is not watched until it is there: %s", resource.kind, error)
+        log.info("%s is not watched until its CRD is installed: %s", resource.kind, error)
     except ForbiddenError as error:
         raise PermanentError(f"{error} ({advice})") from error
 

@@ -68,7 +68,7 @@ class _Server(BoundedMixIn, HTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (the base class's signature)
         """Scrapers hang up; that is theirs to report."""
-        log.debug("a connection from %s ended badly: %s", client_address, sys.exc_info()[1])
+        log.debug("a connection from %s failed: %s", client_address, sys.exc_info()[1])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         make = self.server.pages.get(self.path.partition("?")[0])
         if make is None:
             known = ", ".join(self.server.pages)
-            self._answer(HTTPStatus.NOT_FOUND, HealthPage(f"not here: try {known}\n"))
+            self._answer(HTTPStatus.NOT_FOUND, HealthPage(f"not found: try {known}\n"))
             return
         page = make()
         self._answer(HTTPStatus.OK if page.good else HTTPStatus.SERVICE_UNAVAILABLE, page)

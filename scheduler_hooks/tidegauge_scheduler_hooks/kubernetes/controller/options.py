@@ -53,7 +53,7 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
     given = parser.parse_args(arguments)
     namespace = given.namespace or _read(own_namespace)
     if not namespace:
-        parser.error("--namespace: outside a pod it must be said in which namespace the Lease and the Secret are")
+        parser.error("--namespace is needed outside a pod: the namespace of the Lease and the Secret")
     return Options(
         kubeconfig=given.kubeconfig,
         namespace=namespace,
@@ -71,30 +71,39 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tidegauge_scheduler_hooks.kubernetes.controller",
-        description="Starts suspended workloads again as ordered, marks pods of leaking ones, serves the webhook.",
+        description="Resumes suspended workloads on request, marks pods of leaking ones, serves the webhook.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--kubeconfig", type=Path, metavar="FILE", help="default: the service account of this pod")
-    add("--namespace", metavar="NS", help="of the Lease and of the certificate's Secret; default: this pod's")
+    add("--namespace", metavar="NS", help="namespace of the Lease and of the certificate's Secret; default: this pod's")
     add("--lease", metavar="NAME", default="tidegauge-controller", help="the Lease whose holder acts (%(default)s)")
-    add("--namespaces", type=_namespaces, metavar="A,B", help="act in these only; default: all")
+    add("--namespaces", type=_namespaces, metavar="A,B", help="act only in these namespaces; default: all")
     add("--kinds", type=_kinds, metavar="A,B", default=tuple(KINDS), help=f"default: {','.join(KINDS)}")
-    add("--resubmit", action="store_true", help="a workload that is not injected may be started again as a copy")
+    add("--resubmit", action="store_true", help="requeue a workload that is not injected as a copy")
     add("--no-webhook", action="store_true", help="pods are injected by a MutatingAdmissionPolicy, or not at all")
     add("--webhook-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--webhook-port", type=_port, metavar="PORT", default=9443, help="%(default)s")
-    add("--probe-image", metavar="IMAGE", help="the image of the init container that brings the probe")
-    add("--service-name", metavar="NAME", default="tidegauge-webhook", help="the Service before it (%(default)s)")
-    add("--webhook-configuration", metavar="NAME", help="the MutatingWebhookConfiguration whose caBundle is kept")
-    add("--certificate-dir", type=Path, metavar="DIR", help="tls.crt and tls.key, read again when they change")
-    add("--certificate-secret", metavar="NAME", help="a Secret that this process fills and renews itself")
+    add("--probe-image", metavar="IMAGE", help="image of the init container that installs the probe")
+    add("--service-name", metavar="NAME", default="tidegauge-webhook", help="Service of the webhook (%(default)s)")
+    add(
+        "--webhook-configuration",
+        metavar="NAME",
+        help="MutatingWebhookConfiguration whose caBundle this process keeps current",
+    )
+    add(
+        "--certificate-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with tls.crt and tls.key, read again when they change",
+    )
+    add("--certificate-secret", metavar="NAME", help="Secret that this process fills and renews")
     add(
         "--shared-gpu-replicas",
         type=_count,
         metavar="N",
         default=0,
-        help="how many share one nvidia.com/gpu.shared; 0: not known",
+        help="how many containers share one nvidia.com/gpu.shared; 0: unknown",
     )
     add("--probe-resources", type=_resources, metavar="JSON", help="requests and limits of the init container")
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
@@ -105,11 +114,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _webhook(parser: argparse.ArgumentParser, given: argparse.Namespace) -> WebhookOptions:
     if not given.probe_image:
-        parser.error("--probe-image: the webhook needs the image that brings the probe (or say --no-webhook)")
+        parser.error("--probe-image is needed for the webhook (or use --no-webhook)")
     if (given.certificate_dir is None) == (given.certificate_secret is None):
-        parser.error("the webhook needs either --certificate-dir or --certificate-secret (or say --no-webhook)")
+        parser.error("the webhook needs either --certificate-dir or --certificate-secret (or use --no-webhook)")
     if given.certificate_secret and not given.webhook_configuration:
-        parser.error("--webhook-configuration: with --certificate-secret it must be said whose caBundle is kept")
+        parser.error("--webhook-configuration is needed with --certificate-secret: its caBundle is kept current")
     return WebhookOptions(
         host=given.webhook_host,
         port=given.webhook_port,
@@ -138,27 +147,27 @@ def _kinds(text: str) -> tuple[str, ...]:
     kinds = _words(text)
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not known; known are {', '.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"unknown kind {unknown[0]!r}; choose from {', '.join(KINDS)}")
     return kinds
 
 
 def _words(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not words:
-        raise argparse.ArgumentTypeError("names, separated by commas, are expected")
+        raise argparse.ArgumentTypeError("expected names, separated by commas")
     return words
 
 
 def _port(text: str) -> int:
     port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to 65535)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
     return port
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)
 
 
@@ -168,5 +177,5 @@ def _resources(text: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
     if not isinstance(found, dict) or not set(found) <= {"requests", "limits"}:
-        raise argparse.ArgumentTypeError('expected is {"requests": {…}, "limits": {…}}')
+        raise argparse.ArgumentTypeError('expected {"requests": {…}, "limits": {…}}')
     return found

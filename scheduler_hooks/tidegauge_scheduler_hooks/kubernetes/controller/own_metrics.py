@@ -29,7 +29,7 @@ class StepCounts:
         with self._lock:
             counts = dict(self._counts)
         name = f"{PREFIX}steps_total"
-        return counter(name, "Steps on workloads, by how they ended.", ("step", "outcome"), counts)
+        return counter(name, "Steps on workloads, by outcome.", ("step", "outcome"), counts)
 
 
 def counter(name: str, help_text: str, labels: tuple[str, ...], samples: Samples) -> Metric:

@@ -84,7 +84,7 @@ class Controller:
 
     def _end(self) -> None:
         """Not ready any more, then: no new step, the Lease for another, the webhook when nobody is sent here."""
-        log.info("ending: the Lease is given back when the steps under way are done")
+        log.info("shutting down: the Lease is released when the current steps are done")
         began_s = time.monotonic()
         self._ending.set()
         for worker in self._workers:
@@ -126,16 +126,16 @@ class Controller:
         try:
             again_s = self._reconciler.reconcile(key)
         except ConflictError as error:
-            log.debug("%s changed meanwhile: %s", key, error)
+            log.debug("%s changed in the meantime: %s", key, error)
             self._queue.failed(key)
         except SchedulerError as error:
             if self._failures.get(key) != str(error):
                 self._failures[key] = str(error)
-                log.warning("%s: %s; tried again", key, error)
+                log.warning("%s: %s; retrying", key, error)
             wait_s = error.retry_after_s if isinstance(error, TemporaryError) else 0.0
             self._queue.failed(key, retry_after_s=wait_s)
         except Exception:
-            log.exception("%s: a defect; tried again", key)
+            log.exception("%s: internal error; retrying", key)
             self._queue.failed(key)
         else:
             self._failures.pop(key, None)
@@ -180,9 +180,9 @@ class Controller:
         synced: Samples = {(kind,): float(known) for kind, known in self._look.synced().items()}
         families = [
             gauge("leader", "1 while this replica acts.", float(self._leader.leading)),
-            gauge("queue_length", "Workloads that wait for a look, or have one.", float(len(self._queue))),
+            gauge("queue_length", "Workloads that are queued or being worked on.", float(len(self._queue))),
             gauge("last_sync_timestamp_seconds", "When the API server last answered.", self._synced_unix_s),
-            gauge("watch_synced", "1 while the watch of a kind knows all there is.", labels=("kind",), samples=synced),
+            gauge("watch_synced", "1 while the watch of a kind is up to date.", labels=("kind",), samples=synced),
             self._counts.family(),
         ]
         return families if self._webhook is None else [*families, self._webhook.family()]

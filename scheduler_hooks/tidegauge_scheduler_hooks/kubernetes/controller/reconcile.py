@@ -149,7 +149,7 @@ class Reconciler:
     def _wait(self, key: WorkKey, workload: Workload, step: WorkloadStep) -> float:
         assert step.order is not None
         waited_s = self._now_s() - step.order.at
-        log.debug("%s waits: %s", key, step.reason)
+        log.debug("%s is waiting: %s", key, step.reason)
         if waited_s > SLOW_S and self._may_act():
             self._tell_once(key, workload, step.order, step.reason)
         return min(SELDOM_S, max(AGAIN_S, waited_s / 10))
@@ -158,8 +158,8 @@ class Reconciler:
         """That a workload which was suspended for a moment still is."""
         if self._told.get(key) != order.decision:
             self._told[key] = order.decision
-            log.warning("%s was to start again %.0f s ago, and has not: %s", key, self._now_s() - order.at, why)
-            self._tell(workload, WAITING_EVENT, f"Not started again yet: {why}", order.decision)
+            log.warning("%s should have restarted %.0f s ago: %s", key, self._now_s() - order.at, why)
+            self._tell(workload, WAITING_EVENT, f"Not restarted yet: {why}", order.decision)
 
     def _do(self, workload: Workload, step: WorkloadStep) -> None:
         outcome = "defect"
@@ -209,10 +209,10 @@ class Reconciler:
 
     def _drop(self, workload: Workload, step: WorkloadStep) -> None:
         self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
-        log.info("%s is not started again: %s", workload.title, one_line(step.reason))
+        log.info("%s is not restarted: %s", workload.title, one_line(step.reason))
         if workload.state in (State.SUSPENDED, State.STOPPING):
             decision = "" if step.order is None else step.order.decision
-            self._tell(workload, DROPPED_EVENT, f"Not started again by Tidegauge: {step.reason}.", decision)
+            self._tell(workload, DROPPED_EVENT, f"Not restarted by Tidegauge: {step.reason}.", decision)
 
     def _resume(self, workload: Workload, order: RequeueOrder, *, by_kueue: bool) -> None:
         kind, obj = workload.kind, workload.obj
@@ -221,7 +221,7 @@ class Reconciler:
         try:
             patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
         except ValueError as error:
-            log.warning("%s is started again without changes: %s", workload.title, error)
+            log.warning("%s is restarted without changes: %s", workload.title, error)
             order, note = replace(order, environ={}, alloc_conf={}), unchanged
             patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
         try:
@@ -233,11 +233,11 @@ class Reconciler:
                 self._copy(workload, order)
                 return
             # Better an attempt like the last one than none.
-            log.warning("%s is started again with its template as it was: %s", workload.title, error)
+            log.warning("%s is restarted with its template unchanged: %s", workload.title, error)
             note = unchanged if order.changes else ""
             self._patch(workload, resume_patch(kind, obj, order, by_kueue=by_kueue, templates=False))
-        log.info("%s starts again as attempt %d (decision %s)", workload.title, order.attempt, one_line(order.decision))
-        self._tell_started(workload, order, f"{note}Started again as attempt {order.attempt}: {order.reason}")
+        log.info("%s restarted as attempt %d (decision %s)", workload.title, order.attempt, one_line(order.decision))
+        self._tell_started(workload, order, f"{note}Restarted as attempt {order.attempt}: {order.reason}")
 
     def _activate(self, workload: Workload) -> None:
         queue_workload = self._look.queue_workload(workload)
@@ -256,15 +256,13 @@ class Reconciler:
         except ConflictError as error:
             there = self._api.get(workload.kind.resource, workload.namespace, name)
             if job_name(there) != job_name(workload.obj) or attempt_of(there) != order.attempt:
-                self._drop(
-                    workload, WorkloadStep(Act.DROP, f"{name}, which its copy was to be called, is another's", order)
-                )
+                self._drop(workload, WorkloadStep(Act.DROP, f"the name of its copy, {name}, is already taken", order))
                 return
-            log.info("%s: its copy is there already (%s)", workload.title, error)
+            log.info("%s: its copy already exists (%s)", workload.title, error)
         stopped = Stopped(order.decision, COPIED, order.reason, self._now_s(), order.mark)
         self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None, STOPPED: encode(stopped)}))
-        log.info("%s goes on as %s (decision %s)", workload.title, name, one_line(order.decision))
-        self._tell_started(workload, order, f"Goes on as the copy {name}, attempt {order.attempt}: {order.reason}")
+        log.info("%s continues as %s (decision %s)", workload.title, name, one_line(order.decision))
+        self._tell_started(workload, order, f"Continues as the copy {name}, attempt {order.attempt}: {order.reason}")
 
     def _patch(self, workload: Workload, patch: Mapping[str, Any]) -> None:
         self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
@@ -279,7 +277,7 @@ class Reconciler:
             record_event(self._api, regarding, reason=reason, note=note, decision_id=decision, warning=warning)
         except SchedulerError as error:
             self._counts.count("event", _outcome(error))
-            log.warning("%s: its owner is not told by an Event: %s", workload.title, error)
+            log.warning("%s: the Event for its owner could not be written: %s", workload.title, error)
 
 
 _OUTCOMES: tuple[tuple[type[SchedulerError], str], ...] = (

@@ -79,11 +79,11 @@ def _of_order(
     if workload.state is State.FINISHED:
         return WorkloadStep(Act.DROP, "it has ended", order)
     if not order.mark.startswith(f"{workload.uid}#"):
-        return WorkloadStep(Act.DROP, "the order is about another object, which had the same name", order)
+        return WorkloadStep(Act.DROP, "the order is for another object of the same name", order)
     if workload.stopped is not None and workload.stopped.action == COPIED:
         return WorkloadStep(Act.SETTLE, order.reason, order)
     if workload.stopped is not None:
-        return WorkloadStep(Act.DROP, f"it was stopped since ({workload.stopped.action})", order)
+        return WorkloadStep(Act.DROP, f"it has been stopped since then ({workload.stopped.action})", order)
     if around.queue_workload is None:
         early = _too_early_or_late(workload, order)
     else:
@@ -98,9 +98,9 @@ def _of_order(
 
 def _too_early_or_late(workload: Workload, order: RequeueOrder) -> WorkloadStep | None:
     if workload.state in (State.STARTING, State.RUNNING):
-        return WorkloadStep(Act.DROP, "somebody else has resumed it", order)
+        return WorkloadStep(Act.DROP, "someone else resumed it", order)
     if workload.attempt >= order.attempt:
-        return WorkloadStep(Act.DROP, f"attempt {order.attempt} has been started before", order)
+        return WorkloadStep(Act.DROP, f"attempt {order.attempt} was started before", order)
     return None
 
 
@@ -113,10 +113,10 @@ def _too_early_or_late_in_queue(
         return WorkloadStep(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
     if active and now_s - order.at > DEACTIVATED_WITHIN_S:
         return WorkloadStep(
-            Act.DROP, "its Workload is active: somebody else has switched it on, or it never was off", order
+            Act.DROP, "its Workload is active: someone else activated it, or it was never deactivated", order
         )
     if active:
-        return WorkloadStep(Act.WAIT, "its Workload is not switched off yet", order)
+        return WorkloadStep(Act.WAIT, "its Workload is not deactivated yet", order)
     if is_true(queue_workload, "QuotaReserved"):
         return WorkloadStep(Act.WAIT, "Kueue has not evicted its Workload yet", order)
     return None
@@ -124,7 +124,7 @@ def _too_early_or_late_in_queue(
 
 def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]) -> WorkloadStep | None:
     if workload.state is not State.SUSPENDED:
-        return WorkloadStep(Act.WAIT, "its controller has not said yet that it is suspended", order)
+        return WorkloadStep(Act.WAIT, "its controller has not reported it suspended yet", order)
     if unfinished:
         more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
         return WorkloadStep(Act.WAIT, f"pods have not ended: {', '.join(unfinished[:3])}{more}", order)

@@ -77,7 +77,7 @@ class Upkeep:
         """For people; ``None``: there is a certificate."""
         if self.certificate.current() is not None:
             return None
-        return f"the webhook has no certificate: {self._problem or 'not looked for yet'}"
+        return f"the webhook has no certificate: {self._problem or 'not loaded yet'}"
 
     @property
     def settled(self) -> bool:
@@ -89,7 +89,7 @@ class Upkeep:
         tried = (_tried(self._keep_certificate), _tried(self.namespaces.refresh))
         found = "; ".join(problem for problem in tried if problem is not None) or None
         if found is not None and found != self._problem:
-            log.warning("the webhook is not looked after: %s", found)
+            log.warning("the webhook cannot be maintained: %s", found)
         self._problem = found
 
     def _keep_certificate(self) -> None:
@@ -101,7 +101,7 @@ class Upkeep:
         self._secret.maintain()
         trusted = self._secret.trusted
         if self._configuration is not None and trusted is not None and trust(self._api, self._configuration, trusted):
-            log.info("%s trusts the webhook's certificate now", self._configuration)
+            log.info("%s now trusts the webhook's certificate", self._configuration)
 
 
 def _tried(chore: Callable[[], None]) -> str | None:
@@ -111,6 +111,6 @@ def _tried(chore: Callable[[], None]) -> str | None:
     except SchedulerError as error:
         return str(error)
     except Exception as error:  # the thread is the only one that renews the certificate
-        log.exception("a defect in looking after the webhook; tried again")
-        return f"a defect: {error!r}"
+        log.exception("internal error in maintaining the webhook; retrying")
+        return f"internal error: {error!r}"
     return None

@@ -65,5 +65,5 @@ def reviews(counts: ReviewCounts) -> Metric:
     """What became of the pods that the webhook was asked about."""
     samples: Samples = {("injected", ""): counts.injected, ("failed", ""): counts.failed}
     skipped: Samples = {("skipped", why): number for why, number in counts.skipped.items()}
-    help_text = "Pods that the webhook was asked about."
+    help_text = "Pods that the webhook reviewed."
     return counter("tidegauge_webhook_reviews_total", help_text, ("outcome", "reason"), {**samples, **skipped})

@@ -158,7 +158,7 @@ def trust(api: KubeApi, configuration: str, bundle: bytes) -> bool:
     try:
         api.patch(WEBHOOKS, None, configuration, operations, how=Patch.JSON)
     except InvalidError as error:
-        raise TemporaryError(f"{configuration} was changed meanwhile: {error}") from error
+        raise TemporaryError(f"{configuration} was changed in the meantime: {error}") from error
     return True
 
 

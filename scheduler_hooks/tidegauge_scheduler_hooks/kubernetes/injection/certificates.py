@@ -83,7 +83,7 @@ class _Parts:
         server = x509.load_pem_x509_certificate(found.certificate)
         for certificate, its_key in ((trusted[0], authority_key), (server, key)):
             if certificate.public_key() != its_key.public_key():
-                raise ValueError("a key of another certificate")
+                raise ValueError("the key belongs to another certificate")
         return cls(trusted, authority_key, server, key)
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
@@ -173,7 +173,7 @@ def _name(text: str) -> x509.Name:
 def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("no key of ours")
+        raise ValueError("not a key of Tidegauge")
     return key
 
 

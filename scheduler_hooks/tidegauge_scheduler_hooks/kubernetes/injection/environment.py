@@ -41,7 +41,7 @@ def settings_in(text: str | None, job_id: str) -> JobSettings | None:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(raw, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     given = {name: raw.get(name) for name in ("environ", "alloc_conf", "torch_version")}
     whole = {"version": 1, "job_id": job_id, "uid": 0, "from_restart": 0, **given}
     return decode(json.dumps(whole).encode())
@@ -63,7 +63,7 @@ def watched_environment(
     found = [variable for variable in found if variable["name"] not in changed]
     found += [{"name": name, "value": value} for name, value in sorted(changed.items())]
     if "PYTHONPATH" not in names and container.get("envFrom") and not image_pythonpath:
-        warnings = (*warnings, "a PYTHONPATH that comes by envFrom is hidden: set it by env")
+        warnings = (*warnings, "a PYTHONPATH from envFrom is overridden: set it in env")
     return Environment(_with_probe(found, image_pythonpath), warnings)
 
 
@@ -75,7 +75,7 @@ def _changes(variables: Sequence[Variable], settings: JobSettings | None) -> tup
     hidden = sorted({variable["name"] for variable in variables if variable.get("valueFrom")} & set(_ALLOCATOR))
     if hidden and settings.alloc_conf:
         # To set the variable would throw away what is in it, which nobody here can read.
-        unread = f"annotation {CHANGES}: allocator settings are left out, as {hidden[0]} comes by valueFrom"
+        unread = f"annotation {CHANGES}: allocator settings are left out because {hidden[0]} is set by valueFrom"
         return changes(replace(settings, alloc_conf={}), known), (unread,)
     return changes(settings, known), ()
 

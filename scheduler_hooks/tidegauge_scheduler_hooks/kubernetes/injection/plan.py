@@ -153,7 +153,7 @@ def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tu
             if level in LEVELS:
                 return level, None
             known = ", ".join(LEVELS)
-            return None, f"{whose} {PROFILE_LABEL}={word[:40]!r} is no level ({known}): the pod is not watched"
+            return None, f"{whose} {PROFILE_LABEL}={word[:40]!r} is not a level ({known}): the pod is not watched"
     return None, None
 
 
@@ -177,7 +177,7 @@ def _chosen(
         chosen = [(index, one) for index, one in numbered if one["name"] in wanted]
         unknown = sorted(wanted - {one["name"] for _, one in chosen})
         names = ", ".join(one["name"] for one in containers[:MAX_WATCHED])
-        warnings = [f"annotation {CONTAINERS}: no container is called {unknown[0][:63]} ({names})"] if unknown else []
+        warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
     else:
         chosen, warnings = [(index, one) for index, one in numbered if asks_for_gpu(one)] or numbered, []
     if len(chosen) > MAX_WATCHED:

@@ -69,7 +69,7 @@ class Injector:
             review = json.loads(body)
             request = review["request"]
             if review["apiVersion"] != API_VERSION or not isinstance(request["uid"], str):
-                raise ValueError(f"no review of {API_VERSION}")
+                raise ValueError(f"not a review of {API_VERSION}")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             self._count("failed")
             raise ValueError(f"not an AdmissionReview: {type(error).__name__}") from error

@@ -121,21 +121,21 @@ class _Question(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit() and len(length) <= 9):
-            self._refuse(411, "a Content-Length is needed")
+            self._refuse(411, "Content-Length required")
         elif int(length) > MAX_BODY_BYTES:
-            self._refuse(413, f"no more than {MAX_BODY_BYTES} bytes")
+            self._refuse(413, f"at most {MAX_BODY_BYTES} bytes")
         else:
             body = self.rfile.read(int(length))  # also of what is refused: unread, it would reset the connection
             self.server.connections.heard(self.connection)
             if self.path.partition("?")[0] != PATH:
-                self._refuse(404, f"there is only {PATH} here")
+                self._refuse(404, f"not found: only {PATH}")
             elif len(body) == int(length):
                 self._answer(body)
             else:
                 self.close_connection = True
 
     def do_GET(self) -> None:
-        self._refuse(405, f"POST to {PATH}")
+        self._refuse(405, f"use POST to {PATH}")
 
     def version_string(self) -> str:
         return "tidegauge"
