@@ -84,7 +84,7 @@ class TrainingRank:
         if command == "checkpoint_withdraw":
             withdrawn = known is not None and known["stage"] == "waiting"
             if known is not None and withdrawn:
-                known.update(stage="failed", withdrawn=True, detail="it was withdrawn before its step came")
+                known.update(stage="failed", withdrawn=True, detail="withdrawn before its step")
             return Reply({"ok": True, "withdrawn": withdrawn})
         if known is not None and not (
             command == "checkpoint" and known["withdrawn"] and known["at_step"] != request["at_step"]

@@ -155,7 +155,7 @@ def test_a_job_is_listed_under_the_name_that_was_given_in_place_of_an_id_that_wa
 
 def test_an_incident_that_does_not_exist_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "show", "9", "--api", url]) == 2
-    assert capsys.readouterr().err.startswith("tidegauge incidents: there is no incident 9;")
+    assert capsys.readouterr().err.startswith("tidegauge incidents: no incident 9;")
     assert main(["incidents", "show", "--api", url]) == 2
     assert "tidegauge incidents show NUMBER" in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_a_database_that_is_away_is_the_environments_fault(
     store.problem = "disk full"
     assert main(["incidents", "--api", url]) == 3
     assert capsys.readouterr().err == (
-        "tidegauge incidents: the database of incidents and actions does not answer: disk full\n"
+        "tidegauge incidents: the database of incidents and actions is unavailable: disk full\n"
     )
 
 

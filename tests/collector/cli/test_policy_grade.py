@@ -105,7 +105,7 @@ def test_an_incident_of_somebody_elses_is_not_there_to_be_graded(
 ) -> None:
     become("grace")
     assert main(["policy", "grade", "1", "leak", "--api", url]) == 2
-    assert "there is no incident 1" in capsys.readouterr().err
+    assert "no incident 1;" in capsys.readouterr().err
     assert store.grades.given == []
 
 

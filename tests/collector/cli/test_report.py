@@ -270,4 +270,4 @@ def test_an_unknown_job_is_refused_with_what_to_do(capsys: pytest.CaptureFixture
         assert main(["report", "team-a/train", "--api", url]) == 2
         assert "tidegauge incidents --all" in capsys.readouterr().err
         assert main(["report", "99", "--api", url]) == 2
-        assert "there is no incident 99" in capsys.readouterr().err
+        assert "no incident 99" in capsys.readouterr().err

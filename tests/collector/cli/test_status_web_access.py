@@ -135,7 +135,7 @@ def test_a_user_is_told_whether_and_an_admin_what(
         assert lines[0].startswith("access    as before: ")
         assert str(head.tokens) not in "".join(lines)
         assert problem == {
-            "closed": False, "file": None, "text": "(admins are told why)", "advice": "tell an admin of this service",
+            "closed": False, "file": None, "text": "(admins see why)", "advice": "tell an admin of this service",
         }  # fmt: skip
         monkeypatch.setenv("TIDEGAUGE_API_TOKEN", TOKENS["root"])
         assert told(capsys, head.url)[1]["file"] == str(head.tokens)

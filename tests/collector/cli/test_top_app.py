@@ -172,7 +172,7 @@ def test_jobs_are_seen_while_the_database_of_incidents_is_away() -> None:
 
     async def story(reader: Reader) -> None:
         assert len(reader.jobs()) == 8
-        assert "not known: the database of incidents and actions does not answer: disk full" in reader.text()
+        assert "not known: the database of incidents and actions is unavailable: disk full" in reader.text()
         await reader.press("enter", "r")
         assert "no open incident here" in reader.screen()[-1]
 
@@ -224,7 +224,7 @@ def test_a_job_that_is_forgotten_says_so() -> None:
             reader.world.report_one(node_id=f"{node:02d}")
         reader.world.elapsed_s += 200.0
         await reader.look_again()
-        assert "no job '48211', attempt 0, is watched" in reader.screen()[1]
+        assert "job '48211', attempt 0, is not watched" in reader.screen()[1]
 
     read(story, size=(120, 30))
 

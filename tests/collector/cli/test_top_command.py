@@ -96,7 +96,7 @@ def test_jobs_are_told_while_the_database_of_incidents_is_away(
     monkeypatch.setattr(world.store, "problem", "disk full")
     out = run(capsys, "--once", "--api", url)[1]
     assert "48211" in out
-    assert out.endswith("incidents are not known: the database of incidents and actions does not answer: disk full\n")
+    assert out.endswith("incidents are not known: the database of incidents and actions is unavailable: disk full\n")
     answer = json.loads(run(capsys, "--json", "--api", url)[1])
     assert (answer["incidents"], "disk full" in answer["incidents_problem"]) == (None, True)
 

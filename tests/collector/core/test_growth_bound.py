@@ -367,7 +367,7 @@ class TestWorkspaces:
 
     def test_the_cause_and_its_end_are_named(self) -> None:
         found = Workspaces(WORKSPACE, 11, 11, 6 * WORKSPACE, 33)
-        native = Holder(HolderKind.NATIVE, "nothing of Python's that was found refers to 6 blocks", 6 * WORKSPACE, 6)
+        native = Holder(HolderKind.NATIVE, "no Python object found refers to 6 blocks", 6 * WORKSPACE, 6)
         case = filling(
             growth=(StackGrowth(6 * WORKSPACE, 6, (LINE,), LINE, WORKSPACE),), grown_bytes=6 * WORKSPACE,
             search=HolderSearch((native,), 6 * WORKSPACE), workspaces=found,
