@@ -194,7 +194,7 @@ def test_a_disk_that_is_nearly_full_is_not_filled(tmp_path: Path) -> None:
         def __len__(self) -> int:
             return room.f_bavail * room.f_frsize
 
-    with pytest.raises(SnapshotStoreError, match=r"left to others"):
+    with pytest.raises(SnapshotStoreError, match=r"reserved for other uses"):
         store.put(key(), Huge(too_much), at_unix_s=NOW_S)
     assert store.entries() == ()
 

@@ -109,7 +109,7 @@ def test_notifier_outlives_an_engine_that_cannot_pass_on_its_word(
     service.turn()
     service.stop()
     assert len(said) == 2
-    assert caplog.text.count("a turn of the notifier failed") == 1
+    assert caplog.text.count("a notifier pass failed") == 1
 
 
 def test_mail_settings_reach_the_notifier_with_the_password_of_the_file(tmp_path: Path) -> None:
