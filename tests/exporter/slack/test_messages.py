@@ -274,7 +274,7 @@ class TestEvidence:
         assert "train.py:41 in step" in told
         assert "append `tensor.item()`" in told
         assert "Usual suspects" not in told
-        assert "warning 1 of 2 before it may be ended" in told
+        assert "warning 1 of 2 before a stop" in told
         assert "start it with `tidegauge run --no-actions`" in told
 
     def test_the_owner_reads_what_an_out_of_memory_was_as_well(self) -> None:

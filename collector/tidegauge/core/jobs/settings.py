@@ -124,5 +124,5 @@ def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
 def _count(raw: Mapping[str, Any], name: str) -> int:
     found = raw.get(name)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise ValueError(f"{name} is no count")
+        raise ValueError(f"{name} is not a count")
     return found
