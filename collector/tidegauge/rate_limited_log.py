@@ -1,4 +1,4 @@
-"""A log that no user can flood."""
+"""A rate-limited log, which no user can flood."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ not enough to fill a disk, or to push what else was said out of logs that are ro
 
 
 class FewLines:
-    """Says what users bring about, at most ``LINES_PER_MINUTE``; how many lines were left out is said afterwards."""
+    """Logs messages that users can cause, at most ``LINES_PER_MINUTE``, and afterwards how many lines were left out."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

@@ -14,7 +14,7 @@ MAX_LIST_BYTES = 4 * 1024 * 1024
 
 
 class SecretError(Exception):
-    """There should be a secret and it cannot be used; the message says where and what to do, never what it holds."""
+    """A secret is configured but cannot be used; the message says where and what to do, never what the secret is."""
 
 
 def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) -> str | None:

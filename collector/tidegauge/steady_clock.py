@@ -1,4 +1,4 @@
-"""Unix time that nobody can set: what ages files must not jump with the host's clock, or a year goes by in a second.
+"""A steady clock: Unix time for the ages of files, which a wrong host clock can move by a day at most.
 
 While the host is up, time is counted from its boot (CLOCK_BOOTTIME), also across restarts of the agent. The first start
 after a boot has the host's clock to go by: it may lead back before the last known time never, and past it by a day at
@@ -34,8 +34,7 @@ def boottime_s() -> float:
 
 
 class SteadyClock:
-    """Thread-safe. ``path`` is a small file of the agent's own; one that cannot be written or read costs what it is
-    for, and is said once."""
+    """Thread-safe Unix clock. Without a readable state file ``path`` it starts at host time; logs one write error."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the callbacks have in common: a framework that may be missing, and a loop into which nothing may be raised."""
+"""Shared code of the callbacks: imports an optional framework, and keeps exceptions out of the training loop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _TrainerCallback: Any = import_framework("transformers", install="transformers[t
 
 
 class TidegaugeCallback(_TrainerCallback):  # type: ignore[misc] # SAFETY: transformers is not there where mypy runs
-    """Has the job watched, counts its steps as ``state.global_step`` does, and saves on request if it may.
+    """Attaches the probe, counts steps as ``state.global_step`` does, and can save checkpoints on request.
 
     ``level`` is ``tidegauge.attach``'s. With ``save_with=trainer`` Tidegauge may ask for a checkpoint: the ordinary
     ``output_dir/checkpoint-N``, written at the end of a step on all ranks, for

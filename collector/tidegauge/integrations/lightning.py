@@ -28,7 +28,7 @@ _Callback: Any = _callback_class()
 
 
 class TidegaugeCallback(_Callback):  # type: ignore[misc] # SAFETY: which of two packages has it is known at run time
-    """Has the job watched, counts its steps as ``trainer.global_step`` does, and saves on request if it may.
+    """Attaches the probe, counts steps as ``trainer.global_step`` does, and can save checkpoints on request.
 
     ``level`` is ``tidegauge.attach``'s. A step ends at the end of the batch in which an optimizer stepped, when
     Lightning's own counters and schedulers have had their turn: that is where a checkpoint can be gone on from. With

@@ -1,4 +1,4 @@
-"""Inside ``train_loop_per_worker`` of Ray Train's TorchTrainer: watching, and checkpoints on request.
+"""Attaches the probe within Ray Train's ``train_loop_per_worker`` (TorchTrainer); saves checkpoints on request.
 
 The user's Ray, in the user's environment; Tidegauge's own is another (docs/adr/0001-ranks-never-speak-ray.md).
 """
