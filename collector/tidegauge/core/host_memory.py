@@ -36,7 +36,7 @@ def grown_most(processes: Sequence[HostProcess]) -> Optional[HostProcess]:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What a rank's process and its descendants hold together."""
+    """Memory held by a rank's process and its descendants."""
 
     held_bytes: int
     """Anonymous and shared memory, each page once: mapped files are left out, the kernel can drop those."""

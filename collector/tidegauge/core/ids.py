@@ -1,4 +1,4 @@
-"""Names for the things that Tidegauge counts, so that a rank is never mistaken for an index.
+"""Identifiers of processes, jobs, attempts and ranks, typed so that a rank is never mistaken for an index.
 
 Source-compatible with Python 3.9: the probe imports this inside the training process.
 """
@@ -49,7 +49,7 @@ def scheduler_restarts(attempt: int, attempts_each: int) -> int:
 
 
 class RankKey(NamedTuple):
-    """One rank in one attempt of one job: what a memory series belongs to.
+    """One rank in one attempt of one job; each has its own memory series.
 
     ``attempt`` counts restarts from 0 (``SLURM_RESTART_COUNT``, ``TORCHELASTIC_RESTART_COUNT``); a slope
     over a restart would be wrong, so each attempt is a series of its own.

@@ -1,4 +1,4 @@
-"""A rank's memory over its life in a bounded number of points: what sparklines and forecast plots are drawn from.
+"""A rank's memory over its life in a bounded number of points, for sparklines and forecast plots.
 
 Source-compatible with Python 3.9.
 """
@@ -37,8 +37,7 @@ class MemoryPoint(NamedTuple):
 
 
 class PackedPoints(Sequence[MemoryPoint]):
-    """Points that somebody keeps for long: 4.8 KiB for 120 of them, where tuples take 26. Numbers as exact as in
-    ``MemoryHistory``."""
+    """Memory points packed for long storage: 4.8 KiB for 120, where tuples take 26. As exact as ``MemoryHistory``."""
 
     __slots__ = ("_figures",)
 

@@ -1,4 +1,4 @@
-"""What the coordinator asks of a process on a node, and the answer: they travel in reports and their replies.
+"""Orders from the coordinator to processes on a node, and their results; both travel with reports and replies.
 
 Agents never listen: the coordinator answers an agent's report with orders, and the agent reports what came of them. An
 order is repeated until its result has arrived, so what it asks for must be harmless when done twice.
@@ -15,7 +15,7 @@ from tidegauge.core.ids import ProcessId
 
 
 class OrderTo(str, Enum):
-    """Whose command socket it is for."""
+    """The kind of process whose command socket an order is for."""
 
     RANK = "rank"
     """The probe in a training process (docs/probe.md)."""
@@ -25,7 +25,7 @@ class OrderTo(str, Enum):
 
 @dataclass(frozen=True)
 class Order:
-    """One JSON object for one process's command socket."""
+    """A request for one process's command socket, sent as one JSON object."""
 
     order_id: str
     to: OrderTo
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class OrderResult:
-    """The process's answer, or why there is none."""
+    """The process's answer, or the reason why there is none."""
 
     order_id: str
     reply: Optional[Mapping[str, Any]] = None

@@ -14,7 +14,7 @@ _FORKED = 0x40
 
 
 class ProcStat(NamedTuple):
-    """The fields that Tidegauge uses."""
+    """Fields of ``/proc/PID/stat``."""
 
     process: ProcessId
     name: str

@@ -1,4 +1,4 @@
-"""The bytes of a ring file: how a rank's readings lie in memory (design 3.2). Bytes in, values out; no I/O.
+"""The layout of a ring file, which holds a rank's readings (design 3.2). Bytes in, values out; no I/O.
 
 A file is one header page and then, per device, ``capacity`` slots of ``RECORD_BYTES``. Record ``seq`` (1, 2, …)
 of device ``d`` lies in slot ``(seq - 1) % capacity``. There is one writer; readers take no lock: each record ends in
@@ -50,7 +50,7 @@ if _BODY.size != _CRC_AT:  # pragma: no cover - a slip in the format string, see
 
 
 class LayoutError(ValueError):
-    """The bytes are not a ring that this version reads. ``reason`` is a stable word for counters."""
+    """The bytes are not a ring that this version reads. ``reason`` is a stable word, counted in a metric."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class LayoutError(ValueError):
 
 
 class RingHeader(NamedTuple):
-    """The checked geometry of a ring file and the process that claims to write it."""
+    """The checked geometry of a ring file, and the process that claims to write it."""
 
     capacity: int
     device_count: int

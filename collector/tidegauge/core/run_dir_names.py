@@ -1,4 +1,4 @@
-"""Which run directories there are. Read at the start of every interpreter of a job, so this module imports nothing.
+"""Paths of the run directories. Every interpreter of a job loads this module at start, so it imports nothing.
 
 The names below them are in ``run_dirs``. Source-compatible with Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""Where rings, launch records and command sockets live: one rule for those who write and the agent (design 3.2).
+"""File names of rings, launch records and command sockets, shared by their writers and the agent (design 3.2).
 
 Only names are made here; whoever calls creates or lists the folders. Source-compatible with Python 3.9.
 """

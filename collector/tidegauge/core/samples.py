@@ -1,4 +1,4 @@
-"""What one reading of one rank's allocator says: the value that travels probe -> ring -> agent -> detector.
+"""One reading of one rank's allocator: the value that travels probe -> ring -> agent -> detector.
 
 Source-compatible with Python 3.9: the probe imports this inside the training process.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 
 class RecordKind(IntEnum):
-    """Why a record was written."""
+    """The occasion on which a record was written."""
 
     STEP = 1
     """After an optimizer step (or ``tidegauge.step()``): memory at a step boundary, the best clock there is."""
@@ -26,7 +26,7 @@ steps. Before that, loading a model would look like growth."""
 
 
 class EventCode(IntEnum):
-    """What an ``EVENT`` record reports. Codes are part of the ring layout: never renumber."""
+    """The event that an ``EVENT`` record reports. Codes are part of the ring layout: never renumber."""
 
     NONE = 0
     ATTACHED = 1

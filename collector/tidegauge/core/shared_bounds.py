@@ -1,4 +1,4 @@
-"""Ranks of a job that grow alike run the same code: what bounds the growth of one bounds that of its peers.
+"""Bounds shared by ranks that grow alike: they run the same code, so a bound of one holds for its peers.
 
 One rank of a job is looked into, not all of a thousand. Source-compatible with Python 3.9.
 """
@@ -22,7 +22,7 @@ detector's last look, and looks of two ranks may be a third of the growth apart.
 
 
 class PeerBound(NamedTuple):
-    """What the coordinator tells a node of one of its ranks: its growth ends by what was found on a peer."""
+    """A bound for a rank's growth, found on a peer; the coordinator sends it to the rank's node."""
 
     process: ProcessId
     bound: GrowthBound

@@ -1,4 +1,4 @@
-"""Tidegauge's own form of a memory snapshot: columns of numbers behind a small JSON head, nothing that could run.
+"""Tidegauge's own memory snapshot format: columns of numbers after a small JSON head, nothing executable.
 
 ``pack_parts`` writes it, in pieces, so that the probe can compress it without holding up training; ``unpack`` reads it
 and believes nothing. Before compression a file is: ``MAGIC``, the length of the head (``<I``), the head (UTF-8 JSON),
@@ -52,11 +52,11 @@ OPTIONAL = frozenset({"time_us", "pool", "stack"})
 
 
 class SnapshotFormatError(ValueError):
-    """Not such a file, or a damaged one. The text is for people."""
+    """The file is not in this format, or is damaged. The text is for people."""
 
 
 class DeviceColumns(NamedTuple):
-    """One device."""
+    """The columns of one device."""
 
     device: int
     streams: Sequence[int]
@@ -69,7 +69,7 @@ class DeviceColumns(NamedTuple):
 
 
 class PackedSnapshot(NamedTuple):
-    """All of it."""
+    """A whole snapshot."""
 
     texts: Sequence[str]
     """Names of functions and files, each once."""

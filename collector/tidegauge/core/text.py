@@ -1,4 +1,4 @@
-"""Text that somebody else chose, made fit for a terminal, a log, a label or a file.
+"""Sanitises text from others for a terminal, a log, a label or a file.
 
 Source-compatible with Python 3.9.
 """

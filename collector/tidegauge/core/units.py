@@ -1,4 +1,4 @@
-"""How Tidegauge writes quantities for people: one place, so that command line, report and messages agree.
+"""Formats quantities for people, in one place, so that command line, report and messages agree.
 
 Base units inside, converted only here. Source-compatible with Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""What the leak detector says of one rank: the words that agent, exporter, policy and people use.
+"""Verdicts of the leak detector on one rank, in the terms that agent, exporter, policy and people use.
 
 Source-compatible with Python 3.9.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 
 class Signal(str, Enum):
-    """Which bytes grow."""
+    """The series of bytes that grows."""
 
     ALLOCATED = "allocated"
     """Live tensors: ``allocated_bytes.all.current`` at step boundaries."""
@@ -23,7 +23,7 @@ class Signal(str, Enum):
 
 
 class LeakState(str, Enum):
-    """How sure the detector is. The order is the order of alarm; ``tidegauge_rank_leak_state`` exports ``level``."""
+    """The detector's certainty. The order is the order of alarm; ``tidegauge_rank_leak_state`` exports ``level``."""
 
     OK = "ok"
     SUSPECTED = "suspected"
@@ -38,7 +38,7 @@ class LeakState(str, Enum):
 
 
 class Severity(str, Enum):
-    """How much growth matters on the card it runs on."""
+    """The severity of growth, given the memory of the GPU that it runs on."""
 
     NOTE = "note"
     """True, but it would take weeks to matter."""

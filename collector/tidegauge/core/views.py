@@ -1,4 +1,4 @@
-"""What one node knows at one moment: the value that the agent hands to the exporter and the coordinator.
+"""A node's state at one moment, as the agent hands it to the exporter and the coordinator.
 
 ``None`` is a reading that could not be had; it becomes an absent sample, never 0. Bytes unless the name says otherwise.
 """
@@ -77,7 +77,7 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class RankView(RankSummary):
-    """A rank as its own node sees it now: what ``/metrics`` and the searches for evidence want beyond its summary."""
+    """A rank as its own node sees it now: its summary, and what ``/metrics`` and evidence collection need besides."""
 
     active_bytes: Optional[int] = None
     inactive_split_bytes: Optional[int] = None
@@ -131,7 +131,7 @@ class GpuView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """Everything one agent knows: the input of a scrape."""
+    """Everything that one agent knows: the input of a scrape."""
 
     hostname: str
     cluster: str
@@ -166,7 +166,7 @@ class NodeView:
 
 @dataclass(frozen=True)
 class NodeSummary:
-    """What an agent tells the coordinator: no samples, only where each rank stands."""
+    """An agent's report to the coordinator: no samples, only the current state of each rank."""
 
     node_id: str
     """The engine's name of the node (Ray's node id)."""

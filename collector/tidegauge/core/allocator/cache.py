@@ -1,4 +1,4 @@
-"""Giving back what is cached: all of it, the oversize blocks, the old ones. Allocator notes, 5.5.
+"""Releases cached memory: all of it, oversize blocks, or old blocks. Allocator notes, 5.5.
 
 Source-compatible with Python 3.9.
 """

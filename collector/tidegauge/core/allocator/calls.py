@@ -1,4 +1,4 @@
-"""Where a trace shows that the program called ``empty_cache()``: no event says so, only segments that go.
+"""Infers the program's calls of ``empty_cache()``: no event records them, only the segments that they release.
 
 Source-compatible with Python 3.9.
 """

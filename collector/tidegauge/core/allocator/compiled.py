@@ -1,4 +1,4 @@
-"""The model is compiled with numba where that can be imported, and plain Python otherwise: the functions are the same.
+"""Compiles the model with numba where that can be imported; otherwise the same functions run as plain Python.
 
 Their tables are NumPy arrays of int64 when compiled and plain lists otherwise: the fastest of either. A function given
 to `compiled` keeps to what both run: whole numbers, tuples and tables. Source-compatible with Python 3.9.

@@ -1,4 +1,4 @@
-"""Memory from the device and back to it: what is recorded of it, and what the model has to suppose.
+"""Gets device memory and gives it back, as recorded or as the model assumes.
 
 In a replay of the recorded settings the recording answers for the device: each segment event that the model arrives
 at is compared with the next recorded one. Otherwise there is memory up to the cap and the capacity, at addresses of

@@ -1,4 +1,4 @@
-"""What a replay's tables say when it ends. Source-compatible with Python 3.9."""
+"""Results read from a replay's tables at its end. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

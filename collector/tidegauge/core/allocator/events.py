@@ -1,4 +1,4 @@
-"""The events of a trace, one after the other, through the allocator. Source-compatible with Python 3.9."""
+"""Feeds the events of a trace to the allocator, one after the other. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expandable segments: address space that is mapped and unmapped in handles of 2 or 20 MiB. Allocator notes, 5.4, 5.5.
+"""Expandable segments: address space mapped and unmapped in handles of 2 or 20 MiB. Allocator notes, 5.4, 5.5.
 
 Source-compatible with Python 3.9.
 """

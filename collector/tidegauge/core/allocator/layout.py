@@ -1,4 +1,4 @@
-"""How the model's tables are laid out: everything that changes is a number in one of them.
+"""The layout of the model's tables, which hold all of its state as numbers.
 
 A table is one flat row of numbers, so that the same functions are quick when compiled and when they are not. A block is
 named by the place of its first field in ``Tables.blocks``. Source-compatible with Python 3.9.
@@ -191,14 +191,14 @@ UNKNOWN_POOL = 9
 
 
 class Tables(NamedTuple):
-    """The allocator at one moment. Few tables: each one more makes compiling slower."""
+    """The allocator's state. Two tables only: each further one slows down compiling."""
 
     blocks: Numbers
     numbers: Numbers
 
 
 class Record(NamedTuple):
-    """The trace as the allocator reads it, where it compares itself with it."""
+    """The columns of a trace that the allocator compares itself with."""
 
     action: Any
     address: Any
@@ -206,7 +206,7 @@ class Record(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The rest of the trace."""
+    """The other columns of a trace."""
 
     stream: Any
     pool: Any

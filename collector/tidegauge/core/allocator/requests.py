@@ -1,4 +1,4 @@
-"""One request for memory: ``DeviceCachingAllocator::malloc``. Allocator notes, 4.5 and 5.4.
+"""Serves one memory request, as ``DeviceCachingAllocator::malloc`` does. Allocator notes, 4.5 and 5.4.
 
 Source-compatible with Python 3.9.
 """

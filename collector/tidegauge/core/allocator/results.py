@@ -1,4 +1,4 @@
-"""What a replay says. Bytes throughout. Source-compatible with Python 3.9."""
+"""Results of a replay, in bytes. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AddressMismatch(NamedTuple):
 
 
 class FailedRequest(NamedTuple):
-    """A request that the allocator could not serve even after it had given back what it could: an OOM."""
+    """An OOM: a request that the allocator could not serve even after it had released what it could."""
 
     event: int
     """Index into the trace."""
@@ -37,7 +37,7 @@ class FailedRequest(NamedTuple):
 
 
 class MemoryCurve(NamedTuple):
-    """How memory went over the events, thinned out to a fixed number of windows; the highest value of each window."""
+    """Memory over the events of a replay: the highest values in each of a fixed number of windows."""
 
     event: array[int]
     """The last event of each window, typecode ``q``."""

@@ -13,7 +13,7 @@ DIVISION_BUCKETS = 16
 
 
 class TieBreak(str, Enum):
-    """Which of equally large free blocks of a stream is taken: it depends on the torch (allocator notes, 5.6)."""
+    """The order in which equally large free blocks of a stream are used, by torch version (allocator notes, 5.6)."""
 
     ADDRESS = "address"
     """torch up to 2.11: the lowest address."""
@@ -25,7 +25,7 @@ class TieBreak(str, Enum):
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """What ``PYTORCH_ALLOC_CONF`` says, as far as it decides placement. Sizes in bytes; ``None``: not limited."""
+    """Settings of ``PYTORCH_ALLOC_CONF`` that decide placement. Sizes in bytes; ``None``: not limited."""
 
     max_split_bytes: Optional[int] = None
     """``max_split_size_mb``: larger blocks are never split."""

@@ -1,4 +1,4 @@
-"""What the allocator makes of a size: the block's, the segment's. Allocator notes, 5.1 to 5.3.
+"""Block and segment sizes for a requested size. Allocator notes, 5.1 to 5.3.
 
 Source-compatible with Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""The tables of a replay: made empty, made larger. Source-compatible with Python 3.9."""
+"""Allocates and enlarges the tables of a replay. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 
 class Action(IntEnum):
-    """What happened. Names are those of ``torch.cuda.memory._snapshot()["device_traces"][d][i]["action"]``."""
+    """The kind of an event, named as ``torch.cuda.memory._snapshot()["device_traces"][d][i]["action"]``."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -29,7 +29,7 @@ class Action(IntEnum):
 
 
 class BlockState(IntEnum):
-    """Of a block in a segment. Names are those of the snapshot's ``blocks[i]["state"]``, lower case."""
+    """The state of a block in a segment, named as the snapshot's ``blocks[i]["state"]``, lower case."""
 
     INACTIVE = 0
     ACTIVE_ALLOCATED = 1
@@ -64,7 +64,7 @@ class KnownSegment(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One line of a stack. Never trusted: a snapshot may say anything."""
+    """A stack frame. Never trusted: a snapshot may contain anything."""
 
     name: str
     filename: str
@@ -77,7 +77,7 @@ Stack = tuple[Frame, ...]
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of one device, in order, and what is known around them.
+    """The events of one device in order, with the state and settings known around them.
 
     The columns have one entry an event. ``address`` of ``OOM`` is what the device had free (``device_free``);
     ``size_bytes`` is as requested for ``ALLOC`` and ``FREE_*``, of the segment for ``SEGMENT_*``, rounded for ``OOM``.
@@ -143,7 +143,7 @@ class Trace:
 
 
 class TraceError(ValueError):
-    """Events that contradict each other, or cannot be: no figure may rest on them. The text is for people."""
+    """Events contradict each other or are impossible, so no figure may rest on them. The text is for people."""
 
     def __init__(self, event: int, reason: str) -> None:
         super().__init__(f"event {event:,}: {reason}")

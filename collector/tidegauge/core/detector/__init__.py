@@ -1,4 +1,4 @@
-"""The leak detector: what one rank's memory does over time, turned into a `Verdict`; and what that means for its job.
+"""The leak detector: judges one rank's memory over time as a `Verdict`, and combines the verdicts of a job's ranks.
 
 Values in, values out. The numbers that steer it are in `params`; docs/detector.md says how it works and where it ends.
 """

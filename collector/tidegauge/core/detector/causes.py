@@ -1,4 +1,4 @@
-"""The kind of growth in one short stable word. Source-compatible with Python 3.9."""
+"""Classifies growth by one short stable word. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

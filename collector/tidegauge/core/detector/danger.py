@@ -1,4 +1,4 @@
-"""Is growth dangerous: is it expected to reach the limit, or to level off before? Source-compatible with Python 3.9."""
+"""Judges whether growth will reach the limit or level off before. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DANGER_LOOKS = 2
 
 
 class Danger:
-    """Whether the growth of one signal is taken to run out of memory: raised at the second look in a row that expects
-    it, or at one that is sure; withdrawn at the first look that does not."""
+    """The alarm that one signal's growth will run out of memory. It is raised at the second look in a row that expects
+    so, or at one that is sure, and withdrawn at the first that does not."""
 
     __slots__ = ("_agreed", "_look", "raised")
 

@@ -1,4 +1,4 @@
-"""Window minima ("floors") of one signal on geometric scales: all that the detector remembers of the past.
+"""Window minima ("floors") of one signal on geometric scales: the only history that the detector keeps.
 
 A floor is the lowest value in a window. Spikes, evaluation and checkpoints lift single samples and leave the floor
 alone; what lifts the floor was not given back. Source-compatible with Python 3.9.
@@ -39,7 +39,7 @@ class Scale:
 
 
 class Floors:
-    """Scales of one signal. `push` is the hot path: one call a sample."""
+    """The scales of one signal. `push` is the hot path: one call a sample."""
 
     __slots__ = ("_current", "_params", "_window", "filled", "first", "look_from", "samples", "scales")
 

@@ -1,4 +1,4 @@
-"""How fast a growth goes and when it meets the limit, as ranges. Source-compatible with Python 3.9."""
+"""The pace of growth and the time until it meets the limit, as ranges. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODEL_SPREAD = 1.3
 
 
 class Pace(NamedTuple):
-    """How fast a growth goes per unit: per point of the ladder at first, then per step or second."""
+    """The rate of growth per unit: `pace_of` gives it per point of the ladder, `per` per step or second."""
 
     rate: Band
     """Bytes per unit."""
@@ -111,7 +111,7 @@ def until(head: Band, pace: Pace) -> Band:
 
 
 class Course:
-    """How a figure went over the run, at ever fewer steps the longer it lasts. State of constant size."""
+    """The history of a figure over the run, kept at ever fewer steps as it gets longer. State of constant size."""
 
     __slots__ = ("_seen",)
 

@@ -1,4 +1,4 @@
-"""One job's ranks side by side: what only some of them do is suspicious, what all do may be the workload.
+"""Compares a job's ranks: growth of only some ranks is suspicious, growth of all may be the workload.
 
 Source-compatible with Python 3.9.
 """
@@ -35,7 +35,7 @@ class Suspect(NamedTuple):
 
 
 class JobVerdict(NamedTuple):
-    """What the ranks say together."""
+    """The verdict on a job, made of its ranks'."""
 
     state: LeakState
     severity: Optional[Severity]

@@ -1,4 +1,4 @@
-"""How much head-room is left and how much a leak matters. Source-compatible with Python 3.9."""
+"""The head-room left and the severity of a leak. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a row of floors grow, and has the growth ended? Pure functions over one scale.
+"""Detects growth in a row of floors, and the end of growth. Pure functions over one scale.
 
 The *ladder* is the suffix minimum of the floors: at each moment, the level to which memory never came back since. It
 never falls, so a growth is described by the times at which it crosses evenly spaced levels (a bisection each): rises,

@@ -1,4 +1,4 @@
-"""The device signals that are not read but derived: fragmentation and memory outside the allocator.
+"""Derived device signals: fragmentation, and memory outside the allocator.
 
 Source-compatible with Python 3.9.
 """

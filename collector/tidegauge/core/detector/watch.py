@@ -1,4 +1,4 @@
-"""One signal over time: looks at its floors, remembers the growth it found, withdraws it when it ends.
+"""Watches one signal: looks at its floors, remembers the growth that it finds, and withdraws it when it ends.
 
 Source-compatible with Python 3.9.
 """
@@ -28,7 +28,7 @@ _PLATEAU_FLOORS = 4
 
 
 class Finding(NamedTuple):
-    """A growth of one signal that was going on at the last look at one scale."""
+    """Growth of one signal that was still going on at the last look at one scale."""
 
     state: LeakState
     signal: Signal
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 
 class _Memory:
-    """What was found on one scale, and for how many looks it has held."""
+    """The finding of one scale, and the number of looks for which it has held."""
 
     __slots__ = ("agreed", "finding", "missed")
 

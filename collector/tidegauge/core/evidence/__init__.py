@@ -1,4 +1,4 @@
-"""Evidence: what a rank was seen to keep, by which line it was allocated, what holds it, and why.
+"""Evidence of one rank's growth: the line that allocates the memory, the object that holds it, and the cause.
 
 Made in three places, each adding its part: the probe (``core.evidence.rank_evidence``: what only the process itself can
 say), the agent (`Evidence`: the two snapshots compared, the cause named), the coordinator (``core.evidence.brief``:
@@ -26,7 +26,7 @@ MAX_FRAMES = 40
 
 
 class EvidenceReason(str, Enum):
-    """Why it was collected."""
+    """The reason for collecting evidence."""
 
     SUSPECTED = "suspected"
     """The detector suspected a trend, and the rank's level is ``auto``."""

@@ -1,4 +1,4 @@
-"""What to change, in words that fit the code at hand: by its names of holders, files and lines, as far as known.
+"""Advice for each cause, worded with the names of holders, files and lines in the code at hand, as far as known.
 
 One sentence per cause and per what is known of the place; without a place there is no advice that would be more than a
 guess. Pure. Source-compatible with Python 3.9.

@@ -1,4 +1,4 @@
-"""Whether what grew in a window can go on for ever: from the containers that hold it to a bound. Pure.
+"""Finds a bound on a window's growth: containers or workspaces that fill up, and the level at the end. Pure.
 
 Source-compatible with Python 3.9.
 """

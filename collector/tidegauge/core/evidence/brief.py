@@ -1,4 +1,4 @@
-"""The short of a piece of evidence: what an incident, a message and a table say of it.
+"""The summary of a piece of evidence that incidents, messages and tables show.
 
 Source-compatible with Python 3.9.
 """
@@ -13,7 +13,7 @@ from tidegauge.core.evidence.owners import CodeLine
 
 
 class EvidenceCause(str, Enum):
-    """Why memory grows, as far as evidence goes (docs/evidence.md lists what each rests on)."""
+    """The cause of growth, as far as evidence shows it (docs/evidence.md lists what each rests on)."""
 
     RETAINED_GRAPH = "retained_graph"
     PYTHON_CONTAINER = "python_container"
@@ -35,7 +35,7 @@ class EvidenceCause(str, Enum):
 
 
 class Confidence(str, Enum):
-    """How well a cause is founded."""
+    """The certainty of a cause."""
 
     NAMED = "named"
     """Two independent lines of evidence agree."""

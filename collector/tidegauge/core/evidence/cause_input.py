@@ -1,4 +1,4 @@
-"""What a cause is named from: a comparison of snapshots, a holder search, the detector's verdict, figures beside them.
+"""The input for naming a cause: compared snapshots, a holder search, the detector's verdict, and further figures.
 
 Whoever collects evidence fills it in; ``core.evidence.causes`` reads it. Bytes throughout; ``None`` is not known, and
 then not taken for a reason. Pure. Source-compatible with Python 3.9.
@@ -19,8 +19,7 @@ MAIN_SHARE = 0.4
 
 
 class MemoryGrowth(NamedTuple):
-    """By how much readings rose over one and the same time: since the verdict's onset where that is known, else over
-    the window. Negative: they fell."""
+    """Growth of readings over one period: from the verdict's onset, if known, else the window's. Negative: a fall."""
 
     allocated_bytes: Optional[int] = None
     reserved_bytes: Optional[int] = None
@@ -36,7 +35,7 @@ class MemoryGrowth(NamedTuple):
 
 
 class CauseInput(NamedTuple):
-    """One window on one rank."""
+    """Data of one window on one rank."""
 
     growth: tuple[StackGrowth, ...] = ()
     """What lives longer than the window by allocation stack (``analysis.growth.diff``), the largest first."""

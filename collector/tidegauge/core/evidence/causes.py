@@ -1,4 +1,4 @@
-"""Why memory grows: from the evidence of one window to a cause, what it rests on, and what to change.
+"""Names the cause of growth from the evidence of one window, with its reasons and advice.
 
 ``RULES`` is the table, read from above; docs/evidence.md is made from it. Pure. Source-compatible with Python 3.9.
 """
@@ -26,7 +26,7 @@ _HOST = frozenset({Signal.HOST, None})
 
 
 class CauseRule(NamedTuple):
-    """One line of the table."""
+    """One row of ``RULES``."""
 
     cause: EvidenceCause
     signals: frozenset[Optional[Signal]]

@@ -1,4 +1,4 @@
-"""Growth that ends by itself: what holds it can become no larger, and where memory stands once it is full.
+"""Bounds of growth: the container that holds it fills up, and memory then stays at a known level.
 
 A bound is what a rank said of itself at one moment; memory is what its node reads all the time. So a bound is believed
 for as long as memory keeps to it, and only where the end fits into what is free. Source-compatible with Python 3.9.
@@ -21,7 +21,7 @@ step needs for itself comes and goes."""
 
 
 class BoundState(str, Enum):
-    """How a bound stands to the memory that there is."""
+    """The state of a bound, given the free memory and what grows."""
 
     HOLDS = "holds"
     """Memory keeps to it, and its end fits."""
@@ -122,7 +122,7 @@ def bounded_verdict(verdict: Verdict, bound: Optional[GrowthBound]) -> Verdict:
 
 
 class BoundWatch:
-    """Holds a bound against one rank's readings. Constant in size. A state changes once memory has contradicted it for
+    """Checks a bound against one rank's readings. Constant in size. A state changes once memory has contradicted it for
     ``STEPS_TO_CHANGE`` steps, and ``REFUTED`` never: only another look into the rank can tell what grows."""
 
     def __init__(self, bound: GrowthBound) -> None:

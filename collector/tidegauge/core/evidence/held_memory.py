@@ -1,4 +1,4 @@
-"""What the allocator of one device held at one moment: who owned what was in use, and what was free to no avail.
+"""Memory held by one device's allocator at one moment: owners of blocks in use, and free blocks that did not help.
 
 Pure: made of the blocks of a snapshot, of the own process or from a file. Bytes throughout. Source-compatible with
 Python 3.9.
@@ -19,7 +19,7 @@ MAX_NAME_CHARS = 100
 
 
 class FreeBlock(NamedTuple):
-    """A block that nobody uses."""
+    """A free block."""
 
     size_bytes: int
     stream: int
@@ -30,7 +30,7 @@ class FreeBlock(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """Of one device."""
+    """The held memory of one device."""
 
     owners: tuple[Owner, ...]
     """The largest first."""

@@ -1,4 +1,4 @@
-"""Who holds memory of the allocator: live blocks grouped by the line that allocated them.
+"""Owners of allocator memory: live blocks grouped by the line that allocated them.
 
 Pure: whoever has a snapshot, of the own process or from a file, makes ``LiveBlock``s of it. Source-compatible with
 Python 3.9.
@@ -28,14 +28,14 @@ class CodeLine(NamedTuple):
 
 
 class LiveBlock(NamedTuple):
-    """A block in use. ``stack``: innermost first; empty where it was not recorded."""
+    """A block in use. ``stack``: innermost first; empty if not recorded."""
 
     size_bytes: int
     stack: Sequence[CodeLine] = ()
 
 
 class Owner(NamedTuple):
-    """What one line holds."""
+    """The blocks of one line."""
 
     held_bytes: int
     blocks: int

@@ -1,7 +1,7 @@
-"""What a rank says of its own memory when it is asked: who holds the tensors that grow. The probe makes it.
+"""A rank's report on its own memory: the objects that hold the tensors that grow. The probe makes it.
 
-Only the process itself can look: the agent reads what it wrote beside its ring. Values only, in bytes and seconds;
-texts come from the job and are never trusted. Source-compatible with Python 3.9.
+The agent reads it from the file beside the rank's ring: only the process itself can look. Values only, in bytes and
+seconds; texts come from the job and are never trusted. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_TEXT_CHARS = 400
 
 
 class HolderKind(str, Enum):
-    """What keeps a tensor alive: the last thing on its path that a person would look for in the code."""
+    """The kind of a tensor's holder: the last object on its path that a person would look for in the code."""
 
     GLOBAL = "global"
     """A variable of a module, or what one leads to."""
@@ -135,7 +135,7 @@ NO_FACTS = RankFacts()
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """What the probe writes beside its ring, last of all: ``<pid>-<starttime>.evidence.json``, by ``core.wire``."""
+    """The probe's report beside its ring, written last: ``<pid>-<starttime>.evidence.json``, by ``core.wire``."""
 
     evidence_id: str
     """As it was given in the command."""

@@ -1,4 +1,4 @@
-"""What a rank is asked for when evidence is wanted: one request of the command ``evidence`` (docs/probe.md).
+"""The request for evidence from a rank: one request of the command ``evidence`` (docs/probe.md).
 
 Source-compatible with Python 3.9.
 """
@@ -18,7 +18,7 @@ STAIRCASE = "staircase"
 
 
 class Window(NamedTuple):
-    """How long a rank records, and what it does at the end."""
+    """The length of a recording, and whether a holder search follows."""
 
     warm_up_steps: int = 4
     """Between switching history on and the first snapshot: what lives within a step has a stack by then."""

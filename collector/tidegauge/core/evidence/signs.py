@@ -1,4 +1,4 @@
-"""Signs: what in the evidence speaks for a cause. Each is one look at one source, and says what it saw.
+"""Signs: observations in the evidence that speak for a cause. Each examines one source and reports what it saw.
 
 Signs of different sources are independent of each other: the holder search walks references, the snapshots are the
 allocator's, readings are what the run showed from outside, NVML is the driver's, facts are the process's own word.
@@ -37,7 +37,7 @@ STILL_SHARE = 0.01
 
 
 class SignSource(str, Enum):
-    """Where a sign comes from."""
+    """The source of a sign."""
 
     HOLDERS = "holder search"
     SNAPSHOTS = "snapshots"
@@ -47,7 +47,7 @@ class SignSource(str, Enum):
 
 
 class Sign(NamedTuple):
-    """One line of evidence."""
+    """One check of the evidence."""
 
     source: SignSource
     words: str

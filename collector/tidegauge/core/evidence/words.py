@@ -1,4 +1,4 @@
-"""Evidence in plain words: one place, so that commands, reports, messages and pages agree. Values in, text out.
+"""Words for evidence, in one place, so that commands, reports, messages and pages agree. Values in, text out.
 
 Names of files, functions and variables come from the job: they are cut here, and made fit to be shown by whoever shows
 them. Source-compatible with Python 3.9.

@@ -1,4 +1,4 @@
-"""Workspaces that PyTorch keeps for cuBLAS: one for each stream and handle, for ever, and so as many as there are both.
+"""cuBLAS workspaces: PyTorch keeps one for each pair of stream and handle, for ever, so their number is bounded.
 
 Source-compatible with Python 3.9.
 """
@@ -23,7 +23,7 @@ BlockOnStream = tuple[int, int]
 
 
 class Workspaces(NamedTuple):
-    """Those of a snapshot, where they became more since an earlier one."""
+    """Workspaces in a snapshot that has more of them than an earlier one."""
 
     block_bytes: int
     blocks: int

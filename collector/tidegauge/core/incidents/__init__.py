@@ -1,4 +1,4 @@
-"""Incidents: what a job's ranks do together that somebody should know of, from the first alarm to its end.
+"""Incidents: problems of a job's memory that somebody should know of, from the first alarm to the end.
 
 One incident per attempt of a job and cause: a leak on 64 ranks is one, a leak on rank 3 alone is one that says so.
 Values only; ``core.incidents.tracker`` makes them. Times are unix seconds unless the name says otherwise.
@@ -21,7 +21,7 @@ MAX_FINDINGS = 16
 
 
 class IncidentCause(str, Enum):
-    """Why there is an incident: the ``cause`` label of ``tidegauge_incidents_total``, and what policy rules match."""
+    """The cause of an incident: the ``cause`` label of ``tidegauge_incidents_total``, matched by policy rules."""
 
     LEAK = "leak"
     """Live tensors pile up (signal ``allocated``)."""
@@ -60,7 +60,7 @@ CAUSE_OF_SIGNAL = {
 
 
 class IncidentState(str, Enum):
-    """Where an incident stands."""
+    """The state of an incident."""
 
     OPEN = "open"
     RECOVERING = "recovering"
@@ -69,7 +69,7 @@ class IncidentState(str, Enum):
 
 
 class Closure(str, Enum):
-    """Why an incident was closed."""
+    """The reason why an incident closed."""
 
     RECOVERED = "recovered"
     """It stopped, and did not come back for the time that ``IncidentRules`` asks for."""
@@ -190,7 +190,7 @@ class Incident:
 
 
 class ChangeKind(str, Enum):
-    """What happened to an incident."""
+    """The kind of change to an incident."""
 
     OPENED = "opened"
     ESCALATED = "escalated"

@@ -1,4 +1,4 @@
-"""The words in which policy, scheduler adapters, audit and people speak of what is done to a job. Values only.
+"""Values for actions on jobs, shared by policy, scheduler adapters and audit.
 
 Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.actions.clock``).
 """
@@ -18,7 +18,7 @@ BREAKER, USER_BREAKER = BREAKERS = ("breaker", "user_breaker")
 
 
 class ActionKind(str, Enum):
-    """What can be done, in order of harm: the ``action`` label of ``tidegauge_actions_total``."""
+    """A kind of action, in order of harm: the ``action`` label of ``tidegauge_actions_total``."""
 
     NOTIFY = "notify"
     """Tell the owner."""
@@ -55,7 +55,7 @@ class ActionKind(str, Enum):
 
 
 class Disposition(str, Enum):
-    """What became of a decision when it was made."""
+    """A decision's disposition when it is made."""
 
     DO = "do"
     """It is to be carried out."""
@@ -66,7 +66,7 @@ class Disposition(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How a decision that was to be carried out ended: the ``outcome`` label of ``tidegauge_actions_total``.
+    """The outcome of a decision to act: the ``outcome`` label of ``tidegauge_actions_total``.
 
     Decisions that were not carried out are counted there as ``would`` and ``withheld``.
     """
@@ -86,7 +86,7 @@ class Outcome(str, Enum):
 
 
 class CheckpointWay(str, Enum):
-    """How a job can be asked to save its state."""
+    """The way to ask a job for a checkpoint."""
 
     CALLBACK = "callback"
     """``tidegauge.on_checkpoint_request(fn)``: the proof is that ``fn`` returned on every rank that has one."""
@@ -251,7 +251,7 @@ class Decision:
 
 
 class DecisionStatus(str, Enum):
-    """How far a decision has come."""
+    """The progress of a decision."""
 
     DECIDED = "decided"
     """Written down; nothing has been done."""
@@ -277,12 +277,12 @@ class DecisionRecord:
 
 
 class AuditError(Exception):
-    """The audit could not be written or read: locked, full, away. Nothing may be done that is not written down."""
+    """The audit cannot be written or read (locked, full, absent). Actions need a written record, so none may follow."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """What a person has set for all actions at once (``tidegauge policy pause`` and ``resume``)."""
+    """Switches that a person sets for all actions (``tidegauge policy pause`` and ``resume``)."""
 
     paused: Optional[str] = None
     """Why nothing is to be done, by whom and since when; ``None``: not paused."""

@@ -1,4 +1,4 @@
-"""Whose memory is looked at closely now: a suspected trend in, requests for evidence out. Pure: no clock, no I/O.
+"""Decides which ranks to ask for evidence, given suspected trends. Pure: no clock, no I/O.
 
 =====================  ============================================================================================
 what                   rule
@@ -47,7 +47,7 @@ SEARCH_AND_TRIP_S = 90.0
 
 @dataclass(frozen=True)
 class EscalationRules:
-    """How often and how many at once. The module's table says what each is for."""
+    """Limits on how often and how many ranks are asked; explained by the module's table."""
 
     levels: frozenset[str] = frozenset({"auto", "trace"})
     """``TIDEGAUGE_PROFILE``. ``trace`` has its history anyway: a window costs it two snapshots."""
@@ -64,7 +64,7 @@ DEFAULT_RULES = EscalationRules()
 
 
 class EvidenceAsk(NamedTuple):
-    """One rank is to be asked for evidence."""
+    """A request to one rank for evidence."""
 
     job: JobKey
     target: RankTarget
@@ -73,7 +73,7 @@ class EvidenceAsk(NamedTuple):
 
 
 class AskedRank(NamedTuple):
-    """What is remembered of a rank that was asked."""
+    """The record of a rank that was asked."""
 
     evidence_id: str
     began_s: float
@@ -89,7 +89,7 @@ class AskedRank(NamedTuple):
 
 @dataclass(frozen=True)
 class EscalationState:
-    """What ``escalate`` remembers from one turn to the next."""
+    """State that ``escalate`` keeps from one call to the next."""
 
     looks: Mapping[tuple[JobKey, int], AskedRank] = field(default_factory=dict)
     """By job and rank."""

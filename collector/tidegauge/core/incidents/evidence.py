@@ -1,4 +1,4 @@
-"""Which evidence belongs to which incident, and what the incident says of it. Pure.
+"""Matches evidence with incidents, and updates the incidents with it. Pure.
 
 Source-compatible with Python 3.9.
 """
@@ -50,7 +50,7 @@ BELONGS_TO: Mapping[EvidenceCause, frozenset[IncidentCause]] = {
 
 
 class EvidenceNews(NamedTuple):
-    """A piece of evidence as far as incidents and escalation need it."""
+    """The part of a piece of evidence that incidents and escalation need."""
 
     job: JobKey
     hostname: str

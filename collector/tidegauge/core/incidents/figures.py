@@ -1,4 +1,4 @@
-"""The figures of an incident, made of its ranks' findings, and whether they have moved. Pure.
+"""Computes an incident's figures from its ranks' findings, and detects whether they have moved. Pure.
 
 Source-compatible with Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""What people say of an incident, a leak or not, and the precision that follows from it. Values only.
+"""Grades: people's answers on whether an incident was a leak, and the precision computed from them.
 
 Only growth is graded: an out-of-memory error and an exceeded share are facts, not forecasts. Source-compatible with
 Python 3.9.
@@ -21,7 +21,7 @@ _SIGNALS = {cause: signal.value for signal, cause in CAUSE_OF_SIGNAL.items()}
 
 
 class Grade(str, Enum):
-    """What somebody says of an incident."""
+    """A person's answer about an incident."""
 
     LEAK = "leak"
     """The notification was right."""

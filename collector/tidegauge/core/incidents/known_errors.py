@@ -1,4 +1,4 @@
-"""Which out-of-memory errors are known already: a rank shows its latest one for as long as it is shown itself.
+"""Remembers reported out-of-memory errors: a rank keeps showing its latest one, which must not be reported again.
 
 Source-compatible with Python 3.9.
 """
@@ -17,8 +17,11 @@ MAX_KNOWN = 16_384
 
 
 class KnownErrors:
-    """The latest error of each rank of one job; of more than ``MAX_KNOWN`` ranks those that were told last, and the
-    time up to which all others are taken for known: an error is never told twice, one that came late may be missed."""
+    """The latest reported error of each rank of one job.
+
+    Of more than ``MAX_KNOWN`` ranks it keeps the last reported, and a time up to which all other errors count as known:
+    none is reported twice, a late one may be missed.
+    """
 
     def __init__(self) -> None:
         self._of_rank: dict[int, OomRecord] = {}
@@ -60,7 +63,7 @@ class KnownErrors:
 
 
 class OomMemory:
-    """The errors of each job, for ``keep_s`` after it was last heard of."""
+    """Known errors of each job, for ``keep_s`` after its last report."""
 
     def __init__(self, incidents: Iterable[Incident], *, keep_s: float) -> None:
         """``incidents``: whose errors are known, in any state."""

@@ -1,4 +1,4 @@
-"""Incidents, actions and nodes in figures: what the coordinator hands to the exporter for one scrape. Values only."""
+"""Figures of incidents, actions and nodes that the coordinator hands to the exporter for one scrape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTION_OUTCOMES = (*(outcome.value for outcome in Outcome), Disposition.WOULD.va
 
 
 class OpenIncident(NamedTuple):
-    """As much of an incident as fits into numbers."""
+    """The figures of one incident."""
 
     number: int
     cause: IncidentCause
@@ -26,7 +26,7 @@ class OpenIncident(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFigures:
-    """What the closed loop knows of one attempt of one user's job."""
+    """The closed loop's figures for one attempt of one user's job."""
 
     incidents: tuple[OpenIncident, ...] = ()
     """Those that are not closed; at most one of each cause."""
@@ -36,7 +36,7 @@ class JobFigures:
 
 
 class SlurmLabels(NamedTuple):
-    """What Slurm said of a job, once: kept for the life of the job, so that its labels do not come and go."""
+    """Slurm's facts about a job, read once and kept for its life, so that its labels do not come and go."""
 
     partition: Optional[str]
     account: Optional[str]
@@ -46,7 +46,7 @@ class SlurmLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopFigures:
-    """What ``incidents_*`` and ``actions_total`` do not name is 0."""
+    """All figures of one scrape. What ``incidents_*`` and ``actions_total`` do not name is 0."""
 
     store_works: bool
     """Whether the database answered. If not, the mappings mean nothing, but for ``nodes``."""

@@ -1,4 +1,4 @@
-"""What one look at a job shows of one cause: the ranks that do it, that may, and that cannot be asked. Pure.
+"""Observations: per cause, the ranks of a job that show it, that may, and that do not report. Pure.
 
 Source-compatible with Python 3.9.
 """
@@ -23,7 +23,7 @@ ExplainOom = Callable[[RankSummary, JobView], str]
 
 
 class Observation(NamedTuple):
-    """What one look shows of one cause. Nothing here comes from a stale rank."""
+    """An observation of one cause at one look. Nothing in it comes from a stale rank."""
 
     sure: tuple[RankFinding, ...] = ()
     """Ranks that do it beyond doubt, the one to look at first first: enough to open an incident, or to join one."""
@@ -40,7 +40,7 @@ class Observation(NamedTuple):
 
 
 class ShareUse(NamedTuple):
-    """What one job holds on one GPU that it shares with others."""
+    """One job's memory on one GPU that it shares with others."""
 
     ranks: frozenset[int]
     share: float

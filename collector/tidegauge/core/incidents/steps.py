@@ -1,4 +1,4 @@
-"""What becomes of one incident at one look: its states, as pure functions of what it was and what is seen.
+"""The state machine of one incident: pure functions from its state and an observation to its next state.
 
 ============  ==================================================================  ============  ============
 it is         what is seen                                                        it becomes    told as
@@ -48,7 +48,7 @@ from tidegauge.core.views import JobView
 
 @dataclass(frozen=True)
 class IncidentRules:
-    """When incidents open, change and close."""
+    """Thresholds and times for opening, changing and closing incidents."""
 
     min_severity: Severity = Severity.CRITICAL
     """Growth of a rank opens or joins an incident from this severity on: once it is dangerous. One that is in it stays
@@ -101,7 +101,7 @@ DEFAULT_RULES = IncidentRules()
 
 @dataclass
 class Announced:
-    """What people were told of an incident, and when."""
+    """The changes of an incident that were announced, and when."""
 
     last: IncidentChange
     ranks: IncidentChange
@@ -144,7 +144,7 @@ def kind_of_news(told: Announced, now: Incident) -> ChangeKind:
 
 
 class IncidentStep(NamedTuple):
-    """An incident after a look, and what is to be told of it."""
+    """An incident after one look, and the kind of change to announce, if any."""
 
     incident: Incident
     kind: Optional[ChangeKind] = None

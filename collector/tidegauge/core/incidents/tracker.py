@@ -1,4 +1,4 @@
-"""`IncidentTracker`: jobs as they are now in, what changed about their incidents out. No clock, no I/O.
+"""`IncidentTracker`: turns the present state of all jobs into changes of their incidents. No clock, no I/O.
 
 At most one incident per job, attempt and cause is open at a time; ``core.incidents.steps`` says what becomes of it.
 Here is what surrounds that: which jobs are heard of, which have ended, and time. Time never runs backwards: an earlier
@@ -60,7 +60,7 @@ CROWD_S = 3600.0
 
 @dataclass
 class _Followed:
-    """An incident that is not closed, and what is remembered of it between two looks."""
+    """An incident that is not closed, and the state kept for it between looks."""
 
     incident: Incident
     told: Announced
@@ -77,7 +77,7 @@ class _Followed:
 
 
 class IncidentTracker:
-    """Not thread-safe: one thread calls ``update``, once a second or so."""
+    """Tracks all incidents. Not thread-safe: one thread calls ``update``, about once a second."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Findings in plain words: one place, so that commands, reports, messages to owners and the policy's reasons agree.
+"""Words for findings, in one place, so that commands, reports, owners' messages and the policy's reasons agree.
 
 Values in, text out; quantities are written by ``core.units``. Source-compatible with Python 3.9.
 """

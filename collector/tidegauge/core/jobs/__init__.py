@@ -1,1 +1,1 @@
-"""What a job is: its launch, its groups of ranks, its settings, what its scheduler says. Values only."""
+"""Jobs as values: launches, groups of ranks, settings, and what schedulers report about a job."""

@@ -1,4 +1,4 @@
-"""Which part of a GPU's memory one rank's allocator may take: derived from the job's share, never guessed. Pure.
+"""The memory fraction of a rank's allocator, derived from the job's share of the GPU, never guessed. Pure.
 
 A fraction bounds what PyTorch's allocator reserves, as a part of what CUDA calls the device's total ("usable" here:
 NVML's total less the driver's reserve). CUDA context, NCCL and other libraries are outside it, so they are taken off
@@ -112,7 +112,7 @@ def _cap_from_share(
 
 
 class _Rank(Protocol):
-    """What is needed here of ``RankSummary``."""
+    """Fields of ``RankSummary`` used here."""
 
     @property
     def alive(self) -> bool: ...

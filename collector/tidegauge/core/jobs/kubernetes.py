@@ -1,4 +1,4 @@
-"""Kubernetes in Tidegauge's words: where a process is, what the API server says of its pod, what is written on objects.
+"""Kubernetes values: a process's pod, what the API server reports about it, and names written on its objects.
 
 Values only. The agent sees a pod's uid in a process's cgroup; who the pod is knows the API server, whom the head asks
 (``tidegauge_scheduler_hooks.kubernetes``), so that no agent needs any right there.
@@ -60,7 +60,7 @@ LEAK_CONDITION = PREFIX + "GpuMemoryIncident"
 
 
 class PodCgroup(NamedTuple):
-    """The pod that a process is in, as its cgroup says: the kernel's word, which a process in a pod cannot change."""
+    """The pod of a process, read from its cgroup: set by the kernel, so a process in a pod cannot change it."""
 
     pod_uid: str
     container_id: Optional[str]
@@ -85,7 +85,7 @@ class PodPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class PodFacts:
-    """A pod as the API server knows it, and the workload that it belongs to: what agents attribute ranks by."""
+    """A pod and its workload as the API server reports them; agents attribute ranks by it."""
 
     pod_uid: str
     namespace: str

@@ -1,4 +1,4 @@
-"""The record that a ``tidegauge run`` keeps beside the rings, as JSON: what it says of its job. Pure.
+"""The launch record: JSON in which ``tidegauge run`` describes its job, kept beside the rings. Pure.
 
 Written by the keeper under the user's own name, so to whoever reads it every word is a claim; what is too long, of the
 wrong type or out of range makes the whole record refused. Source-compatible with Python 3.9.
@@ -23,7 +23,7 @@ _MAX_RESTARTS = 1 << 24
 
 
 class LaunchRecord(NamedTuple):
-    """All that a keeper says. Times are unix seconds."""
+    """Everything that a keeper reports. Times are unix seconds."""
 
     process: ProcessId
     """The keeper, as it sees itself: in a container, with the pid that it has there."""

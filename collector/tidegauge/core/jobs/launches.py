@@ -10,7 +10,7 @@ from tidegauge.core.ids import ProcessId
 
 
 class LaunchState(str, Enum):
-    """What the keeper is doing."""
+    """The state of a keeper."""
 
     RUNNING = "running"
     STOPPING = "stopping"

@@ -1,4 +1,4 @@
-"""Which ranks of a job belong together: several launches run side by side in one job, each with a rank 0 of its own.
+"""Divides a job's ranks into groups, one for each launch that runs beside others and has a rank 0 of its own.
 
 Two ``srun`` in one allocation, two ``torchrun`` in one script, a trainer beside an evaluator, eight trainings packed
 into a node: each is a *group of ranks*, compared, judged and saved by itself. What a launcher tells its ranks (world
@@ -26,7 +26,7 @@ Place = tuple[str, ProcessId]
 
 
 class GroupMember(NamedTuple):
-    """One process of a job, and what tells to which of its groups it belongs."""
+    """One process of a job, with the facts that decide which of its groups it belongs to."""
 
     place: Place
     rank: int
@@ -60,7 +60,7 @@ class GroupMember(NamedTuple):
 
 
 class _Rank(Protocol):
-    """What ``RankView`` and ``RankSummary`` have in common here."""
+    """Fields used here of ``RankView`` and ``RankSummary``."""
 
     @property
     def identity(self) -> RankIdentity: ...
@@ -94,7 +94,7 @@ def member_of(rank: _Rank, hostname: str, *, lives: bool) -> GroupMember:
 
 
 class NameOfGroup(NamedTuple):
-    """What the group is called that a process belongs to; empty where its job has one group."""
+    """The name of a process's group; empty where its job has one group."""
 
     process: ProcessId
     name: str
@@ -117,7 +117,7 @@ class RankGroup(NamedTuple):
 
 
 class RankGroups:
-    """The groups of a job in all of its attempts, look after look. Not thread-safe."""
+    """The groups of a job across all of its attempts, updated at every look. Not thread-safe."""
 
     def __init__(self) -> None:
         self._starts: dict[int, _GroupsOfStart] = {}
@@ -155,7 +155,7 @@ class RankGroups:
 
 
 class _GroupsOfStart:
-    """Those of one start of a job by its scheduler."""
+    """The groups of one start of a job by its scheduler."""
 
     def __init__(self) -> None:
         self.keys: dict[Place, str] = {}
@@ -254,7 +254,7 @@ class _GroupsOfStart:
 
 
 class _Launch(NamedTuple):
-    """Living processes that belong together."""
+    """Living processes that were launched together."""
 
     key: Optional[str]
     """Of the group that one of them was in at the last look, or that its ranks of an earlier attempt were in."""

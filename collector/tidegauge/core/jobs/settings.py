@@ -1,4 +1,4 @@
-"""What the next attempt of a job is to be started with: written by the service on every node, read by the probe.
+"""Settings for a job's next attempt: the service writes them on every node, the probe reads them.
 
 A scheduler keeps a job's environment as its owner submitted it. So what a policy wants changed (a memory fraction, an
 allocator setting) waits in ``<run dir>/jobs/<job id>.json`` and is put into the environment by the probe, before torch
@@ -28,7 +28,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True)
 class JobSettings:
-    """For one job of one user. ``from_restart``: attempts with fewer restarts than that run as they were submitted."""
+    """Settings of one job of one user. They apply from the attempt with ``from_restart`` restarts on."""
 
     job_id: str
     uid: int

@@ -1,4 +1,4 @@
-"""A process's place in Slurm, and the words that an owner may put into a job's comment.
+"""A process's place in Slurm, and the words with which owners instruct Tidegauge in a job's comment.
 
 Values only; who asks Slurm is ``agent.slurm.node`` (on the nodes) and ``tidegauge_scheduler_hooks.slurm``.
 """
@@ -31,7 +31,7 @@ class SlurmPlace(NamedTuple):
 
 
 class SlurmJobRecord(NamedTuple):
-    """What the prolog left on the node about a job (deploy/slurm/prolog.sh, written by root)."""
+    """A job's record on its node, written by the Slurm prolog as root (deploy/slurm/prolog.sh)."""
 
     job_id: JobId
     uid: int

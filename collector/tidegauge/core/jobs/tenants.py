@@ -1,4 +1,4 @@
-"""Whose things are counted together, where nobody may take all the room. Source-compatible with Python 3.9."""
+"""Tenants: each limit applies per tenant, so that nobody can take all the room. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegauge.core.jobs.kubernetes import PodPlace, namespace_of
 
 
 class _Rank(Protocol):
-    """What ``RankView`` and ``RankSummary`` have in common here."""
+    """Fields used here of ``RankView`` and ``RankSummary``."""
 
     @property
     def uid(self) -> int: ...
@@ -22,7 +22,7 @@ class _Rank(Protocol):
 
 
 class Tenant(NamedTuple):
-    """Whom every limit, share, breaker and quota counts a process or a job to.
+    """The tenant to whom every limit, share, breaker and quota counts a process or a job.
 
     On a bare node and in Slurm a uid; on Kubernetes a namespace, whose containers may run as any uid; in another
     container the container and the uid, as most engines run everybody's as root. What a user can make on his own

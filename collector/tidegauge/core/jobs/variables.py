@@ -1,4 +1,4 @@
-"""Environment variables by which launchers, schedulers' adapters and the probe speak of one job: each name once.
+"""Names of the environment variables that launchers, scheduler adapters and the probe use to describe a job.
 
 Source-compatible with Python 3.9: the probe imports this inside the training process.
 """

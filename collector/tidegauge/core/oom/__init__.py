@@ -1,4 +1,4 @@
-"""What a ``torch.OutOfMemoryError`` was about, and whether trying again makes sense: for owners and for the policy.
+"""Explains a ``torch.OutOfMemoryError`` and whether a retry makes sense, for owners and for the policy.
 
 A scheduler sees exit code 1 and nothing else. Each kind of OOM is a question of "would the request have been served
 without it?": without the growth, the scattered pieces, the cap, the neighbours. ``RULES`` is the table; the first rule
@@ -23,7 +23,7 @@ PIECES_FRACTION = 0.02
 
 
 class OomKind(str, Enum):
-    """The reason why a request for memory was refused."""
+    """The reason why an allocation failed."""
 
     TOO_BIG = "too_big"
     """One request that no GPU of this size serves."""
@@ -55,7 +55,7 @@ class OomVerdict(NamedTuple):
 
 
 class OomRule(NamedTuple):
-    """One line of the table."""
+    """One row of ``RULES``."""
 
     kind: OomKind
     when: str

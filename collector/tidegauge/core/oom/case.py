@@ -1,4 +1,4 @@
-"""The figures of one ``torch.OutOfMemoryError``, whoever saw it: the probe, the error's own text, a snapshot.
+"""The figures of one ``torch.OutOfMemoryError``, from the probe, the error's own text or a snapshot.
 
 What follows from them alone is here; which kind of OOM that makes is ``core.oom``. Bytes throughout; ``None`` is not
 known, and then not taken for a reason. Pure. Source-compatible with Python 3.9.
@@ -18,7 +18,7 @@ CONTEXTS_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class OomCase:
-    """One refused request, and what was known around it."""
+    """One failed allocation, and the figures known around it."""
 
     wanted_bytes: int
     """The segment that the allocator tried to get: the request, rounded up."""

@@ -1,4 +1,4 @@
-"""Why a rank ran out of memory, from what its ring holds and what it held then: the same words wherever it is told.
+"""Explains a rank's out-of-memory error from its ring and the memory it held, with the same words everywhere.
 
 For whoever has the samples: ``tidegauge run`` after the job's end, the probe at the end of its own process. Pure.
 Source-compatible with Python 3.9.

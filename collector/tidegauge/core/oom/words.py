@@ -1,4 +1,4 @@
-"""How an out-of-memory error is told to people, from its figures: each reason, and what would have to be changed.
+"""Sentences about an out-of-memory error, made of its figures: the reason, and what would have to change.
 
 Pure. Source-compatible with Python 3.9.
 """
