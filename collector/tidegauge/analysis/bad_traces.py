@@ -1,4 +1,4 @@
-"""What is raised for a file that cannot be believed. Its text is for people: file, place, what was expected."""
+"""Errors for files that cannot be believed. Their text is for people: file, place, expected content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class BadTraceError(ValueError):
 
 
 class RefusedPickleError(BadTraceError):
-    """A pickle that wants more than plain containers, strings and numbers; nothing of it has been carried out."""
+    """A pickle needs more than plain containers, strings and numbers; none of it was executed."""
 
 
 def shown(value: object, longest: int = 60) -> str:

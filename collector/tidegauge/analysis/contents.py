@@ -1,4 +1,4 @@
-"""The whole content of a file that nobody vouches for: decompressed, never more than was allowed.
+"""Reads an untrusted file whole and decompresses it, up to a size limit.
 
 What it is compressed with is told by its first bytes: gzip (PyTorch's snapshots are often kept so), zlib (what the
 probe writes beside its ring), zstandard (what the store keeps).

@@ -1,4 +1,4 @@
-"""The line that brings allocator settings into force, for a shell. Pure."""
+"""The shell line that sets allocator settings. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What grew between two snapshots, by the line that allocated it, and forms for other tools."""
+"""Growth between two snapshots by allocating line, and exports to other tools."""

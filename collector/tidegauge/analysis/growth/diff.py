@@ -1,4 +1,4 @@
-"""What has grown between two snapshots: of one rank, or of two ranks at the same step. Pure.
+"""Compares two snapshots: of one rank, or of two ranks at the same step. Pure.
 
 Addresses say nothing here but how much is new: those of two processes mean nothing to each other.
 """
@@ -30,7 +30,7 @@ THROUGH_SHARE = 0.9
 
 
 class LineGrowth(NamedTuple):
-    """All growth that one line asked for, in bytes."""
+    """The growth that one line allocated, in bytes."""
 
     grown_bytes: int
     blocks: int
@@ -53,7 +53,7 @@ class SizeGrowth(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two snapshots, in bytes. What grew is positive, and the largest comes first."""
+    """The growth between two snapshots, in bytes. Positive values grew; the largest comes first."""
 
     early_live_bytes: int
     late_live_bytes: int

@@ -1,4 +1,4 @@
-"""Bytes by stack in the forms that flame graphs are drawn from: folded stacks, and speedscope's file format.
+"""Exports bytes by stack for flame graphs: as folded stacks, and in speedscope's file format.
 
 Names come from the job and are never trusted: nothing of them can end a frame, a line or a text.
 """

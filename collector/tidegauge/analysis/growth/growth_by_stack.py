@@ -1,4 +1,4 @@
-"""Which stacks own the growth of live memory between two snapshots, when most of what is new only replaces what went.
+"""Attributes the growth of live memory between two snapshots to stacks, though most new blocks only replace old ones.
 
 A training loop frees and allocates all the time, so the blocks of two moments are hardly ever the same. What counts is
 how many there are of each kind:
@@ -44,7 +44,7 @@ class Grown(NamedTuple):
 
 
 class _Kind:
-    """Blocks of one stack and one requested size: how many on either side, and what is left over."""
+    """Blocks of one stack and one requested size: their number in each snapshot, and those not yet matched."""
 
     def __init__(self, stack: Lines, line: Optional[CodeLine], wanted_bytes: int) -> None:
         self.stack = stack

@@ -1,4 +1,4 @@
-"""Bytes and blocks by stack as a profile of pprof: a gzipped protobuf, written by hand, for it takes five messages.
+"""Exports bytes and blocks by stack as a pprof profile: a gzipped protobuf of five messages, encoded by hand.
 
 The messages and field numbers are those of ``profile.proto`` in https://github.com/google/pprof.
 """

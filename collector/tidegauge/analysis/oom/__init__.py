@@ -1,1 +1,1 @@
-"""Out-of-memory errors explained from a text, a log or a snapshot."""
+"""Explains out-of-memory errors from a text, a log or a snapshot."""

@@ -1,4 +1,4 @@
-"""The explained out-of-memory error: its kind, a sentence, what to do; from a text, a snapshot, or both. Pure."""
+"""Explains an out-of-memory error from its text, a snapshot, or both: kind, sentence and advice. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = ("export ", "unset ", OWN_SETTINGS, WHATIF)
 
 @dataclass(frozen=True)
 class OomAnswer:
-    """What it was. Bytes and lines for programs, sentences for people."""
+    """The explanation. Bytes and lines for programs, sentences for people."""
 
     kind: str
     """A value of ``core.oom.OomKind``, of ``oom_elsewhere.KINDS``, ``rejected`` or ``unknown``."""

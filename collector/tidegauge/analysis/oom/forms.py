@@ -1,4 +1,4 @@
-"""The text of a ``torch.OutOfMemoryError``, as every PyTorch since 1.12 writes it, taken apart.
+"""Parses the text of a ``torch.OutOfMemoryError``, as written by every PyTorch since 1.12.
 
 The sentences come from ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``) and, of the backend ``cudaMallocAsync``, from
 ``CUDAMallocAsyncAllocator.cpp``. Which of them are there depends on the version, on a cap, on private pools and on
@@ -24,7 +24,7 @@ _SIZE = r"(\d{1,15}(?:\.\d{1,2})?) (bytes|KiB|MiB|GiB)"
 
 
 class SizeRange(NamedTuple):
-    """What a size with two decimals may have been, both ends included."""
+    """The range of a size that was written with two decimals, both ends included."""
 
     low_bytes: int
     high_bytes: int
@@ -35,7 +35,7 @@ class SizeRange(NamedTuple):
 
 
 class OomTextForm(Enum):
-    """Which text it is."""
+    """The form of the message."""
 
     NATIVE = "native"
     """The caching allocator's own."""
@@ -58,7 +58,7 @@ class OtherProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class OomText:
-    """What one message says; ``None`` is what it does not say."""
+    """The fields of one message; ``None``: not in it."""
 
     form: OomTextForm
     wanted: Optional[SizeRange] = None

@@ -1,4 +1,4 @@
-"""The history in a snapshot of an out-of-memory error, made ready for a replay."""
+"""Prepares the history in a snapshot of an out-of-memory error for a replay."""
 
 from __future__ import annotations
 

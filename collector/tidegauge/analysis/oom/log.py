@@ -1,4 +1,4 @@
-"""Finds what ran out of memory in a log, however long: in which order, in which rank, at which line of whose code.
+"""Finds out-of-memory errors in a log of any length: their order, their ranks, and the lines of code.
 
 Lines are read one by one and the last few kept, so that a log of gigabytes takes no memory. Nothing in it is trusted:
 what is shown of it is made printable by whoever shows it.
@@ -27,7 +27,7 @@ _HOST = "The GPU has no part in it: look at the job's memory request, DataLoader
 
 
 class Elsewhere(NamedTuple):
-    """One way to run out of memory that is not ``torch.OutOfMemoryError``."""
+    """One kind of out-of-memory error other than ``torch.OutOfMemoryError``."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -152,7 +152,7 @@ class LogPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class FoundOom:
-    """One message of PyTorch's in a log."""
+    """One ``torch.OutOfMemoryError`` in a log."""
 
     text: OomText
     line_number: int
@@ -164,7 +164,7 @@ class FoundOom:
 
 
 class FoundElsewhere(NamedTuple):
-    """A line that speaks of other memory."""
+    """A log line about other memory."""
 
     what: Elsewhere
     line_number: int
@@ -174,7 +174,7 @@ class FoundElsewhere(NamedTuple):
 
 @dataclass
 class OomLog:
-    """What a log holds."""
+    """The findings in a log."""
 
     found: list[FoundOom] = field(default_factory=list)
     """In the log's order: the first is mostly the cause of the others."""

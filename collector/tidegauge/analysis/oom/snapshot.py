@@ -1,4 +1,4 @@
-"""A snapshot taken at an out-of-memory error, or after it: who held the memory, and the figures of the refusal.
+"""Reads a snapshot taken at an out-of-memory error or after it: owners of memory, and the failed allocation's figures.
 
 PyTorch's own snapshot says what was held. What was refused it says only where a history was recorded (its ``oom``
 entries); the probe of Tidegauge writes it beside the rest (``snapshots.OWN_KEY``).
@@ -22,7 +22,7 @@ MAX_FIGURE_BYTES = 1 << 60
 
 
 class OomSnapshot(NamedTuple):
-    """One device of a snapshot, looked at for what ran out."""
+    """One device of a snapshot, examined for an out-of-memory error."""
 
     device: int
     trace: Trace

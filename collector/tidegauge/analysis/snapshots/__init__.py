@@ -1,1 +1,1 @@
-"""Memory snapshots: PyTorch's pickles and Tidegauge's columns, read without running anything."""
+"""Reads memory snapshots, PyTorch's pickles and Tidegauge's columns, without executing anything."""

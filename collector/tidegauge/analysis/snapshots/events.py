@@ -1,4 +1,4 @@
-"""One device's list in a snapshot's ``device_traces``, as columns."""
+"""Converts one device's list in a snapshot's ``device_traces`` into columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOCK_TOLERANCE_US = 1_000
 
 
 class SnapshotEvents(NamedTuple):
-    """The columns of ``Trace``, and what the entries' keys say of the torch that wrote them."""
+    """The columns of ``Trace``, and the entries' keys, which tell the torch version."""
 
     action: array[int]
     address: array[int]
@@ -39,7 +39,7 @@ class SnapshotEvents(NamedTuple):
 
 
 class EventsReader:
-    """Makes columns of a list of entries, all at once or while it grows.
+    """Converts a list of entries into columns, all at once or while it grows.
 
     Entries are taken out of the list and emptied as they are read: a million of them is memory.
     """

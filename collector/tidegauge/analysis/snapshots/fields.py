@@ -1,4 +1,4 @@
-"""Checked access to the values of a snapshot, which may say anything."""
+"""Checked access to the untrusted values of a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory snapshots read from files and URLs, and written for keeping.
+"""Reads memory snapshots from files and URLs, and writes them.
 
 Raises ``BadTraceError`` for everything that a person can mend, with the file's name: also for a place that cannot be
 reached and a package that is missing.

@@ -1,4 +1,4 @@
-"""The blocks of a snapshot by the stack that allocated them: what a comparison and a flame graph are made of."""
+"""Groups a snapshot's blocks by allocating stack, for comparisons and flame graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UsedBlock(NamedTuple):
 
 
 class StackWeight(NamedTuple):
-    """What one stack holds, or asked for."""
+    """The bytes that one stack holds or requested."""
 
     stack: Lines
     weight_bytes: int
@@ -45,7 +45,7 @@ class StackWeight(NamedTuple):
 
 
 class StackKeys:
-    """Numbers for stacks, of one snapshot or several: hashing a stack for each of its blocks would take too long."""
+    """Numbers the stacks of one or several snapshots: hashing a stack for each of its blocks would take too long."""
 
     def __init__(self) -> None:
         self._numbers: dict[Lines, int] = {(): NO_STACK_KEY}

@@ -1,4 +1,4 @@
-"""Snapshots in Tidegauge's own form (``core.snapshot_columns``) and as the analysis knows them, both ways.
+"""Converts snapshots between Tidegauge's own format (``core.snapshot_columns``) and the analysis' values.
 
 Nothing is lost that a replay, a what-if, an explained out-of-memory, a comparison or PyTorch's viewer needs. What a
 snapshot of PyTorch's has besides is left behind: ``compile_context``, ``user_metadata``, ``external_annotations``.

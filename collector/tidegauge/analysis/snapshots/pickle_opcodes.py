@@ -1,4 +1,4 @@
-"""Looks through a pickle's opcodes before anything is loaded, and refuses what plain data does not need.
+"""Scans a pickle's opcodes before it is loaded, and refuses those that plain data does not need.
 
 Overriding ``find_class`` is not enough: Python's C unpickler gives out objects of the extension registry without
 asking it, allocates what a length or a memo index of a few bytes claims (many GiB for a file of ten bytes), and ends

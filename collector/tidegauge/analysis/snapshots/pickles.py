@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots: ``torch.cuda.memory._snapshot()``, pickled by ``_dump_snapshot`` or by anybody.
+"""Reads PyTorch's memory snapshots: ``torch.cuda.memory._snapshot()``, pickled by ``_dump_snapshot`` or otherwise.
 
 Schemas of torch 2.4 and later. A snapshot says neither its torch version, nor a cap, nor the device's size: what its
 keys betray of the version is in ``snapshot_versions``.
@@ -50,7 +50,7 @@ def read_pickle(content: bytes) -> Snapshot:
 
 
 class _Histories:
-    """The lists of ``device_traces``, read and emptied while they grow."""
+    """The lists of ``device_traces``, converted and emptied while they grow."""
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks

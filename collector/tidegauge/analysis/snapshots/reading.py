@@ -1,4 +1,4 @@
-"""One door for memory snapshots: PyTorch's own pickle, or Tidegauge's columns, told by their first bytes."""
+"""Reads a memory snapshot of either format, PyTorch's pickle or Tidegauge's columns, detected by its first bytes."""
 
 from __future__ import annotations
 

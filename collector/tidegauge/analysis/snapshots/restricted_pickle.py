@@ -54,7 +54,7 @@ def loads(content: bytes, *, on_grown: Optional[Callable[[object], object]] = No
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """The opcode scan lets nothing through that reaches these two, but for the name that is to be told.
+    """Refuses every global by name, and passes growing lists to ``on_grown``; the opcode scan refuses the rest.
 
     ``persistent_load`` is called for the opcode that ``_Asking`` puts in, with the object on top of the stack, and what
     it returns takes the object's place.
@@ -77,7 +77,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _Asking(io.RawIOBase):
-    """A pickle with an opcode put in where a list has grown: the unpickler asks about the list that it has there.
+    """A pickle stream that gets an extra opcode where a list has grown, so that the unpickler passes on the list.
 
     Without the frames of protocol 4, whose length would no longer be true; the unpickler needs none.
     """

@@ -1,4 +1,4 @@
-"""A snapshot's ``segments``: what the allocator holds, block by block."""
+"""Reads a snapshot's ``segments``: the allocator's memory, block by block."""
 
 from __future__ import annotations
 

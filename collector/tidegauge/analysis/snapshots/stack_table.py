@@ -1,4 +1,4 @@
-"""The stacks of a snapshot, each once: a million events come from some hundred places."""
+"""A table of a snapshot's stacks, each once: a million events have some hundred stacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_FRAMES = 5_000_000
 
 
 class StackTable:
-    """Gives each different stack a number. The file's lists are shared objects, so most are known by identity."""
+    """Numbers the different stacks. The file's lists are shared objects, so most are known by identity."""
 
     def __init__(self) -> None:
         self._stacks: dict[Stack, int] = {}

@@ -1,4 +1,4 @@
-"""The streams of a trace: handles in the allocator's order, and each event's place among them."""
+"""The stream handles of a trace in the allocator's order, and each event's index among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot as ``torch.cuda.memory._dump_snapshot`` writes it, for pytorch.org/memory_viz and torch's own tools.
+"""Writes a snapshot as ``torch.cuda.memory._dump_snapshot`` does, for pytorch.org/memory_viz and torch's tools.
 
 Its reader in the browser knows protocols 2 to 4 and some forty opcodes: those of dicts, lists, pairs, texts and
 numbers. Frames and stacks are shared objects, as torch has them, so that each is in the file once.

@@ -1,4 +1,4 @@
-"""What a memory snapshot says, in whatever form it was kept: the columns of each device, stacks, settings, facts."""
+"""A memory snapshot of either format as values: the columns of each device, stacks, settings, facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_EVENTS = SnapshotEvents(
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot says, by device."""
+    """A snapshot by device."""
 
     traces: Mapping[int, Trace]
     """Of each device that has segments or events; ``Trace.end`` are its segments. Without a history the trace is empty.
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
 
 
 class SnapshotParts(NamedTuple):
-    """What was read of a file, before it is put together."""
+    """Parts of a snapshot as read from a file, not yet put together."""
 
     recorded: Mapping[int, SnapshotEvents]
     ends: Mapping[int, tuple[KnownSegment, ...]]

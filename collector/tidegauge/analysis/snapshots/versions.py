@@ -1,4 +1,4 @@
-"""What a snapshot's keys betray of the torch that wrote it (allocator notes, 0.1 and 3.1)."""
+"""Infers the torch version from a snapshot's keys (allocator notes, 0.1 and 3.1)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Recorded allocator traces: read, completed by what lived before them, replayed."""
+"""Recorded allocator traces: reads them, adds the state before their first event, and replays them."""

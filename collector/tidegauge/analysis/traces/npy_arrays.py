@@ -1,4 +1,4 @@
-"""Arrays of whole numbers, and one text, in numpy's files (``.npz``), by the standard library alone.
+"""Reads and writes numpy's ``.npz`` files of integer arrays and one text, with the standard library alone.
 
 The format is ``numpy.lib.format``: a magic, a header that is a Python literal, the raw elements. Read here, an array of
 objects (which would be a pickle) or one that claims more elements than its file holds is refused before it costs

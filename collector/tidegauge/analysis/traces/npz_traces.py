@@ -1,4 +1,4 @@
-"""Complete event traces in numpy's ``.npz``: the arrays that ``docs/replay.md`` lists, read and written."""
+"""Reads and writes complete event traces as numpy's ``.npz``: the arrays that ``docs/replay.md`` lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One door for recorded traces: whatever the file is called, its content says what it is."""
+"""Reads a recorded trace of any format, which its content tells, not its file name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_segment_order(trace: Trace) -> Trace:
 
 
 class _Order:
-    """What is known of the segments' ages, and an order that agrees with it."""
+    """An order of segments by age that agrees with what is known of it so far."""
 
     def __init__(self, segments: Sequence[KnownSegment]) -> None:
         self._by_address = sorted(segments)

@@ -1,4 +1,4 @@
-"""Replays for ``tidegauge replay``: the recording itself, and what it would have been under other settings.
+"""Replays for ``tidegauge replay``: the recording itself, then the same requests under other settings.
 
 The recording is always replayed under its own settings first: every address is compared, so the answer says whether the
 model followed this process at all before it says anything about other settings.
@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class ReplayAnswer(NamedTuple):
-    """One trace, replayed."""
+    """The replay of one trace."""
 
     trace: Trace
     """With the torch version that was taken."""
@@ -44,7 +44,7 @@ class ReplayAnswer(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A trace under its own settings: whether the model follows this process at all."""
+    """A trace and its replay under its own settings, which shows whether the model follows this process at all."""
 
     trace: Trace
     """With the torch version that was taken."""

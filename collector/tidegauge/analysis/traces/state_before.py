@@ -1,4 +1,4 @@
-"""What lived before a trace's first event: the state at its end, played backwards through the events.
+"""Reconstructs the state before a trace's first event: plays the state at its end backwards through the events.
 
 PyTorch's history is a ring that does not say what it has lost. But a snapshot lists every block at its end, and each
 event undoes: before an ``alloc`` its block was free, before a ``free_completed`` it was there. What is left when the
@@ -40,7 +40,7 @@ class Lived(NamedTuple):
 
 
 class HeldBlock(NamedTuple):
-    """A segment and what lived in it, by address and in its order."""
+    """A segment with its live blocks by address."""
 
     segment: KnownSegment
     live: dict[int, Lived]
@@ -122,7 +122,7 @@ def _tiled(held: HeldBlock, sizes: Mapping[int, int]) -> Iterator[KnownBlock]:
 
 
 class MappedRanges:
-    """The ranges that are mapped now. Addresses never change their stream and pool: they were reserved for them."""
+    """The ranges mapped now. An address keeps its stream and pool for ever: it was reserved for them."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -232,7 +232,7 @@ def _settings(trace: Trace) -> AllocatorSettings:
 
 
 class _Past:
-    """The allocator's state before an event, for one event after the other, the last first."""
+    """The allocator's state, rewound event by event from the last one."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

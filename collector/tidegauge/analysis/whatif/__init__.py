@@ -1,1 +1,1 @@
-"""What other allocator settings would have done to a recorded job."""
+"""Predicts a recorded job's memory under other allocator settings."""

@@ -1,4 +1,4 @@
-"""Which allocator settings are worth trying on a trace, and how they are written beside what the owner has set.
+"""Allocator settings worth trying on a trace, written together with the owner's own settings.
 
 A key that the trace's torch does not know is never proposed: it would break the job's start.
 """

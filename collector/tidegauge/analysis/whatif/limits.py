@@ -1,4 +1,4 @@
-"""What stood in the way of a recorded job's memory: a cap, or the device; as far as the recording shows it."""
+"""Limits of a recorded job's memory, a cap or the device, as far as the recording shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegauge.core.allocator.trace import Action, Trace
 
 
 class SearchLimits(NamedTuple):
-    """Of reserved memory, in bytes; ``None``: no limit, or none that is known."""
+    """Limits on reserved memory in bytes; ``None``: no limit, or an unknown one."""
 
     cap_bytes: Optional[int] = None
     """As ``set_per_process_memory_fraction`` sets it."""

@@ -1,4 +1,4 @@
-"""Which of the settings tried is best, and which one to take. Pure."""
+"""Ranks the settings that were tried, and recommends one. Pure."""
 
 from __future__ import annotations
 

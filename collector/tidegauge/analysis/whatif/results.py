@@ -1,4 +1,4 @@
-"""What was tried on a trace and what came of it. Bytes throughout."""
+"""Results of the settings tried on a trace, in bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegauge.core.text import one_line
 
 
 class ReplayConfidence(str, Enum):
-    """How far a predicted figure is to be trusted."""
+    """The trustworthiness of a predicted figure."""
 
     EXACT = "exact"
     """Nothing in the trace leaves a choice open."""
@@ -25,7 +25,7 @@ class ReplayConfidence(str, Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, replayed on the trace."""
+    """The replay of a trace under one setting."""
 
     alloc_conf: str
     """The whole text for ``PYTORCH_ALLOC_CONF``; empty: torch's defaults."""
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """All settings that were tried on one trace."""
+    """The results of all settings tried on one trace."""
 
     trials: tuple[Trial, ...]
     """Best first."""

@@ -1,4 +1,4 @@
-"""What another allocator setting would have done to a recorded job: the trace replayed under those worth trying."""
+"""Searches for better allocator settings of a recorded job: replays the trace under those worth trying."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegauge.core.allocator.trace import Action, Trace
 
 
 class TraceDoubts(NamedTuple):
-    """What speaks against every figure of a trace, and what against those of other settings only. In words."""
+    """Doubts about all figures of a trace, or only about those of other settings. In words."""
 
     guesses: tuple[str, ...]
     """These make a figure rough."""
@@ -161,7 +161,7 @@ def whatif(
 
 @dataclass
 class _Bench:
-    """Runs replays of one trace under one limit, none twice."""
+    """Replays one trace under one limit, each setting once."""
 
     trace: Trace
     doubts: TraceDoubts

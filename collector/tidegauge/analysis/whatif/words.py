@@ -1,4 +1,4 @@
-"""What the trials of a trace say, in sentences; and the line that a person puts into a job script. Pure."""
+"""Sentences about the trials of a trace, and the line for a job script. Pure."""
 
 from __future__ import annotations
 
