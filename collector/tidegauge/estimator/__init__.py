@@ -1,4 +1,4 @@
-"""Runs a training step on tensors without memory, to say what it would need; in the user's environment, with its torch.
+"""Estimates a training step's memory by running it on tensors without memory, in the user's environment and torch.
 
 Kernels' own temporaries are tables here; what the allocator makes of the requests is ``core.allocator``'s answer.
 """

@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _TidegaugeFinder:
-    """Finds the package that this file belongs to, whatever version the environment may have."""
+    """Imports the package that this file belongs to, whatever version the environment may have."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> Any:

@@ -1,4 +1,4 @@
-"""``tidegauge.estimate``: what a training job needs, of what, where it fits, and what would help. Beside torch."""
+"""``tidegauge.estimate``: the memory that a training job needs, its parts, fitting GPUs, and savings. Beside torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the allocated memory of a recorded step consists of at its peak. Source-compatible with Python 3.9."""
+"""Divides a recorded step's peak of allocated memory into its parts. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
 
 
 class PeakMoment(NamedTuple):
-    """What was live just after one event."""
+    """The live memory just after one event."""
 
     event: int
     """Index of the ``ALLOC`` that led to it; -1 where nothing was ever allocated."""

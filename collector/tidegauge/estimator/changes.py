@@ -1,4 +1,4 @@
-"""Changes that save memory, made to somebody's model, optimizer and step from outside. Runs beside torch.
+"""Memory-saving changes to a user's model, optimizer and step, made from outside. Runs beside torch.
 
 Each takes FUNCTION and returns one that makes the changed job, for another run of it. What cannot be changed raises
 ``NotTriedError``, with the reason for people.

@@ -1,4 +1,4 @@
-"""The formulas that courses teach, beside the estimate: a check that a person can do in the head.
+"""Textbook formulas for comparison with the estimate: a check that a person can do in the head.
 
 They leave out what an estimate is for (temporaries, workspaces, the allocator's rounding), so a ratio far from 1 is no
 error in itself; it shows where the memory is that the formula does not know. Source-compatible with Python 3.9.
@@ -13,7 +13,7 @@ from tidegauge.estimator.results import ClosedForm
 
 
 class ModelFacts(NamedTuple):
-    """What the formulas ask of a model and its step; ``None`` where it is not known."""
+    """Facts about a model and its step that the formulas need; ``None`` where not known."""
 
     parameters: int
     """Trainable numbers (in this rank)."""

@@ -1,4 +1,4 @@
-"""DistributedDataParallel's memory, without its C++ part: buckets for gradients, and flat copies to broadcast.
+"""DistributedDataParallel's memory without its C++ part: gradient buckets, and flat copies for broadcasts.
 
 PyTorch's reducer reads the contents of tensors, which tensors without memory do not have. What it allocates is plain:
 ``torch/nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``. Runs beside torch.

@@ -1,4 +1,4 @@
-"""Whether a job fits on a GPU: said with a margin for what the estimate may be wrong by. Source-compatible with 3.9."""
+"""Judges whether a job fits on a GPU, with a margin for the estimate's error. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the user's FUNCTION, and telling their frames of a traceback from ours. Source-compatible with Python 3.9."""
+"""Finds the user's FUNCTION, and separates its traceback frames from ours. Source-compatible with Python 3.9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class BadFunctionError(ValueError):
-    """There is no such function to call; the text says what was looked for."""
+    """The FUNCTION does not exist; the text says what was looked for."""
 
 
 def find_function(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Types of GPU: what a program can have of each, and what goes beside PyTorch's allocator.
+"""GPU types: the memory that a program can have of each, and the part that other libraries take of it.
 
 Bytes throughout. What was measured and what is quoted is said with each figure. Source-compatible with Python 3.9.
 """
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class SizeSource(str, Enum):
-    """Where a figure is from."""
+    """The source of a figure."""
 
     MEASURED = "measured"
     """By us, on that type."""
@@ -24,7 +24,7 @@ class SizeSource(str, Enum):
 
 
 class GpuType(NamedTuple):
-    """A type of GPU as a cluster offers it."""
+    """A GPU type of a cluster."""
 
     name: str
     """As ``--gpu`` takes it."""

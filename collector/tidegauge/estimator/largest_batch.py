@@ -15,7 +15,7 @@ MAX_BATCH = 1 << 20
 
 
 class BatchRuns:
-    """Device memory by batch size; each size is run once, and at most ``MAX_TRIALS`` beyond what is given."""
+    """Device memory by batch size: runs each size once, and at most ``MAX_TRIALS`` beyond those given."""
 
     def __init__(self, device_bytes: Callable[[int], int], known: Mapping[int, int]) -> None:
         self.known = dict(known)

@@ -1,4 +1,4 @@
-"""What a model and its step look like from outside: repeated blocks, batch, sequence, autocast. Runs beside torch."""
+"""Finds facts about a model and its step from outside: repeated blocks, batch, sequence, autocast. Beside torch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def checked(build: Callable[[], Any]) -> Build:
 
 
 class FactFinder:
-    """Wraps FUNCTION and looks on: ``facts`` is there once a step has run."""
+    """Wraps FUNCTION and observes it: ``facts`` is there once a step has run."""
 
     def __init__(self, build: Build) -> None:
         self._build = build

@@ -1,4 +1,4 @@
-"""What a training step on tensors without memory leaves behind: allocator events, and what each of them was for."""
+"""The recording of a training step without memory: its allocator events, and the purpose of each allocation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidegauge.core.allocator.trace import Trace
 
 
 class EstimateError(ValueError):
-    """The job cannot be run without its GPU; the text says which part of it, and what to change."""
+    """The job cannot run without its GPU; the text says which part of it, and what to change."""
 
 
 class RecordedKind(IntEnum):
-    """What an allocation was for."""
+    """The purpose of an allocation."""
 
     OTHER = 0
     PARAMETER = 1
@@ -33,7 +33,7 @@ class RecordedKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """Where the program was."""
+    """The phase of the program."""
 
     BUILD = 0
     INPUT = 1
@@ -44,7 +44,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class Recording:
-    """The events of a few training steps, for the allocator's model to place. The columns have one entry an event."""
+    """The events of a few training steps, as input for the allocator's model. The columns have one entry an event."""
 
     trace: Trace
     """Allocations and frees, addresses made up. Marks: ``build`` (where it ended) and ``step`` (where each ended)."""

@@ -1,4 +1,4 @@
-"""What an estimate says, as values: the same names as in ``tidegauge estimate --json``.
+"""The values of an estimate, named as in ``tidegauge estimate --json``.
 
 Bytes throughout. Source-compatible with Python 3.9.
 """
@@ -14,7 +14,7 @@ STRATEGIES = ("none", "ddp", "fsdp2")
 
 
 class FitVerdict(str, Enum):
-    """Whether a job fits on a type of GPU."""
+    """The verdict on whether a job fits."""
 
     FITS = "fits"
     TOO_CLOSE = "too close to say"
@@ -22,7 +22,7 @@ class FitVerdict(str, Enum):
 
 
 class Breakdown(NamedTuple):
-    """What device memory consists of when allocated memory is at its peak. The parts add up to ``device_bytes``."""
+    """The parts of device memory at the peak of allocated memory. They add up to ``device_bytes``."""
 
     parameters: int
     buffers: int
@@ -59,7 +59,7 @@ class StepPeak(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Whether the job fits on one type of GPU."""
+    """The fit of the job on one GPU type."""
 
     gpu: str
     total_bytes: int
@@ -72,7 +72,7 @@ class Fit(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """What one change of the job would do, from running it again with the change."""
+    """The saving by one change of the job, from running it again with the change."""
 
     change: str
     device_bytes: Optional[int]
@@ -84,7 +84,7 @@ class Saving(NamedTuple):
 
 
 class LargestBatch(NamedTuple):
-    """The largest batch that is told to fit on a type of GPU."""
+    """The largest batch estimated to fit on a GPU type."""
 
     gpu: str
     batch_size: int
@@ -96,7 +96,7 @@ class LargestBatch(NamedTuple):
 
 
 class ClosedForm(NamedTuple):
-    """A formula as courses teach it, beside the part of the estimate that it speaks of."""
+    """A textbook formula, and the part of the estimate that it covers."""
 
     name: str
     formula: str

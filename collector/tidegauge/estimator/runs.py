@@ -1,4 +1,4 @@
-"""One run of a job on tensors without memory, placed by the allocator's model. Runs beside torch."""
+"""Runs a job on tensors without memory and replays its events in the allocator's model. Runs beside torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a job runs under, whatever is changed in it."""
+    """The conditions of a run, the same for all changes."""
 
     target: Target
     world_size: int
@@ -47,7 +47,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and what the allocator makes of it. Bytes."""
+    """A run and its replay in the allocator's model. Bytes."""
 
     recording: Recording
     trace: Trace

@@ -1,4 +1,4 @@
-"""What changes to a job would save: each one is tried, by another run. Runs beside torch."""
+"""Measures what changes to a job would save, each by another run. Runs beside torch."""
 
 from __future__ import annotations
 

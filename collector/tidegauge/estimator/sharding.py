@@ -1,4 +1,4 @@
-"""Jobs of several ranks, seen from one of them: a process group that talks to nobody, and FSDP2. Beside torch."""
+"""Runs one rank of a job of several: with a process group that talks to nobody, and FSDP2. Beside torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU that a job is estimated for, as far as kernels and the allocator depend on it."""
+"""The GPU that a job is estimated for: the properties that kernels and the allocator depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class Target:
-    """What ``torch.cuda.get_device_properties`` would say of it."""
+    """GPU properties, as from ``torch.cuda.get_device_properties``."""
 
     name: str
     total_bytes: int

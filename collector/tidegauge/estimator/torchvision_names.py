@@ -1,4 +1,4 @@
-"""torchvision beside a PyTorch without CUDA: its compiled part, made for CUDA, cannot be loaded, and so nothing of it.
+"""Makes torchvision importable beside a PyTorch without CUDA, where its compiled part, made for CUDA, cannot be loaded.
 
 What is missed are two names of operators. Declared here, without anything behind them, they let models be built.
 """

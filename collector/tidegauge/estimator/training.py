@@ -1,4 +1,4 @@
-"""Runs a user's training steps on a GPU that is not there, and hands over the allocator events."""
+"""Runs a user's training steps on the fake GPU, and returns the allocator events."""
 
 from __future__ import annotations
 

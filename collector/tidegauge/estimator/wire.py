@@ -1,4 +1,4 @@
-"""An estimate as JSON and back: from the interpreter that has the user's torch to the one of the command.
+"""Encodes an estimate as JSON and decodes it: from the interpreter with the user's torch to the command's.
 
 The keys are the names of ``results``. Source-compatible with Python 3.9.
 """

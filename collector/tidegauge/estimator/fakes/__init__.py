@@ -1,1 +1,1 @@
-"""Tensors, devices and calls that are only pretended, so that a model runs without memory."""
+"""Fake tensors, devices and calls, with which a model runs without memory."""

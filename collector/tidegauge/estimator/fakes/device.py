@@ -1,4 +1,4 @@
-"""One GPU that is not there, for as long as a context lasts; everything is as before when it ends."""
+"""Fakes one GPU for as long as a context lasts; everything is as before when it ends."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ COMPILED = "torch.compile is ignored: the step ran operator by operator; compile
 
 
 class _NobodysTensor:
-    """What libraries find that look for fake tensors by PyTorch's public-looking name, as transformers does: they would
-    build other masks than in a real run. PyTorch's own code has the class from the module that defines it.
-    """
+    """Takes the place of ``FakeTensor`` for libraries such as transformers, which build other masks for fake tensors
+    than in a real run. PyTorch itself uses the class from the module that defines it."""
 
 
 class FakeGpu:
-    """What runs under ``fake_gpu`` leaves behind."""
+    """The records of a run under ``fake_gpu``."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

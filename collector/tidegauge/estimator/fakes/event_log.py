@@ -1,4 +1,4 @@
-"""The allocator events of a run without memory, gathered block by block. No torch here."""
+"""Collects the allocator events of a run without memory, block by block. No torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegauge.estimator.recording import Phase, RecordedKind
 
 @dataclass
 class Block:
-    """One allocation."""
+    """One allocated block."""
 
     address: int
     size_bytes: int

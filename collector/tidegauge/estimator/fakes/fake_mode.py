@@ -1,4 +1,4 @@
-"""PyTorch's fake tensors, bent so that they can be on a GPU that is not there, and watched operator by operator."""
+"""PyTorch's fake tensor mode, extended to fake a GPU and to watch each operator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_SCALED_AWAY = "aten._amp_foreach_non_finite_check_and_unscale_.default"
 
 
 class OwnerCounts:
-    """How many owners PyTorch counts for a tensor that only autograd's buffer holds, seen from inside an operator.
+    """Detects tensors that only autograd's buffer holds, by PyTorch's count of owners inside an operator.
 
     Autograd adds gradients in place when nobody else holds the first of them, but never for tensor subclasses, such as
     fake tensors are. So that is decided here, by the counts of an addition that is known to be such a case.
@@ -66,7 +66,7 @@ class OwnerCounts:
 
 
 class WatchedFakes(FakeTensorMode):
-    """Hands every operator that a GPU would run to the watch, after it ran without data."""
+    """Runs operators without data, and passes each one that a GPU would run to the watch."""
 
     def __init__(self, watch: StorageWatch, *, entered: Callable[[str, Any], None], say: Callable[[str], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)

@@ -1,4 +1,4 @@
-"""What tensors say and do in Python while they pretend to be on a GPU: devices named, moved between, asked for."""
+"""Makes Python code see tensors on the fake GPU: intercepts calls that name, change or query devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FROM_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 class PretendedDevice(TorchFunctionMode):
-    """Sees every call of a PyTorch function from Python."""
+    """Intercepts every call of a PyTorch function from Python."""
 
     def __init__(self, fakes: WatchedFakes) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What PyTorch does in place, but not for tensor subclasses, such as fake tensors are (``isTensorSubclassLike``).
+"""Operators that PyTorch runs in place, but not for tensor subclasses such as fake tensors (``isTensorSubclassLike``).
 
 Each result that is made out of place instead would be memory that no real run takes.
 """

@@ -1,4 +1,4 @@
-"""How results lie in memory on the GPU, where PyTorch's description of an operator for no device says otherwise.
+"""Memory layouts of results on the GPU, for operators that PyTorch's description for no device gets wrong.
 
 Strides decide which later operators copy their arguments, so a wrong one here is memory that no real run takes.
 """

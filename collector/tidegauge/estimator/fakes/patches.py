@@ -1,4 +1,4 @@
-"""Attributes that are replaced for a while and put back exactly as they were."""
+"""Replaces attributes for a while, and restores them exactly."""
 
 from __future__ import annotations
 

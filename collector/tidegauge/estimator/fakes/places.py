@@ -1,4 +1,4 @@
-"""Where a program is: which phase of the step, and in which module."""
+"""Tracks the program's place: the phase of the step, and the module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegauge.estimator.recording import Phase
 
 
 class Places:
-    """Sets the log's phase and site before each operator.
+    """Sets the phase and module in the log before each operator.
 
     Autograd numbers what it records (``torch.autograd._get_sequence_nr``): by that number a node of the backward pass
     is known to belong to the module that recorded it.

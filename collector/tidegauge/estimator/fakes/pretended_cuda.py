@@ -1,4 +1,4 @@
-"""``torch.cuda`` of a process that has one GPU, as far as training code asks: answers without a driver."""
+"""Fakes ``torch.cuda`` of a process with one GPU: answers training code without a driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARP = 32
 
 
 class PretendedStream:
-    """``torch.cuda.Stream``: everything runs in order, at once; but what is made on it has memory of its own."""
+    """``torch.cuda.Stream``: everything runs at once and in order, but allocations on it have memory of their own."""
 
     device_index = 0
     device_type = 1
@@ -62,7 +62,7 @@ class PretendedStream:
 
 
 class Streams:
-    """The streams of the pretended GPU: number 0 is the default one, each new one gets the next number."""
+    """The streams of the fake GPU: number 0 is the default one, each new one gets the next number."""
 
     def __init__(self, log: AllocatorEventLog) -> None:
         self.log = log

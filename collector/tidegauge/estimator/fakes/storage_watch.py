@@ -1,4 +1,4 @@
-"""Turns the life of tensors' storages into allocator events: made by an operator, freed when nobody holds them."""
+"""Converts the lifetimes of tensors' storages into allocator events: made by an operator, freed without an owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegauge.estimator.target import Target
 
 
 class StorageWatch:
-    """Knows the block of every storage on the pretended GPU.
+    """Maps every storage on the fake GPU to its block.
 
     A storage's Python object lives exactly as long as PyTorch's own (it is preserved while C++ holds the storage), so
     its weak reference is called at the moment at which the real allocator would get the block back.

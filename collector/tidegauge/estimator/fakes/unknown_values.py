@@ -1,4 +1,4 @@
-"""What to answer where a program looks at values that do not exist.
+"""Substitutes for values that a program reads from tensors without data.
 
 Scalars get a plausible value, shapes that depend on values their upper bound; both are reported.
 """

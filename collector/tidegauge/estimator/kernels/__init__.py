@@ -1,4 +1,4 @@
-"""What kernels take from the allocator besides their results: workspaces and partial results, by operator.
+"""Scratch memory of kernels by operator: workspaces and partial results, which they allocate besides their results.
 
 ``scratch`` looks an operator up; a module here knows one family of operators. Figures are measured
 (``bench/gpu_peaks.py``, ``bench/gpu_workspaces.py``) or read from PyTorch's source, and each says which.

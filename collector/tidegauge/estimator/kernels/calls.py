@@ -1,4 +1,4 @@
-"""One call of an operator, and what its kernels take from the allocator besides the results."""
+"""An operator call, and the memory that its kernels allocate besides the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OpCall(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Memory that a library keeps from its first use to the end of the process."""
+    """Memory that a library keeps from its first use to the process's end."""
 
     key: str
     """Asked for once for each; a library's handle and stream, say."""

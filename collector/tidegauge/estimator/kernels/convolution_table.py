@@ -1,4 +1,4 @@
-"""cuDNN's workspaces for convolutions: measured ones, and what the nearest of them says about the others.
+"""cuDNN's workspaces for convolutions: measured, or scaled from the nearest measured cases.
 
 ``h200_convolutions.csv.gz`` holds the 24,721 cases of ``bench/gpu_workspaces.py`` on an H200 (torch 2.11, cuDNN 9.15,
 November 2026): the convolutions of 44 models of torchvision, batches from 1 to 256, three types, two layouts, without

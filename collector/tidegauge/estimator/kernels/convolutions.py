@@ -26,9 +26,8 @@ from tidegauge.estimator.kernels.tensors import (
 
 
 class _Viewed:
-    """A tensor as two-dimensional convolutions see it: of one dimension it is a picture of one row, and the depth of
-    three becomes height.
-    """
+    """A tensor as two-dimensional convolutions see it: one dimension becomes a picture of one row, and the depth of
+    three becomes height."""
 
     def __init__(self, tensor: Any, *, made_contiguous: bool = False) -> None:
         """``made_contiguous``: as the input is where it has one dimension, lest a transposed one counts as channels

@@ -1,4 +1,4 @@
-"""Matrix products: the workspaces that cuBLAS is given once for each thread that computes.
+"""Matrix products: the cuBLAS workspaces, allocated once for each thread that computes.
 
 ``getChosenWorkspaceSize`` and ``_getWorkspaceSize`` in PyTorch's CUDABlas.cpp and CublasHandlePool.cpp; measured on an
 H200 with torch 2.11: 32 MiB for the handle and 1 MiB for cuBLASLt, in the training thread and again in autograd's.

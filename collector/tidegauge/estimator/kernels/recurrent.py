@@ -1,4 +1,4 @@
-"""cuDNN's recurrent networks: workspaces, and what the forward pass keeps for the backward pass.
+"""cuDNN's recurrent networks: workspaces, and the reserve that the forward pass keeps for the backward pass.
 
 The reserve follows a rule that gives all 225 cases of ``bench/gpu_recurrent.py`` (H200, torch 2.11, cuDNN 9.15,
 November 2026) but for its alignment. The workspaces follow none that we found: ``h200_recurrent.csv`` has them, and

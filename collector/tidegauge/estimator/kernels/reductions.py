@@ -1,4 +1,4 @@
-"""Sums and their like: blocks that share an output write partial results to a buffer.
+"""Reductions such as sums: blocks that share an output write partial results to a buffer.
 
 After ``setReduceConfig`` in PyTorch's Reduce.cuh and the ordering of dimensions in TensorIterator; the same as measured
 on an H200 (torch 2.11) in all 834 distinct calls of 258 training jobs.
@@ -24,7 +24,7 @@ _WIDE_TYPES = ("float64", "int64")
 
 
 class ReducedAxis(NamedTuple):
-    """One dimension, of several that could be merged."""
+    """A dimension, possibly merged from several."""
 
     size: int
     stride: int
@@ -34,7 +34,7 @@ class ReducedAxis(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """How the kernel sees the reduction: ``dim0`` runs along the threads of a warp."""
+    """The reduction's shape in the kernel: ``dim0`` runs along the threads of a warp."""
 
     inputs: int
     """Values that go into one result."""

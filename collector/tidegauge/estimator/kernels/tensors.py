@@ -1,4 +1,4 @@
-"""Sizes and layouts of tensors, told from shape, strides and type alone, as PyTorch tells them."""
+"""Sizes and layouts of tensors, computed from shape, strides and type alone, as PyTorch does."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Layers whose memory torch decides by shapes: attention, autocast, recurrent ones."""
+"""Layers whose memory depends on a choice that torch makes by shapes: attention, autocast, recurrent ones."""

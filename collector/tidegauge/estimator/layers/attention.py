@@ -40,7 +40,7 @@ class AttentionBackend(Enum):
 
 
 class Attention(NamedTuple):
-    """Arguments of one call."""
+    """The arguments of one call."""
 
     query: Any
     key: Any

@@ -1,4 +1,4 @@
-"""Autocast for tensors that only pretend to be on a GPU.
+"""Autocast for fake GPU tensors.
 
 PyTorch's own casts ask the C++ tensor for its device and would leave them as they are. The lists are those of
 ``ATen/autocast_mode.h`` (torch 2.13; the same names since 2.2), the rules those of ``cached_cast`` there.

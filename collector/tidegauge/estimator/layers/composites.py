@@ -1,4 +1,4 @@
-"""Operators whose C++ code asks for the device and then goes another way on a GPU.
+"""Operators whose C++ code takes another path on a GPU.
 
 A tensor that pretends to be on a GPU says ``meta`` to C++, so what PyTorch would do on CUDA is written down here, each
 with the function that decides in PyTorch. They are registered for the key AutogradCUDA, above the kernels.
