@@ -72,7 +72,7 @@ def parse_alloc_conf(text: str) -> dict[str, str]:
 
 
 def is_one_setting(key: str, value: str) -> bool:
-    """Whether they stay one setting between others: no comma, colon or open bracket makes more, or less, of them."""
+    """Whether ``key:value`` stays one setting between others: no comma, colon or open bracket splits or joins it."""
     return parse_alloc_conf(f"{key}:{value},end:1") == {key: value, "end": "1"}
 
 

@@ -22,7 +22,7 @@ SEGMENT_STEP_BYTES = 2 << 20
 
 
 def segment_bytes(rounded_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
-    """What is asked of the device for a block of this size: ``get_allocation_size``."""
+    """The segment size that the device is asked for, given the block's size: ``get_allocation_size``."""
     if rounded_bytes <= MAX_SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded_bytes < MIN_OWN_SEGMENT_BYTES:

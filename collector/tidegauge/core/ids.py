@@ -44,7 +44,7 @@ def known_as(job_id: str, given: Optional[str]) -> str:
 
 
 def scheduler_restarts(attempt: int, attempts_each: int) -> int:
-    """How often a job's scheduler had started it before: an attempt's number counts torchelastic's restarts, too."""
+    """The scheduler's restarts of a job before this attempt; attempt numbers count torchelastic's restarts, too."""
     return attempt // max(1, attempts_each)
 
 
@@ -95,7 +95,7 @@ class RankIdentity(NamedTuple):
 
     @property
     def restarts(self) -> int:
-        """By the job's scheduler, without those by the rank's own launcher."""
+        """The scheduler's restarts, without those by the rank's own launcher."""
         return scheduler_restarts(self.attempt, self.attempts_each)
 
     @property

@@ -32,7 +32,7 @@ class MemoryPoint(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """What the rank holds of its GPU, as far as that is known."""
+        """The GPU memory that the rank holds, as far as known."""
         return self.reserved_bytes + (self.nontorch_bytes or 0)
 
 

@@ -19,6 +19,6 @@ def status_numbers(text: str, field: str) -> tuple[int, ...]:
 
 
 def effective_uid(text: str) -> Optional[int]:
-    """Whose process it is; ``None`` where that is not told."""
+    """The effective uid of the process; ``None`` if missing."""
     uids = status_numbers(text, "Uid")
     return uids[1] if len(uids) > 1 else None

@@ -71,7 +71,7 @@ class RingHeader(NamedTuple):
         return HEADER_BYTES + self.device_count * self.capacity * RECORD_BYTES
 
     def offset(self, device: int, seq: int) -> int:
-        """Where record ``seq`` (from 1) of ``device`` lies in the file."""
+        """The file offset of record ``seq`` (from 1) of ``device``."""
         return HEADER_BYTES + (device * self.capacity + (seq - 1) % self.capacity) * RECORD_BYTES
 
 

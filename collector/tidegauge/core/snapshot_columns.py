@@ -117,7 +117,7 @@ def pack(snapshot: PackedSnapshot) -> bytes:
 
 
 def unpack(content: bytes) -> PackedSnapshot:
-    """What ``pack`` wrote, every index and length checked. Raises ``SnapshotFormatError``."""
+    """The inverse of ``pack``; checks every index and length. Raises ``SnapshotFormatError``."""
     try:
         return _Reader(content).read()
     except SnapshotFormatError:

@@ -54,7 +54,7 @@ class Severity(str, Enum):
 
 
 def state_word(state: LeakState, severity: Optional[Severity], *, has_steps: bool = True) -> str:
-    """For people: growth is called a leak once it is dangerous; without a step so far, "ok" would promise much."""
+    """The word for people: growth is a leak once it is dangerous; before any step, "ok" would promise too much."""
     if state is LeakState.OK and not has_steps:
         return "no steps"
     return "growing" if state is LeakState.LEAK and severity is not Severity.CRITICAL else state.value

@@ -252,7 +252,7 @@ class JobView:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Of its ranks."""
+        """The numbers of its ranks."""
         return frozenset([int(rank.identity.rank) for rank in self.ranks])
 
     @cached_property
@@ -261,7 +261,7 @@ class JobView:
 
     @cached_property
     def living_places(self) -> tuple[tuple[GpuPlace, int], ...]:
-        """Where its living ranks are: each one's GPU, and its place in ``ranks``."""
+        """The places of its living ranks: each one's GPU, and its index in ``ranks``."""
         hosts = self.rank_hostnames or tuple(rank.identity.hostname for rank in self.ranks)
         return tuple(
             [
@@ -278,7 +278,7 @@ class JobView:
 
     @cached_property
     def growing_signals(self) -> frozenset[Signal]:
-        """Of all verdicts that are not OK, be their ranks stale or ended."""
+        """The signals of all verdicts that are not OK, also of stale or ended ranks."""
         verdicts = [rank.verdict for rank in self.ranks if rank.verdict.state is not LeakState.OK]
         return frozenset(verdict.signal for verdict in verdicts if verdict.signal is not None)
 
@@ -289,19 +289,19 @@ class JobView:
 
     @cached_property
     def bounds(self) -> Mapping[int, GrowthBound]:
-        """By rank, what ends its growth."""
+        """The bounds of growth by rank."""
         return {int(rank.identity.rank): rank.bound for rank in self.ranks if rank.bound is not None}
 
     @cached_property
     def asks_for_share(self) -> bool:
-        """Whether it may have asked for a share of its GPUs only."""
+        """Whether the job may have asked for only a share of its GPUs."""
         if self.launch is not None and self.launch.gpu_share is not None:
             return True
         return any(rank.identity.gpu_share is not None for rank in self.ranks if rank.alive)
 
     @cached_property
     def is_known_to_live(self) -> bool:
-        """Whether a process of it lives, as a node says that has reported lately."""
+        """Whether a node that has reported lately sees a living process of the job."""
         return not self.living_numbers <= frozenset(self.stale)
 
     @cached_property

@@ -78,7 +78,7 @@ def _items(items: Iterable[object]) -> Iterator[bytes]:
 
 
 def wire_json(raw: Wire) -> bytes:
-    """What ``to_wire`` returned as UTF-8 text, strict JSON."""
+    """The result of ``to_wire`` as UTF-8 text, strict JSON."""
     return _ENCODER.encode(raw).encode()
 
 

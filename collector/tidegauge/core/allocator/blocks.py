@@ -94,7 +94,7 @@ def is_split(blocks: Numbers, block: int) -> bool:
 
 @compiled
 def is_held(blocks: Numbers, block: int) -> bool:
-    """Whether the program, or another stream, still has it."""
+    """Whether the program or another stream still holds the block."""
     return blocks[block + STATE] == ALLOCATED or blocks[block + STATE] == PENDING
 
 

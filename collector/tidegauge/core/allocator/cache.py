@@ -50,7 +50,7 @@ from tidegauge.core.allocator.live_blocks import block_in, slot_of
 
 @compiled
 def release_oversize(t: Tables, r: Record, shelf: int, size: int) -> bool:
-    """Whether enough oversize blocks of the stream could be given back: ``release_available_cached_blocks``."""
+    """Release oversize blocks of the stream; true if that was enough: ``release_available_cached_blocks``."""
     limit = t.numbers[MAX_SPLIT]
     if limit == UNLIMITED:
         return False
@@ -107,7 +107,7 @@ def given_back_at(t: Tables, block: int) -> int:
 
 @compiled
 def bring_forward(t: Tables, r: Record, first: int, end: int) -> None:
-    """In a trace that begins in the middle: let the one of equally large blocks come first that the recording has next.
+    """Move the block that the recording releases next before equally large ones, in a trace that begins in the middle.
 
     Blocks are gathered in order, but which of the older segments was made first is not known.
     """
@@ -168,7 +168,7 @@ def release_all(t: Tables, r: Record) -> int:
 
 @compiled
 def releasable(t: Tables) -> int:
-    """How many segments of the default pool, and ranges of expandable ones, the program would give back if it asked."""
+    """The number of segments of the default pool and of expandable ranges that ``empty_cache()`` would release."""
     blocks = t.blocks
     found = 0
     place = first_on_shelf(t, 0, 0)

@@ -17,7 +17,7 @@ ACTIONS = 10
 
 @entry_point
 def count_actions(r: Record, counts: Numbers) -> int:
-    """How often each action occurs; and the most bytes that segments take at once, beyond those at the start."""
+    """Count each action in ``counts``; returns the most bytes that segments take at once, beyond those at the start."""
     reserved = 0
     most = 0
     for event in range(len(r.action)):

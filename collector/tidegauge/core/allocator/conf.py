@@ -58,7 +58,7 @@ _BUCKET_MIB = tuple(1 << power for power in range(DIVISION_BUCKETS))
 
 
 def tie_break_of(torch_version: Optional[str]) -> TieBreak:
-    """Which of equally large blocks this torch takes; of an unknown torch, the newest rule."""
+    """The order of equally large blocks in this torch; for an unknown torch, the newest rule."""
     if torch_version is None or not re.match(r"\d+\.\d+", torch_version) or torch_at_least(torch_version, 2, 13):
         return TieBreak.SEGMENT
     return TieBreak.BLOCK if torch_at_least(torch_version, 2, 12) else TieBreak.ADDRESS

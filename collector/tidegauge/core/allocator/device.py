@@ -65,7 +65,7 @@ def note_mismatch(t: Tables, event: int, recorded: int, replayed: int) -> None:
 
 @compiled
 def is_next(t: Tables, r: Record, action: int) -> bool:
-    """Whether the recording goes on with this action, within the request under way."""
+    """Whether this action is the recording's next one within the present request."""
     return t.numbers[CURSOR] < t.numbers[LIMIT] and r.action[t.numbers[CURSOR]] == action
 
 
@@ -81,7 +81,7 @@ def is_next_at(t: Tables, r: Record, action: int, address: int, size: int) -> bo
 
 @compiled
 def own_address(t: Tables, size: int) -> int:
-    """Where the model puts what the recording has no address for: each new segment below all earlier ones.
+    """An address for a segment that the recording has none for: each new segment lies below all earlier ones.
 
     As the driver mostly does; up to torch 2.11 the address decides among equally large blocks. With rising addresses 96
     of 126 recordings of an H200 come out at their own peak to the byte, with falling ones 116.

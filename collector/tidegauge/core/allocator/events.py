@@ -115,7 +115,7 @@ def shelf_asked(t: Tables, r: Record, e: Events, event: int) -> int:
 
 @compiled
 def answer(t: Tables, r: Record, event: int, block: int) -> None:
-    """What the request got, which may be NONE, goes to the program; an OOM of the recording has no use for it."""
+    """Hand the block, or NONE, to the program; where the recording has an OOM, free it again."""
     numbers = t.numbers
     if numbers[PEAK_RESERVED] > numbers[COUNTED_PEAK]:
         numbers[COUNTED_PEAK] = numbers[PEAK_RESERVED]
@@ -139,7 +139,7 @@ def answer(t: Tables, r: Record, event: int, block: int) -> None:
 
 @compiled
 def first_answer(t: Tables, r: Record, event: int) -> int:
-    """Where the recording is followed: the first event behind what it has of the request that begins here."""
+    """The event with the request's answer: where the recording is followed, it comes after segment events and frees."""
     if not t.numbers[FOLLOWS]:
         return event
     end = event
@@ -211,7 +211,7 @@ def end_of_releases(r: Record, event: int) -> int:
 
 @compiled
 def is_call(t: Tables, r: Record, e: Events, event: int) -> bool:
-    """Whether the program gave back its cache here. Where the recording is followed, it must have been all of it."""
+    """Whether the program called ``empty_cache()`` here; a followed recording must show that it released everything."""
     numbers = t.numbers
     listed = event == e.calls[numbers[NEXT_CALL]]
     if listed:

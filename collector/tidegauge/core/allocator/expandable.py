@@ -45,7 +45,7 @@ from tidegauge.core.allocator.sizes import handle_bytes
 
 @compiled
 def expanded_size(blocks: Numbers, block: int) -> int:
-    """What the block could grow to: best fit looks at this."""
+    """The size to which the block could grow; best fit uses it."""
     after = blocks[block + NEXT]
     if after != NONE and blocks[after + STATE] == UNMAPPED:
         return blocks[block + SIZE] + blocks[after + SIZE]

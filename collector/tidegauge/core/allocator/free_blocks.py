@@ -32,7 +32,7 @@ from tidegauge.core.allocator.layout import (
 
 @compiled
 def is_later(blocks: Numbers, block: int, tie: int, start: int) -> bool:
-    """Whether a block of the same key comes behind, or is, the place described."""
+    """Whether a block of the same key lies at or after the given place."""
     other = blocks[block + TIE]
     return other > tie or (other == tie and blocks[block + START] >= start)
 

@@ -96,7 +96,7 @@ def replay(
     with_end: bool = False,
     on_progress: Optional[OnProgress] = None,
 ) -> Replay:
-    """What PyTorch's allocator does with these requests.
+    """Replay the trace's requests through the model of PyTorch's allocator.
 
     Without ``settings`` they are the recorded ones, and so are the addresses of segments and what the device refused:
     every address is compared with the recorded one. With ``settings`` all that is the model's own. ``cap_bytes``: what

@@ -95,7 +95,7 @@ def best_fit(t: Tables, shelf: int, size: int) -> int:
 
 @compiled
 def gives_back_next(t: Tables, r: Record) -> bool:
-    """Whether the recording goes on with memory that is given back."""
+    """Whether the next recorded event releases memory."""
     return is_next(t, r, SEGMENT_FREE) or is_next(t, r, SEGMENT_UNMAP)
 
 
@@ -134,7 +134,7 @@ def note_failure(t: Tables, event: int, shelf: int, requested: int, size: int) -
 
 @compiled
 def may_flush(t: Tables, r: Record, shelf: int) -> bool:
-    """Whether a request that was refused gives back the cache of the default pool."""
+    """Whether a failed request releases the cache of the default pool."""
     return shelf < t.numbers[FLUSHING_SHELVES] or gives_back_next(t, r)
 
 
@@ -215,7 +215,7 @@ def note_tie(t: Tables, event: int, recorded: int, replayed: int) -> None:
 
 @compiled
 def as_recorded(t: Tables, r: Record, event: int, shelf: int, size: int, block: int) -> int:
-    """Of the blocks as large as ``block`` the one that the recording has, where it is one of them.
+    """The recorded block if it is as large as ``block``, else ``block``.
 
     For traces that begin in the middle: which of the older segments was made first decides, and no file says it.
     """
@@ -236,7 +236,7 @@ def as_recorded(t: Tables, r: Record, event: int, shelf: int, size: int, block: 
 
 @compiled
 def found_before(t: Tables, r: Record, block: int) -> bool:
-    """Whether the request would have found this block as the recording did: not by a free that it waited for itself.
+    """Whether the request could have found this block at once, and not only through a free that it waited for itself.
 
     What is recorded of a request begins with the frees whose end it brought about; they look like any other.
     """

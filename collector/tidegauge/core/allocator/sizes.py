@@ -37,7 +37,7 @@ def rounded_size(rules: Numbers, requested: int) -> int:
 
 @compiled
 def segment_bytes(rules: Numbers, rounded: int) -> int:
-    """What is asked of the device for a block of this size: ``get_allocation_size``."""
+    """The segment size that the device is asked for, given the block's size: ``get_allocation_size``."""
     if rounded <= MAX_SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded < MIN_OWN_SEGMENT_BYTES:
@@ -58,5 +58,5 @@ def is_small_shelf(rules: Numbers, shelf: int) -> bool:
 
 @compiled
 def handle_bytes(rules: Numbers, shelf: int) -> int:
-    """What an expandable segment of this shelf is mapped in: ``segment_size_``."""
+    """The handle size by which an expandable segment of this shelf is mapped: ``segment_size_``."""
     return SMALL_SEGMENT_BYTES if is_small_shelf(rules, shelf) else rules[LARGE_SEGMENT]

@@ -26,7 +26,7 @@ class Danger:
         self._look = -1
 
     def judged(self, reaches: bool, *, sure: bool, look: int) -> bool:
-        """Whether danger is raised after look number `look`, which expects growth to reach the limit or not."""
+        """Count look number `look` for or against danger, and return whether danger is raised."""
         if not reaches:
             self.withdraw()
         elif look != self._look:

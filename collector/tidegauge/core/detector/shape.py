@@ -56,7 +56,7 @@ def ladder_of(mins: Sequence[float], end: int) -> list[float]:
 
 
 def look(mins: Sequence[float], least_bytes: float, params: Params) -> Optional[Union[Growth, Ended]]:
-    """What the floors of one scale show now. None: no growth, or none that has the shape of a leak.
+    """Find growth in the floors of one scale. None: no growth, or none that has the shape of a leak.
 
     Starts are tried from the oldest on, so that the longest growth that fits is the one reported.
     """

@@ -138,7 +138,7 @@ class Evidence:
 
 
 def brief_of(evidence: Evidence) -> EvidenceBrief:
-    """What an incident says of it."""
+    """The summary of ``evidence`` for an incident."""
     first = evidence.growth[0] if evidence.growth else None
     holders = evidence.search.holders if evidence.search is not None else ()
     return EvidenceBrief(

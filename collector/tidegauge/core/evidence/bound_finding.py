@@ -27,7 +27,7 @@ MIN_FOUND_ITEMS = 3
 
 
 def find_bound(case: CauseInput) -> Optional[GrowthBound]:
-    """What bounds the growth of a window, with its state if the detector speaks of this growth; ``None``: nothing."""
+    """The bound of a window's growth, with its state if the detector reports this growth; ``None``: no bound found."""
     bound = _of_workspaces(case) or _of_containers(case)
     if bound is None or not concerns(bound, case.verdict):
         return bound

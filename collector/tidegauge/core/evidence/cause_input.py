@@ -73,12 +73,12 @@ class CauseInput(NamedTuple):
 
     @property
     def signal(self) -> Optional[Signal]:
-        """What the detector says grows; ``None`` where it has nothing to say."""
+        """The signal that grows according to the detector; ``None`` if none does."""
         return None if self.verdict.state is LeakState.OK else self.verdict.signal
 
     @property
     def grew(self) -> bool:
-        """Whether more is alive at the end of the window, as far as anybody compared."""
+        """Whether live bytes grew within the window; false where nobody compared."""
         return (self.grown_bytes or 0) > 0
 
     @property

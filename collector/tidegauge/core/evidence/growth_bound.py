@@ -59,17 +59,17 @@ class GrowthBound(NamedTuple):
 
     @property
     def end_bytes(self) -> Band:
-        """Where live tensors end."""
+        """Live tensor bytes once the bound is reached."""
         return Band(*(self.level_bytes + left for left in self.left_bytes))
 
     @property
     def margin_bytes(self) -> float:
-        """By how much memory may pass the end."""
+        """The tolerance by which memory may exceed the end."""
         return max(MARGIN_LEFT * self.left_bytes.high, MARGIN_END * self.end_bytes.high, MIN_MARGIN_BYTES)
 
     @property
     def explains_growth(self) -> bool:
-        """Whether what grows now may be what it bounds."""
+        """Whether the present growth may be that of the bound."""
         return self.state not in (BoundState.REFUTED, BoundState.UNRELATED)
 
     @property
@@ -79,14 +79,14 @@ class GrowthBound(NamedTuple):
 
 
 def free_bytes(verdict: Verdict) -> Optional[float]:
-    """What is left of the head-room, by what the growth has taken of it; ``None`` without a limit."""
+    """The head-room left, computed from the growth and its share of it; ``None`` without a limit."""
     if not verdict.headroom_eaten or verdict.grown_bytes is None:
         return None
     return verdict.grown_bytes * (1 / verdict.headroom_eaten - 1)
 
 
 def concerns(bound: GrowthBound, verdict: Verdict) -> bool:
-    """Whether the detector speaks of the growth that the bound is of: tensors, since before they were counted."""
+    """Whether the verdict is about the bound's growth: of tensors, with an onset before the bound was measured."""
     of_tensors = verdict.state is not LeakState.OK and verdict.signal is Signal.ALLOCATED
     return of_tensors and (verdict.onset_step is None or verdict.onset_step <= bound.step)
 

@@ -78,7 +78,7 @@ def hold(live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes:
 
 
 def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
-    """What was free, for people, in a sentence."""
+    """A sentence for people about the free memory."""
     if not held.free_bytes:
         return "The allocator had no free blocks."
     largest = held.largest_for(wanted_bytes)
@@ -92,14 +92,14 @@ def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
 
 
 def owner_words(owner: Owner, live_bytes: int) -> str:
-    """One owner, for people: "3.2 GiB (41 %) in 51 blocks of 64.0 MiB: train.py:32 in forward"."""
+    """One owner for people: "3.2 GiB (41 %) in 51 blocks of 64.0 MiB: train.py:32 in forward"."""
     size = "" if owner.block_bytes is None or owner.blocks == 1 else f" of {format_bytes(owner.block_bytes)}"
     text = f"{format_bytes(owner.held_bytes)} ({_share(owner.held_bytes, live_bytes)}) in "
     return f"{text}{_count(owner.blocks, 'block')}{size}: {owner_name(owner)}"
 
 
 def owner_name(owner: Owner) -> str:
-    """Where an owner's blocks come from: "train.py:18 in helper, from train.py:32 in forward". Not yet printable."""
+    """The source of an owner's blocks: "train.py:18 in helper, from train.py:32 in forward". Not yet printable."""
     if owner.line is None:
         return owner.what or "no stack was recorded"
     return line_name(owner.line) + (f", from {line_name(owner.caller)}" if owner.caller is not None else "")

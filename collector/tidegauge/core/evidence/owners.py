@@ -51,7 +51,7 @@ class Owner(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def is_library(filename: str) -> bool:
-    """Whether a line of this file says little to the author of a training script."""
+    """Whether the file belongs to a library, so that its lines say little to the author of a training script."""
     return _LIBRARY.search(filename) is not None
 
 

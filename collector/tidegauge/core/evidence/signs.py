@@ -57,7 +57,7 @@ class Sign(NamedTuple):
 
 
 def held_by(*kinds: HolderKind, words: str) -> Sign:
-    """What holds most of it is of one of these kinds."""
+    """A sign that a holder of one of these kinds holds most of the growth."""
 
     def seen(case: CauseInput) -> Optional[str]:
         holder = case.holder

@@ -81,7 +81,7 @@ def holder_words(path: str) -> str:
 
 
 def named_holder(holder: Holder) -> str:
-    """What the code calls it: "`losses` (list, train.py)"; its path where it has no name."""
+    """The holder's name in the code: "`losses` (list, train.py)"; its path where it has no name."""
     if holder.name is None:
         return holder_words(holder.path)
     container = container_of(holder)
@@ -93,7 +93,7 @@ def named_holder(holder: Holder) -> str:
 
 
 def container_of(holder: Holder) -> Optional[str]:
-    """What the name stands for: the ``list`` of "Trainer.seen (list, 9 items) -> tuple (2 items) -> Tensor[8]", where
+    """The named container: the ``list`` of "Trainer.seen (list, 9 items) -> tuple (2 items) -> Tensor[8]", where
     ``Holder.container`` is what holds the tensor itself."""
     _, found, rest = holder.path.partition(f"{holder.name} (")
     named = _CONTAINER.match(rest) if holder.name and found else None
@@ -101,7 +101,7 @@ def container_of(holder: Holder) -> Optional[str]:
 
 
 def brief_line(brief: EvidenceBrief) -> Optional[str]:
-    """Where and by whom, for a cell or a headline: "train.py:41 in step, held by train.py: losses (list, 412 items)".
+    """Line and holder for a cell or a headline: "train.py:41 in step, held by train.py: losses (list, 412 items)".
 
     ``None`` where neither is known.
     """
@@ -111,7 +111,7 @@ def brief_line(brief: EvidenceBrief) -> Optional[str]:
 
 
 def brief_facts(brief: EvidenceBrief) -> str:
-    """What grew and where, what holds it, and why, in sentences, as far as it is known."""
+    """Sentences about the growing line, its holder and the cause, as far as known."""
     held = None if brief.holder is None else f"It is held by {brief.holder[:MAX_PATH_CHARS]}."
     ends = None if brief.bound is None else _sentence(bound_words(brief.bound))
     return " ".join(filter(None, (_grown(brief), held, _cause(brief), ends)))
@@ -157,13 +157,13 @@ def holder_sentence(search: HolderSearch) -> Optional[str]:
 
 
 def because_lines(evidence: Evidence) -> Sequence[str]:
-    """What the cause rests on, and how the growth ends where that is known, each as a sentence."""
+    """The reasons for the cause, and the end of the growth if known, each as a sentence."""
     ends = [] if evidence.bound is None else [bound_words(evidence.bound)]
     return [sentence for sentence in map(_sentence, (*evidence.cause.because, *ends)) if sentence]
 
 
 def advice_of(evidence: Evidence) -> Optional[str]:
-    """What to change, as a clause, by the state of what bounds the growth where something does."""
+    """Advice as a clause; it depends on the state of the growth's bound, if there is one."""
     return _advice(evidence.cause.advice, evidence.bound)
 
 
@@ -186,8 +186,8 @@ def cause_clause(cause: EvidenceCause, confidence: Confidence) -> str:
 
 
 def bound_words(bound: GrowthBound) -> str:
-    """How the growth ends, as a clause: "`features` (lru_cache, train.py) fills, and ends at about 3.1 GiB (214 of 220
-    answers)"."""
+    """The end of the growth, as a clause: "`features` (lru_cache, train.py) fills, and ends at about 3.1 GiB (214 of
+    220 answers)"."""
     units = _UNITS.get(bound.kind, "items")
     count = f"{bound.items:,} of {bound.most_items:,} {units}"
     name = bound.what[: 2 * MAX_NAME_CHARS]
@@ -215,7 +215,7 @@ def end_words(bound: GrowthBound) -> str:
 
 
 def bound_advice(bound: GrowthBound) -> str:
-    """What to do about it."""
+    """Advice about the bound."""
     lower = _SMALLER.get(bound.kind, "lower its bound")
     if not bound.explains_growth:
         return "collect evidence again (`tidegauge snapshot`): the last evidence does not explain the growth"

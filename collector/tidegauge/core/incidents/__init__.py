@@ -42,12 +42,12 @@ class IncidentCause(str, Enum):
 
     @property
     def is_growth(self) -> bool:
-        """Whether it comes from a verdict of the detector."""
+        """Whether the cause comes from a verdict of the detector."""
         return self not in (IncidentCause.OUT_OF_MEMORY, IncidentCause.SHARE_EXCEEDED)
 
     @property
     def as_seen(self) -> IncidentCause:
-        """What it is called as long as no evidence says more: by the signal that grows."""
+        """The cause by the growing signal alone, before evidence says more."""
         return IncidentCause.FRAGMENTATION if self is IncidentCause.CUDA_GRAPHS else self
 
 
@@ -182,7 +182,7 @@ class Incident:
         return tuple(finding.rank for finding in self.findings)
 
     def shortened(self, most: Optional[int]) -> Incident:
-        """With the findings of the ``most`` worst ranks alone, the others counted; ``None``: of all."""
+        """A copy with the findings of only the ``most`` worst ranks, the others counted; ``None``: of all."""
         if most is None or len(self.findings) <= most:
             return self
         left_out = self.ranks_left_out + len(self.findings) - most

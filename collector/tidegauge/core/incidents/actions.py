@@ -1,4 +1,4 @@
-"""Values for actions on jobs, shared by policy, scheduler adapters and audit.
+"""Values for actions on jobs, shared by policy, scheduler adapters and audit. Values only.
 
 Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.actions.clock``).
 """
@@ -148,7 +148,7 @@ class JobTarget:
 
     @property
     def processes(self) -> frozenset[ProcessId]:
-        """Of all ranks of all groups."""
+        """The processes of all ranks of all groups."""
         return frozenset(rank.process for group in self.groups for rank in group.ranks)
 
 

@@ -114,7 +114,7 @@ class _Candidate(NamedTuple):
 def escalate(
     state: EscalationState, jobs: Iterable[JobView], *, now_s: float, rules: EscalationRules = DEFAULT_RULES
 ) -> tuple[tuple[EvidenceAsk, ...], EscalationState]:
-    """Who is to be asked now, and the state after that."""
+    """The requests to send to ranks now, and the next state."""
     views = [view for view in jobs if view.ranks]
     state = _forget(state, {job_key(view) for view in views}, now_s)
     asks: list[EvidenceAsk] = []

@@ -64,19 +64,19 @@ def news_of(evidence: Evidence) -> EvidenceNews:
 
 
 def belongs(brief: EvidenceBrief, cause: IncidentCause) -> bool:
-    """Whether it says something about an incident of this cause in the same attempt of the same job."""
+    """Whether the evidence is about an incident of this cause in the same attempt of the same job."""
     return cause in _CRISES or cause in BELONGS_TO[brief.cause]
 
 
 def settles(brief: EvidenceBrief, cause: IncidentCause) -> bool:
-    """Whether growth of this kind in that attempt need not be looked at again. Graphs do not settle a leak, which they
-    explain as well: tensors may be kept beside them."""
+    """Whether the cause of such growth in that attempt is known. CUDA graphs do not settle a leak, though they may
+    explain it: tensors may be kept beside them."""
     explained = cause.as_seen is IncidentCause.FRAGMENTATION or brief.cause is not EvidenceCause.CUDA_GRAPHS
     return brief.confidence is Confidence.NAMED and explained and belongs(brief, cause)
 
 
 def says_most_first(briefs: Iterable[EvidenceBrief]) -> tuple[EvidenceBrief, ...]:
-    """By how well the cause is founded, then by what is known at all, then by the bytes."""
+    """Sorted by certainty of the cause, then by what is known, then by the bytes."""
     return tuple(sorted(briefs, key=_telling, reverse=True))
 
 
@@ -147,7 +147,7 @@ def _with_bound(piece: EvidenceNews, now: Optional[GrowthBound]) -> EvidenceNews
 
 
 def is_news(before: Incident, after: Incident) -> bool:
-    """Whether anything that people act on became known or better known: not merely newer figures of the same."""
+    """Whether anything that people act on became known, or better known; newer figures alone are no news."""
     told = {_essence(brief) for brief in before.evidence}
     return any(_essence(brief) not in told for brief in after.evidence)
 
@@ -158,7 +158,7 @@ def adds_knowledge(before: Optional[EvidenceBrief], now: EvidenceBrief) -> bool:
 
 
 def snapshot_place(ref: SnapshotRef) -> str:
-    """Where a snapshot lies, for people: the store, then the key in it."""
+    """A snapshot's location for people: the store, then the key in it."""
     return f"{ref.store.rstrip('/')}/{ref.key}"
 
 

@@ -1,4 +1,4 @@
-"""Grades: people's answers on whether an incident was a leak, and the precision computed from them.
+"""Grades: people's answers on whether an incident was a leak, and the precision computed from them. Values only.
 
 Only growth is graded: an out-of-memory error and an exceeded share are facts, not forecasts. Source-compatible with
 Python 3.9.

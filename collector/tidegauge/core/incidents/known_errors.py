@@ -35,14 +35,14 @@ class KnownErrors:
         self._failed, self._failed_since_s = set(), since_s
 
     def has(self, rank: int, oom: OomRecord) -> bool:
-        """Whether this one has been told."""
+        """Whether this error has been reported."""
         known = self._of_rank.get(rank)
         is_known = known is not None and (oom.at_unix_s, oom.step) == (known.at_unix_s, known.step)
         return is_known or oom.at_unix_s <= self._all_until_s
 
     def count_with(self, shown: Iterable[tuple[int, OomRecord]]) -> int:
-        """How many ranks have failed in the incident, with these that are shown with their latest error. A lower bound:
-        of ranks that found no place in it those are missing, after a restart, that are not shown any more."""
+        """The number of ranks that failed in the incident, with those that are shown with their latest error. A lower
+        bound: of ranks that found no place in it those are missing, after a restart, that are not shown any more."""
         news = (rank for rank, oom in shown if oom.at_unix_s >= self._failed_since_s or not self.has(rank, oom))
         return len(self._failed.union(news))
 

@@ -1,4 +1,4 @@
-"""Figures of incidents, actions and nodes that the coordinator hands to the exporter for one scrape."""
+"""Figures of incidents, actions and nodes that the coordinator hands to the exporter for one scrape. Values only."""
 
 from __future__ import annotations
 

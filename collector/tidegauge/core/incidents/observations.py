@@ -149,7 +149,7 @@ def see_share(job: JobView, uses: Iterable[ShareUse], tolerance: float) -> Obser
 def share_uses(
     jobs: Iterable[JobView], gpu_total_bytes: Mapping[DeviceUuid, int]
 ) -> Mapping[JobKey, tuple[ShareUse, ...]]:
-    """What every job that asked for a share holds on each GPU where ranks of another job are, too.
+    """The memory of each job that asked for a share, per GPU on which another job has ranks, too.
 
     Two attempts of one job are not each other's neighbours. The GPU's total is the one handed in, else the limit of
     a rank without a cap.
@@ -187,7 +187,7 @@ def is_neighbour(rank: RankSummary, tenant: Tenant) -> bool:
 
 
 def severity_of(cause: IncidentCause, finding: RankFinding) -> Severity:
-    """How much one rank's part in it matters."""
+    """The severity of one rank's part in the cause."""
     if cause is IncidentCause.OUT_OF_MEMORY:
         return Severity.CRITICAL
     if cause is IncidentCause.SHARE_EXCEEDED:

@@ -92,7 +92,7 @@ class IncidentRules:
     to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""
 
     def update_after_s(self, age_s: float) -> float:
-        """How long after the last change figures of an incident of this age may be told."""
+        """The minimum time between two reports of figures of an incident of this age."""
         return max(self.update_every_s, age_s * self.update_age_share)
 
 
@@ -124,14 +124,14 @@ class Announced:
 
 
 def is_put_off(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
-    """Whether out-of-memory will not come when it was told to come, and that is soon."""
+    """Whether out-of-memory was announced for a time that is near, and will come later."""
     pace_s = rules.update_after_s(now_s - now.opened_unix_s)
     return put_off(told.last.incident, now, within_s=pace_s, ahead_s=rules.put_off_ahead_s)
 
 
 def is_stale_news(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
-    """Whether it is to be told that it has become stale, or is not any more: the first time within a minute, and no
-    more often than figures."""
+    """Whether to announce that the incident became stale, or is so no more: the first time within a minute, and no more
+    often than figures."""
     if now.state is not IncidentState.OPEN or now.stale is told.last.incident.stale:
         return False
     is_due = now_s - told.last.at_unix_s >= rules.update_every_s
@@ -139,7 +139,7 @@ def is_stale_news(told: Announced, now: Incident, now_s: float, rules: IncidentR
 
 
 def kind_of_news(told: Announced, now: Incident) -> ChangeKind:
-    """What figures are told as: ranks that were not told yet come with them."""
+    """The kind of change to announce with new figures: SPREAD if ranks joined."""
     return ChangeKind.SPREAD if _has_joined(told, now) else ChangeKind.UPDATED
 
 

@@ -68,7 +68,7 @@ def derive_cap(
     reserved_bytes: int = 0,
     shared_gpu: bool = False,
 ) -> Cap:
-    """What the allocator of one rank may take of its GPU (or MIG instance).
+    """The cap of one rank's allocator on its GPU (or MIG instance).
 
     With a share: the rank's part of it, less what it holds outside the allocator (``nontorch_bytes`` as measured;
     ``None`` stands for ``CONTEXT_BYTES``). Without one there is nothing to derive a part from, so on a GPU that is

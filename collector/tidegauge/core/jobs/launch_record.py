@@ -57,7 +57,7 @@ class LaunchRecord(NamedTuple):
 
 
 def encode_launch_record(record: LaunchRecord) -> bytes:
-    """What ``decode_launch_record`` reads."""
+    """The JSON that ``decode_launch_record`` reads."""
     return json.dumps(record.as_json(), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 

@@ -55,7 +55,7 @@ class GroupMember(NamedTuple):
 
     @property
     def restarts(self) -> int:
-        """How often its job's scheduler had restarted the job."""
+        """The scheduler's restarts of the job."""
         return scheduler_restarts(self.attempt, self.attempts_each)
 
 
@@ -75,7 +75,7 @@ class _Rank(Protocol):
 
 
 def member_of(rank: _Rank, hostname: str, *, lives: bool) -> GroupMember:
-    """What tells to which group a rank belongs that was seen on this host."""
+    """The group member for a rank that was seen on this host."""
     identity, slurm, pod = rank.identity, rank.slurm, rank.pod
     return GroupMember(
         place=(hostname, rank.process),

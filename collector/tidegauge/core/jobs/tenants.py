@@ -46,18 +46,18 @@ class Tenant(NamedTuple):
 
 
 def itself(tenant: Tenant) -> Tenant:
-    """Where nobody names the namespaces of pods."""
+    """The tenant unchanged: for where nobody names the namespaces of pods."""
     return tenant
 
 
 def tenant_of(job: JobKey) -> Tenant:
-    """Whose a job is, over all its nodes."""
+    """The tenant of a job, over all its nodes."""
     namespace = namespace_of(job.job_id)
     return Tenant(job.uid) if namespace is None else Tenant(None, namespace)
 
 
 def tenant_of_rank(rank: _Rank) -> Tenant:
-    """Whose a rank is on its node."""
+    """The tenant of a rank on its node."""
     if rank.pod is None:
         uid = rank.uid if rank.user_namespace_owner is None else rank.user_namespace_owner
         return Tenant(uid, container_id=rank.container_id)

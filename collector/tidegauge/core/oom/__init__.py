@@ -172,7 +172,7 @@ RULES = (
 
 
 def explain_case(case: OomCase) -> OomVerdict:
-    """What this OOM was, by the first rule that applies."""
+    """Explain this OOM by the first rule that applies."""
     rule = next(rule for rule in RULES if rule.applies(case))
     how = rule.retry_how(case)
     sentence = f"{words.what_was_refused(case)}: {rule.says(case)}"
@@ -193,7 +193,7 @@ def explain_oom(
     largest_free_bytes: Optional[int] = None,
     alloc_conf: Optional[str] = None,
 ) -> OomVerdict:
-    """What this OOM of a watched rank was. ``None`` is not known, and then not taken for a reason.
+    """Explain this OOM of a watched rank. ``None`` is not known, and then not taken for a reason.
 
     ``verdict`` is the detector's of that rank; the other figures are those of ``OomCase``.
     """

@@ -55,19 +55,19 @@ class OomCase:
 
     @property
     def short_bytes(self) -> int:
-        """By how much the request did not fit. Cached segments had been given back before it was refused."""
+        """The bytes by which the request did not fit. Cached segments had been released before it failed."""
         if self.capped:
             return self.reserved_bytes + self.wanted_bytes - self.limit_bytes
         return max(0, self.wanted_bytes - self.free_bytes)
 
     @property
     def freed_meanwhile(self) -> bool:
-        """What is free is read a moment after the refusal."""
+        """Whether the request would fit now: free memory is read a moment after the failure."""
         return not self.capped and self.free_bytes >= self.wanted_bytes
 
     @property
     def total_bytes(self) -> Optional[int]:
-        """Of the GPU, as CUDA has it: the limit, where that is no cap."""
+        """The GPU's total as CUDA has it: the limit, where that is no cap."""
         if self.usable_bytes is not None or self.capped:
             return self.usable_bytes
         return self.limit_bytes or None
