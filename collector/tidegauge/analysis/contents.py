@@ -54,7 +54,7 @@ def decompressed(content: bytes, *, most_bytes: int = MAX_CONTENT_BYTES) -> byte
 
 
 def is_zlib(content: bytes) -> bool:
-    """Whether it begins as RFC 1950 has it, with the usual window: no pickle and no text of snapshots does."""
+    """Whether the content begins as in RFC 1950, with the usual window: no pickle and no text of snapshots does."""
     return content[:1] == b"\x78" and len(content) > 1 and int.from_bytes(content[:2], "big") % 31 == 0
 
 

@@ -11,7 +11,7 @@ from tidegauge.core.text import one_line
 
 
 def line_for(settings: Mapping[str, str], *, today: str, torch_version: Optional[str]) -> str:
-    """What makes ``settings`` all that is in force, where ``today``'s were: nothing of a recording reaches the shell.
+    """The shell line that replaces ``today``'s settings by ``settings``, quoted: a recording cannot inject commands.
 
     torch up to 2.9 reads the CUDA name only; an unknown torch is told by the name that all of them read. From 2.10 on
     the CUDA name still wins, so one that may carry today's settings has to go.

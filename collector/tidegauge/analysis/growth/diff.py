@@ -94,7 +94,7 @@ class Comparison:
 
     @property
     def unused_bytes(self) -> int:
-        """Of the late snapshot: reserved outside of private pools, and not in use."""
+        """Reserved bytes of the late snapshot that are outside of private pools and not in use."""
         return self.late_reserved_bytes - self.late_live_bytes - self.late_pools.unused_bytes
 
 

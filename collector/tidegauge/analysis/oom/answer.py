@@ -56,7 +56,7 @@ class OomAnswer:
 def explain_text(
     found: FoundOom, snapshot: Optional[OomSnapshot] = None, *, torch_version: Optional[str] = None
 ) -> OomAnswer:
-    """What one message in a log was about; ``snapshot`` was taken at it or after it, of the same process."""
+    """Explain one message in a log; ``snapshot`` was taken at it or after it, of the same process."""
     text = found.text
     held = None if snapshot is None else snapshot.held
     version = torch_version or (None if snapshot is None else snapshot.torch_version) or text.at_least
@@ -70,7 +70,7 @@ def explain_text(
 
 
 def explain_snapshot(snapshot: OomSnapshot, *, torch_version: Optional[str] = None) -> OomAnswer:
-    """What a snapshot alone says."""
+    """Explain a snapshot alone."""
     version = torch_version or snapshot.torch_version
     if snapshot.case is not None:
         today = snapshot.trace.alloc_conf
@@ -86,7 +86,7 @@ def explain_snapshot(snapshot: OomSnapshot, *, torch_version: Optional[str] = No
 
 
 def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
-    """What another kind of out-of-memory line is about."""
+    """Explain another kind of out-of-memory line."""
     what = seen.what
     of_whom = "" if what.of_allocator else "this is no error of PyTorch's GPU allocator: "
     return OomAnswer(what.kind, None, f"{of_whom}{what.what}.", (what.advice,))

@@ -108,7 +108,7 @@ _SINCE = (
 
 
 def starts(text: str) -> list[int]:
-    """Where messages begin."""
+    """The positions where messages begin."""
     return [match.start() for match in _START.finditer(text)]
 
 
@@ -185,7 +185,7 @@ def neighbours(text: OomText) -> tuple[OtherProcess, ...]:
 
 
 def reserved_bytes_of(text: OomText) -> int:
-    """What the allocator had reserved, as far as the message says."""
+    """The allocator's reserved bytes, as far as the message says."""
     return _likely(text.allocated) + _likely(text.unused)
 
 

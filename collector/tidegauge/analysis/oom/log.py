@@ -116,7 +116,7 @@ its cache; with ``expandable_segments:True`` for each refused mapping."""
 
 
 def recognise(line: str) -> Optional[Elsewhere]:
-    """What ``line`` speaks of, or ``None``."""
+    """The kind of memory error in ``line``, or ``None``."""
     return next((kind for kind in KINDS if kind.pattern.search(line)), None)
 
 

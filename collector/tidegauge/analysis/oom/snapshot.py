@@ -57,7 +57,7 @@ def look_into(snapshot: Snapshot, *, device: Optional[int] = None, cap_bytes: Op
 
 
 def held_in(trace: Trace) -> HeldMemory:
-    """What the segments at the end of ``trace`` hold."""
+    """The memory held by the segments at the end of ``trace``."""
     live, free, pending_bytes = [], [], 0
     lines: dict[int, tuple[CodeLine, ...]] = {}
     for segment in trace.end or ():

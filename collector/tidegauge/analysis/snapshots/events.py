@@ -79,7 +79,7 @@ class EventsReader:
         entries.clear()
 
     def events(self, device: int) -> SnapshotEvents:
-        """What was read. Raises ``BadTraceError`` with device and index.
+        """The columns read. Raises ``BadTraceError`` with device and index.
 
         Entries with an action that is not known are left out and counted.
         """

@@ -21,7 +21,7 @@ LEVEL = 9
 
 
 def is_url(where: Union[str, Path]) -> bool:
-    """Whether it names a place of another machine, or of a driver of fsspec's: ``s3://bucket/key``."""
+    """Whether it is a URL, read over the network or by an fsspec driver: ``s3://bucket/key``."""
     return isinstance(where, str) and "://" in where
 
 

@@ -71,20 +71,20 @@ def live_blocks(trace: Trace, keys: StackKeys) -> Iterator[UsedBlock]:
 
 
 def live_weights(trace: Trace) -> list[StackWeight]:
-    """What lives at the end of ``trace``, the largest first."""
+    """Bytes live at the end of ``trace`` by stack, the largest first."""
     blocks = (block for segment in trace.end or () for block in segment.blocks)
     live = (block for block in blocks if block.state is BlockState.ACTIVE_ALLOCATED)
     return _summed(trace, ((-1 if block.stack is None else block.stack, block.size_bytes) for block in live))
 
 
 def allocated_weights(trace: Trace) -> list[StackWeight]:
-    """What was asked for in the whole of ``trace``, freed since or not, the largest first."""
+    """Bytes requested in the whole of ``trace`` by stack, freed since or not, the largest first."""
     asked = (event for event, action in enumerate(trace.action) if action == Action.ALLOC)
     return _summed(trace, ((trace.stack[event] if trace.stack else -1, trace.size_bytes[event]) for event in asked))
 
 
 def pool_weights(trace: Trace) -> list[StackWeight]:
-    """What was reserved in the whole of ``trace`` for private pools that are there at its end, the largest first."""
+    """Bytes reserved by stack in the whole of ``trace`` for private pools that exist at its end, the largest first."""
     own = sorted(segment for segment in trace.end or () if segment.pool != DEFAULT_POOL)
     starts = [segment.address for segment in own]
 

@@ -37,7 +37,7 @@ _DEEPEST_SETTING = 8
 
 
 def from_packed(packed: PackedSnapshot) -> Snapshot:
-    """What was unpacked, checked for what makes no sense. Raises ``BadTraceError`` with the place."""
+    """The snapshot in ``packed``, checked for nonsense. Raises ``BadTraceError`` with the place."""
     recorded = {one.device: _events(one, packed.facts) for one in packed.devices}
     ends = {one.device: _segments(one) for one in packed.devices if one.segments["address"]}
     keys = frozenset(key for events in recorded.values() for key in events.keys)

@@ -15,7 +15,7 @@ from tidegauge.core.snapshot_columns import MAGIC, SnapshotFormatError, unpack
 
 
 def is_own_form(first_bytes: bytes) -> bool:
-    """Whether a file that begins so holds, or may hold once decompressed, a snapshot in Tidegauge's own form."""
+    """Whether a file that begins so may hold, perhaps compressed, a snapshot in Tidegauge's own form."""
     return first_bytes.startswith((MAGIC[:6], ZSTANDARD_MAGIC)) or is_zlib(first_bytes)
 
 

@@ -97,7 +97,7 @@ def _stack(fields: Mapping[str, Any], place: str, stacks: StackTable) -> Optiona
 
 
 def in_order(device: int, segments: list[KnownSegment]) -> tuple[KnownSegment, ...]:
-    """By address. Raises ``BadTraceError`` where two of them overlap."""
+    """The segments by address. Raises ``BadTraceError`` where two of them overlap."""
     segments.sort(key=lambda segment: segment.address)
     for before, after in zip(segments, segments[1:]):
         if before.address + before.total_bytes > after.address:

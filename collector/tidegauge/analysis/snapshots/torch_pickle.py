@@ -26,7 +26,7 @@ def torch_pickle(snapshot: Snapshot) -> bytes:
 
 
 def torch_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """What ``torch.cuda.memory._snapshot()`` returns, with Tidegauge's facts under a key of their own."""
+    """The dict that ``torch.cuda.memory._snapshot()`` returns, with Tidegauge's facts under a key of their own."""
     known: dict[Any, dict[str, Any]] = {}
     frames = [[known.setdefault(frame, frame._asdict()) for frame in stack] for stack in snapshot.stacks]
     traces = snapshot.traces

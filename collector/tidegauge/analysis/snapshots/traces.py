@@ -57,7 +57,7 @@ def put_together(parts: SnapshotParts) -> Snapshot:
 
 
 def facts_of_keys(snapshot: Snapshot) -> dict[str, object]:
-    """What PyTorch's keys betrayed, for a file that will not have these keys."""
+    """The torch version inferred from PyTorch's keys, as a fact for a file that will not have these keys."""
     version = next((trace.torch_version for trace in snapshot.traces.values()), None)
     return {} if version is None else {KEYS_FACT: version}
 

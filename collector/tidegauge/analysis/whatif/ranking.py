@@ -29,14 +29,14 @@ def best_first(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def recommended(ranked: Sequence[Trial], today: Trial) -> Trial:
-    """Of those as good as the best one without a price, then the one with the fewest changes from today."""
+    """The setting to recommend: of those as good as the best, one without a price, then with the fewest changes."""
     best = ranked[0]
     as_good = [trial for trial in ranked if _fate(trial) == _fate(best) and not _clearly_more(trial, best)]
     return min(as_good, key=lambda trial: (is_dear(trial, today), len(trial.changes), rank(trial)))
 
 
 def is_dear(trial: Trial, today: Trial) -> bool:
-    """Whether it goes to the device for memory much more often: each such call can wait for the GPU."""
+    """Whether it calls the device for memory much more often: each such call can wait for the GPU."""
     return trial.device_calls > MANY_MORE_CALLS * today.device_calls
 
 

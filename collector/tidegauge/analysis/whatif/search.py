@@ -61,7 +61,7 @@ def trace_doubts(trace: Trace, recorded: Replay) -> TraceDoubts:
 def confidence(
     doubts: TraceDoubts, settings: AllocatorSettings, *, today: bool
 ) -> tuple[ReplayConfidence, tuple[str, ...]]:
-    """Of the figures of ``settings``, and why it is not exact."""
+    """The confidence in the figures of ``settings``, and why it is not exact."""
     reasons = doubts.left_out
     if not today:
         reasons += doubts.open_ends

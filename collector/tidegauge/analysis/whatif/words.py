@@ -19,7 +19,7 @@ ALLOCATED_IS_ALL = 0.97
 
 
 def findings(result: WhatIf) -> list[str]:
-    """What to know, the most important first."""
+    """The findings as sentences, the most important first."""
     return [
         *_today(result),
         *_limits(result.limits),
@@ -32,7 +32,7 @@ def findings(result: WhatIf) -> list[str]:
 
 
 def export_line(result: WhatIf) -> Optional[str]:
-    """What brings the recommended settings into force; ``None`` where today's are to stay or none helps."""
+    """The shell line that sets the recommended settings; ``None`` where today's are to stay or none helps."""
     if result.recommended.today or result.recommended.replay.ooms:
         return None
     wanted = parse_alloc_conf(result.recommended.alloc_conf)
@@ -40,7 +40,7 @@ def export_line(result: WhatIf) -> Optional[str]:
 
 
 def calls(trial: Trial, steps: Optional[int]) -> str:
-    """How often it goes to the device for memory, by step where the trace marks them: "1.1 calls a step"."""
+    """The number of device calls for memory, by step where the trace marks them: "1.1 calls a step"."""
     return f"{trial.device_calls:,} calls" if steps is None else f"{trial.device_calls / steps:.1f} calls a step"
 
 
