@@ -86,7 +86,7 @@ def find_gpu(name: str) -> GpuType:
 
 
 def nccl_bytes(world_size: int, *, communicators: int = 1) -> int:
-    """What NCCL holds in a rank of a job of ``world_size`` ranks; nothing for a job of one."""
+    """NCCL's memory in a rank of a job of ``world_size`` ranks; none for a job of one."""
     if world_size < 2 or communicators < 1:
         return 0
     return FIRST_COMMUNICATOR_BYTES + (communicators - 1) * FURTHER_COMMUNICATOR_BYTES

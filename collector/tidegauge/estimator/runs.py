@@ -148,7 +148,7 @@ def peaks_by_step(measured: Measured) -> tuple[StepPeak, ...]:
 
 
 def retries_within(measured: Measured, total_bytes: int) -> Optional[int]:
-    """How often the allocator gives back its cache on a device of ``total_bytes``; ``None`` if that does not help."""
+    """Cache flushes (retries) on a device of ``total_bytes``; ``None`` if the job runs out of memory there."""
     capacity = total_bytes - measured.outside_bytes
     if capacity <= 0:
         return None

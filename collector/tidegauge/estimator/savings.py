@@ -79,7 +79,7 @@ def _try(
 
 
 def first_line(text: str) -> str:
-    """Of somebody's message, short enough for a table."""
+    """The first line of a message, short enough for a table."""
     return (text.strip().splitlines() or [""])[0][:160]
 
 

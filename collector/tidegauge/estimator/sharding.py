@@ -69,7 +69,7 @@ def _for_real(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rank_environ(world_size: int) -> dict[str, str]:
-    """What torchrun tells rank 0."""
+    """The environment variables that torchrun sets for rank 0."""
     local = str(min(world_size, RANKS_ON_A_NODE))
     return {
         "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": local,

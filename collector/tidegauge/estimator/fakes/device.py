@@ -48,7 +48,7 @@ class FakeGpu:
 
 @contextmanager
 def fake_gpu(target: Target) -> Iterator[FakeGpu]:
-    """In this context ``torch.device("cuda")`` works in this thread: tensors have shapes and no memory.
+    """A context in which ``torch.device("cuda")`` works in this thread: tensors have shapes and no memory.
 
     Not reentrant, and nothing made inside is of use outside. The calling thread is the only one that should use
     PyTorch meanwhile: ``torch.cuda`` answers for the pretended GPU in all of them.

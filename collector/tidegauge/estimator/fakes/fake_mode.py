@@ -195,7 +195,7 @@ def _keep_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result
 
 
 def make_subclass(former: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of ``torch.Tensor._make_subclass``: C++ takes GPU fakes for ``meta`` tensors with the keys of CUDA ones.
+    """Replaces ``torch.Tensor._make_subclass``: C++ takes GPU fakes for ``meta`` tensors with the keys of CUDA ones.
 
     With the device that Python sees, autograd would look for CUDA's streams and end the process.
     """

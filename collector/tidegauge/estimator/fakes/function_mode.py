@@ -93,7 +93,7 @@ def _from_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def change_places(tensor: Any, other: Any) -> None:
-    """In place of ``torch.utils.swap_tensors``, by which a module moves fake parameters.
+    """Replaces ``torch.utils.swap_tensors``, by which a module moves fake parameters.
 
     That one refuses where anything has a weak reference, although it goes on to mean the same Python object.
     """

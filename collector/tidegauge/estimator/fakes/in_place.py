@@ -25,7 +25,7 @@ _ACCUMULATE = 3
 
 
 def kernels() -> dict[str, Callable[..., Any]]:
-    """By operator; to be registered above the kernels."""
+    """Kernels by operator, to be registered above PyTorch's."""
     return {"linear": _linear}
 
 

@@ -23,7 +23,7 @@ def convolution_layout(values: Any, weight: Any, _backend: object) -> Any:
 
 
 def arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With which the description gives the layout that the GPU's kernel gives; ``args`` for most operators."""
+    """Arguments for which the description gives the layout of the GPU's kernel; ``args`` for most operators."""
     if name in _CONTIGUOUS:
         return tuple(arg.contiguous() if isinstance(arg, torch.Tensor) else arg for arg in args)
     if name == _GROUPED:  # described for bfloat16 alone, computed in other types, too
@@ -32,5 +32,5 @@ def arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def result(name: str, args: tuple[Any, ...], described: Any) -> Any:
-    """What ``arguments`` has to be followed by."""
+    """``described`` cast back to the type of ``args``, where ``arguments`` cast them."""
     return described.to(args[0].dtype) if name == _GROUPED else described

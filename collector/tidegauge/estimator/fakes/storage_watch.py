@@ -35,7 +35,7 @@ class StorageWatch:
         return None if known is None else known[0]
 
     def label(self, tensor: Any, kind: RecordedKind) -> None:
-        """What the block of this tensor is for, unless that was said before."""
+        """Set the purpose of this tensor's block, unless it has one already."""
         block = self.block_of(tensor)
         if block is not None and block.kind is None:
             block.kind = kind

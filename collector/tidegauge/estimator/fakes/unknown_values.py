@@ -19,7 +19,7 @@ MAX_SIZE_TAKEN = "the size of the result of {name} depends on values; taken as l
 
 
 def scalar(dtype: Any, say: Say) -> Any:
-    """For ``item()`` and ``bool()``: not zero, as losses are divided by and logarithms taken; flags are off.
+    """A value for ``item()`` and ``bool()``: not zero, as losses are divided by and logarithms taken; flags are off.
 
     What ``all()`` and ``any()`` give does not come here: it is true and false, as programs check with them that nothing
     is out of the ordinary.
@@ -30,7 +30,7 @@ def scalar(dtype: Any, say: Say) -> Any:
 
 
 def positions(mask: Any) -> tuple[Any, ...]:
-    """What ``nonzero(as_tuple=True)`` of a boolean mask gives when all of it is set, as indexing does with it."""
+    """The result of ``nonzero(as_tuple=True)`` for a boolean mask that is all set, as indexing uses it."""
     return tuple(torch.ops.aten.select.int(_nonzero(mask), 1, axis) for axis in range(max(1, mask.dim())))
 
 

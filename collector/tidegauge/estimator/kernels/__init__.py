@@ -27,7 +27,7 @@ _KERNELS: dict[str, Callable[[OpCall], Scratch]] = {
 
 
 def scratch(call: OpCall) -> Scratch:
-    """What the kernels of this call take; ``NOTHING`` for operators that take none or are not known."""
+    """The scratch memory of this call's kernels; ``NOTHING`` for operators that take none or are not known."""
     kernel = _KERNELS.get(call.name)
     if kernel is None or not _computes(call.outputs):
         return NOTHING

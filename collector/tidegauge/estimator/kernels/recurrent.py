@@ -41,12 +41,12 @@ class Network(NamedTuple):
 
     @property
     def state_bytes(self) -> int:
-        """Of one hidden state for each step, in one direction."""
+        """Bytes of the hidden states of all steps, in one direction."""
         return self.time * self.batch * self.hidden * self.item_bytes
 
     @property
     def expected_bytes(self) -> float:
-        """How the workspaces grow, roughly: with the gates at every step and with one layer's weights."""
+        """A rough model of the workspaces: they grow with the gates at every step and with one layer's weights."""
         gates, directions = _GATES[self.kind], self.directions
         steps = self.state_bytes * directions * (gates * (1.3 + 0.3 * self.layers) + 0.5)
         weights = 2 * gates * self.hidden**2 * self.item_bytes * directions
@@ -56,7 +56,7 @@ class Network(NamedTuple):
 def network(
     values: Any, hidden: Any, mode: int, hidden_size: int, *, batch_first: bool, bidirectional: bool
 ) -> Network:
-    """Of the arguments of ``_cudnn_rnn``. ``mode`` is a ``cudnnRNNMode_t``: two plain kinds, LSTM, GRU."""
+    """The network in the arguments of ``_cudnn_rnn``. ``mode`` is a ``cudnnRNNMode_t``: two plain kinds, LSTM, GRU."""
     time, batch = values.shape[:2] if not batch_first else (values.shape[1], values.shape[0])
     directions = 2 if bidirectional else 1
     layers = int(hidden.shape[0]) // directions
@@ -65,7 +65,7 @@ def network(
 
 
 def reserve_bytes(found: Network, dropout: float) -> int:
-    """What the forward pass of a training step keeps (``cudnnGetRNNTempSpaceSizes``)."""
+    """Bytes that the forward pass of a training step keeps (``cudnnGetRNNTempSpaceSizes``)."""
     between = (found.layers - 1) * found.directions
     results = found.layers * found.directions * _KEPT[found.kind] + between
     mask = between * found.directions * found.time * found.batch * found.hidden // 8 if dropout else 0

@@ -28,7 +28,7 @@ def numel(tensor: Any) -> int:
 
 
 def size_bytes(tensor: Any) -> int:
-    """Of a dense copy."""
+    """Bytes of a dense copy."""
     return numel(tensor) * int(tensor.dtype.itemsize)
 
 

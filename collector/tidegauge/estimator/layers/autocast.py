@@ -68,7 +68,7 @@ class CastCache:
 
 
 def kernels(cache: CastCache) -> dict[str, Kernel]:
-    """By operator: what to register for the key AutocastCUDA. Operators that this PyTorch lacks are left out."""
+    """Kernels by operator for the key AutocastCUDA. Operators that this PyTorch lacks are left out."""
     made = {name: _casting(name, cache, lambda _: torch.get_autocast_dtype("cuda")) for name in _known(LOWER_PRECISION)}
     made.update((name, _casting(name, cache, lambda _: torch.float32)) for name in _known(FULL_PRECISION))
     made.update((name, _casting(name, cache, _widest)) for name in _known(WIDEST))

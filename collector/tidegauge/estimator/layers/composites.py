@@ -23,7 +23,7 @@ ONE_KERNEL = ("silu_backward", "mish_backward")
 
 
 def kernels(target: Target) -> dict[str, Callable[..., Any]]:
-    """By operator."""
+    """Kernels by operator."""
     return {
         "scaled_dot_product_attention": partial(scaled_dot_product_attention, target),
         "dropout": _dropout,

@@ -20,7 +20,7 @@ ACCEPTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def kernels() -> dict[str, Callable[..., Any]]:
-    """By operator; to be registered above the kernels."""
+    """Kernels by operator, to be registered above PyTorch's."""
     modes = {"lstm": LSTM, "gru": GRU, "rnn_tanh": TANH, "rnn_relu": RELU}
     return {
         f"{name}.input": partial(_network, getattr(torch.ops.aten, name).input, mode) for name, mode in modes.items()
@@ -28,7 +28,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
 
 
 def autocast_kernels() -> dict[str, Callable[..., Any]]:
-    """For the key AutocastCUDA."""
+    """Kernels for the key AutocastCUDA."""
     return {"_cudnn_rnn": _in_lower_precision}
 
 
@@ -134,7 +134,7 @@ RESULTS: dict[str, Callable[..., Any]] = {
 
 
 def flatten_parameters(module: Any) -> None:
-    """In place of ``RNNBase.flatten_parameters``, which compares addresses: one buffer for all weights."""
+    """Replaces ``RNNBase.flatten_parameters``, which compares addresses: one buffer for all weights."""
     weights = module._flat_weights
     if len(weights) != len(module._flat_weights_names) or not all(_can_be_flat(weight) for weight in weights):
         return
