@@ -1,4 +1,4 @@
-"""Values for actions on jobs, shared by policy, scheduler adapters and audit. Values only.
+"""Actions on jobs as values, shared by policy, scheduler adapters and audit.
 
 Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.actions.clock``).
 """
