@@ -1,1 +1,1 @@
-"""One per node: finds rings, reads them, asks NVML and /proc, judges its ranks. Nothing here knows of Ray."""
+"""Node agent, one process per node: finds and reads rings, queries NVML and /proc, judges its ranks. Imports no Ray."""

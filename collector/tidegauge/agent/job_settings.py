@@ -1,7 +1,7 @@
-"""Settings for later attempts of jobs on this node: ``<run dir>/jobs/<job id>.json``, as the coordinator wants them.
+"""Settings for later attempts of jobs on this node: writes ``<run dir>/jobs/<job id>.json`` as the coordinator asks.
 
 Everybody may write in a run directory, so the folder is opened without following links, must be ours and writable for
-nobody else; a probe believes no other. What lies there is looked at, never remembered: somebody may clear ``/run``.
+nobody else; a probe trusts no other. Its content is read each time, never cached: somebody may clear ``/run``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRIES = 3
 
 
 class _Looked(NamedTuple):
-    """What was found in a folder, and what the folder was then."""
+    """A folder's content and state when it was last read."""
 
     folder: Signature
     at_s: float
@@ -43,7 +43,7 @@ class _Looked(NamedTuple):
 
 
 class JobSettingsFiles:
-    """The files of one agent. For one thread. ``run_dirs`` in order of preference: the first that may be used is."""
+    """One agent's settings files. For one thread. ``run_dirs``: in order of preference; the first usable one counts."""
 
     def __init__(self, run_dirs: Sequence[Path], *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._run_dirs = tuple(run_dirs)

@@ -1,4 +1,4 @@
-"""`NodeAgent`: what one node knows of its ranks, brought up to date by ``poll`` and handed out by ``view``."""
+"""The node agent: ``poll`` updates this node's knowledge of its ranks, ``view`` hands it out."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ STALE_POLLS = 5
 
 
 class StaleViewError(Exception):
-    """There has been no complete round for a while; the message says for how long."""
+    """No poll has completed for a while; the message says for how long."""
 
 
 class NodeAgent:
-    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread
-    but those of ``steps``, ``holders``, ``evidence`` and ``host_memory``.
+    """Finds and reads rings, queries NVML and /proc, judges its ranks. Uses no Ray and no HTTP, and has no
+    threads but those of ``steps``, ``holders``, ``evidence``, ``host_memory`` and ``start_searching``.
 
-    ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
+    One thread calls ``poll``; any thread may call ``view`` and ``summary``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""NVML, NVIDIA's management library: the one place that knows ``pynvml`` (distribution nvidia-ml-py)."""
+"""NVML, NVIDIA's management library: the only module that imports ``pynvml`` (distribution nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class _Device(NamedTuple):
 
 
 class NvmlGpus:
-    """The ``GpuSource`` of a machine with an NVIDIA driver. Survives a reload of the driver.
+    """The ``GpuSource`` of a machine with an NVIDIA driver. Survives a driver reload.
 
     A driver *upgrade* under a running agent answers "Driver/library version mismatch" until the agent process is
-    started again, because the old library stays mapped.
+    restarted, because the old library stays mapped.
     """
 
     def __init__(self, nvml: Any = pynvml, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:

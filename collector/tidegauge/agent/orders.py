@@ -1,7 +1,7 @@
-"""Carries out the coordinator's orders on this node: each once, several at a time, results kept until they are known.
+"""Carries out the coordinator's orders on this node: each once, several in parallel; keeps results until confirmed.
 
-An order is in every reply until the coordinator has its result, so most of what arrives is a repetition. Users take
-turns, so that one whose processes are silent holds up nobody else's orders.
+Every reply repeats an order until the coordinator has its result, so most that arrive are repetitions. Users take
+turns, so that one whose processes are silent delays nobody else's orders.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Waiting(NamedTuple):
 
 
 class OrderCarrier:
-    """Thread-safe. ``carry_out`` runs in daemon threads of its own, which call ``announce`` after each result."""
+    """Runs ``carry_out`` in daemon threads, which call ``announce`` after each result. Thread-safe."""
 
     def __init__(
         self,

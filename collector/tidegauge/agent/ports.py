@@ -1,4 +1,4 @@
-"""What the node agent asks of the machine: small ports and the values that cross them (real ones: nvml, procfs)."""
+"""Ports through which the node agent queries the machine, and their values (implementations: nvml, procfs)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegauge.core.verdicts import Verdict
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU, or one MIG instance, at one moment. ``None`` is a figure that the driver does not give."""
+    """One GPU or MIG instance at one moment. ``None``: the driver does not give this figure."""
 
     uuid: DeviceUuid
     gpu: int
@@ -45,7 +45,7 @@ class GpuReading:
 
 
 class GpuUnavailableError(RuntimeError):
-    """No GPU can be read now (driver reloading, NVML failing). Ask again at the next poll."""
+    """No GPU can be read now (driver reloading, NVML failing). Try again at the next poll."""
 
 
 class GpuSource(Protocol):
@@ -60,7 +60,7 @@ class GpuSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What the kernel says of a process and what does not change while it lives."""
+    """A process's facts from the kernel that do not change while it lives."""
 
     process: ProcessId
     """As this node's agent sees it: the host's pid, also for a process in a container."""
@@ -87,7 +87,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a living process uses now."""
+    """A living process's current memory use."""
 
     rss_bytes: int | None
     """Resident memory, ``VmRSS``."""
@@ -104,8 +104,8 @@ class ProcessUsage:
 class ProcSource(Protocol):
     """The processes of this node.
 
-    A process that is gone is ``None``; ``OSError`` is a failure to look (no descriptors left, no permission) and says
-    nothing about the process.
+    A process that has ended is ``None``; ``OSError`` means that looking failed (no descriptors left, no permission) and
+    says nothing about the process.
     """
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
@@ -133,7 +133,7 @@ class ProcSource(Protocol):
 
 
 class NoPlace(Enum):
-    """Why slurmd has named no job for a process, or the head no workload for its pod."""
+    """Reasons why slurmd has named no job for a process, or the head no workload for its pod."""
 
     NOT_ASKED = "not asked"
     """This is no Slurm node, or the process is in no pod; or it is switched off."""
@@ -146,14 +146,14 @@ class NoPlace(Enum):
 
 
 class SourceHealth(NamedTuple):
-    """Of a source that is asked in a thread of its own."""
+    """The last result of a source that is asked in a thread of its own."""
 
     success: bool
     duration_s: float
 
 
 class StepSource(Protocol):
-    """The jobs and steps of this node, as its slurmd knows them. Never blocks; answers come when they are there."""
+    """Slurm jobs and steps on this node, as its slurmd knows them. Never blocks; answers arrive later."""
 
     def place_of(self, process: ProcessId) -> SlurmPlace | NoPlace:
         """Job and step of a process from ``ProcessFacts`` (no array ids). ``OUTSIDE`` and ``SILENT`` may still change
@@ -187,7 +187,7 @@ class NoSteps:
 
 
 class HeldBy(NamedTuple):
-    """A container that a device was given to."""
+    """A container to which the kubelet gave a device."""
 
     namespace: str
     pod: str
@@ -195,7 +195,7 @@ class HeldBy(NamedTuple):
 
 
 class HolderSource(Protocol):
-    """Which containers have which GPUs, as this node's kubelet knows it. Never blocks; answers are some seconds old."""
+    """Containers and their GPUs, as this node's kubelet knows them. Never blocks; answers are some seconds old."""
 
     def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:
         """The containers that have every one of these; none where nobody says anything."""
@@ -221,14 +221,14 @@ class NoHolders:
 
 
 class RecordSource(Protocol):
-    """What the prolog of this node's slurmd left about its jobs."""
+    """The job records that this node's Slurm prolog wrote."""
 
     def record_of(self, job_id: JobId) -> SlurmJobRecord | None:
         """``None`` where the prolog is not ours, or what lies there cannot be trusted."""
 
 
 class Clock(Protocol):
-    """Time. A rank's records are compared with ``monotonic_ns``, which is CLOCK_MONOTONIC on both sides."""
+    """Clocks. ``monotonic_ns`` is CLOCK_MONOTONIC, as in a rank's records, so that the two compare."""
 
     def unix_s(self) -> float: ...
 

@@ -1,7 +1,7 @@
-"""Which of an agent's reports are sent: all of them, or on a large cluster those that bring news and one now and then.
+"""Report rate: selects which reports an agent sends: all, or on a large cluster those with news and a few others.
 
-The coordinator says how often it wants to hear when nothing happens (``ReportReply.report_every_s``). Figures that only
-move (memory, steps) wait until then; what it acts on does not.
+The coordinator sets the interval without news (``ReportReply.report_every_s``). Changed figures alone
+(memory, steps) wait for it; whatever the coordinator acts on does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _rank_standing(rank: RankSummary) -> Hashable:
 
 
 class ReportPace:
-    """``period_s`` is how often a report may be sent; ``node_id`` spreads the nodes of a cluster that began together.
+    """Decides whether to send a report. ``period_s``: shortest interval; ``node_id`` staggers nodes that start at once.
 
     Times are on the caller's clock.
     """

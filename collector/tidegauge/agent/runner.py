@@ -1,4 +1,4 @@
-"""The agent's heartbeat: a thread that polls, tells the coordinator how things stand, and takes its orders."""
+"""The agent's main loop: a thread that polls, reports to the coordinator, and takes its orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ training meanwhile. Not at once, so that the ranks of a node, which are asked to
 
 
 class ReportAnswer(Protocol):
-    """What the coordinator wants of this node (``cluster.views.ReportReply``)."""
+    """The coordinator's reply for this node (``cluster.views.ReportReply``)."""
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -63,7 +63,7 @@ class ReportAnswer(Protocol):
 
 
 class Reporter(Protocol):
-    """The way to the coordinator."""
+    """The connection to the coordinator."""
 
     def report(self, summary: NodeSummary) -> bool:
         """Send it off, unless the one before is still unanswered; whether it was sent.
@@ -112,7 +112,7 @@ class Pollable(Protocol):
 
 
 class Ticker:
-    """A fixed rhythm: due at once, then every ``period_s``. A beat that was missed is left out, not made up for."""
+    """A fixed interval: due at once, then every ``period_s``. A missed tick is skipped, not made up for."""
 
     def __init__(self, period_s: float, *, now_s: float) -> None:
         self._period_s = period_s
@@ -134,10 +134,10 @@ class Ticker:
 
 class AgentRunner:
     """Polls ``agent`` every ``poll_period_s`` and reports every ``report_period_s``, until ``stop``; where the
-    coordinator wants to hear less often, reports that bring no news are left out (``ReportPace``).
+    coordinator wants fewer reports, those without news are skipped (``ReportPace``).
 
-    ``metrics_address`` is asked at each report: the port may be known only after the start. ``monotonic_s`` and
-    ``wait`` (sleep so many seconds, true to stop) are the time.
+    ``metrics_address`` is called at each report: the port may be known only after the start. ``monotonic_s`` is the
+    clock; ``wait`` sleeps so many seconds and returns true to stop.
     """
 
     def __init__(

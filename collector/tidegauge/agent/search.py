@@ -1,8 +1,8 @@
-"""The search: what is new on the node is looked for apart from the polls, in a thread of its own.
+"""The search thread: looks for what is new on the node, apart from the polls.
 
-Rings, records of launches, evidence and the run directories of containers lie where anybody may write: on a slow disk,
-behind a lock that somebody else holds, among thousands of names and processes. A poll takes what was found, and waits
-for none of it: who is watched stays so.
+Rings, launch records, evidence and containers' run directories lie where anybody may write: on a slow disk,
+behind a lock that somebody else holds, among thousands of names and processes. A poll takes what has been found and
+waits for none of it, so ranks that are watched stay watched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_FIRST_LOOKS = 8
 
 
 class NodeSearch:
-    """``look`` and ``start``: one or the other. All else may be called by the thread that polls at any time."""
+    """Runs the searches. Call either ``look`` or ``start``; the polling thread may call all else at any time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What was refused, by reason: a counter for everybody and a log that nobody can flood."""
+"""Refusals by reason: counted for everybody, and logged at a bounded rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegauge.rate_limited_log import FewLines
 
 
 class SkipCounts:
-    """Counts refusals by reason and says each in the log, as ``FewLines`` does."""
+    """Counts refusals by reason and logs each, as ``FewLines`` does."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._lines = FewLines(logger)

@@ -1,4 +1,4 @@
-"""How an agent's sources do: whether each worked the last time, and how long it took."""
+"""Health of an agent's sources: whether each last call succeeded, and how long it took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class SourceHealths:
-    """By name of the source. One thread measures, others may read."""
+    """Health by source name. One thread measures, others may read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

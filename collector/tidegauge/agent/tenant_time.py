@@ -1,7 +1,7 @@
-"""Time that a look spends on what is a tenant's, shared among tenants: who makes it costly waits, and nobody else.
+"""Time limits per tenant: a look shares its time among tenants, so that one with costly files delays only itself.
 
-Thousands of mounts, folders and names cost their user nothing to make. How long it takes to go through them is
-measured, whatever they are, and counted to the tenant.
+Thousands of mounts, folders and names cost their user nothing to create. The time to go through them is
+measured and counted to the tenant.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Item = TypeVar("Item")
 
 
 class TenantTime:
-    """Of one kind of work. For one thread.
+    """The time of one kind of work. For one thread.
 
-    What is begun is finished: who took longer than there was repays it at the looks that follow.
+    Work that has begun is finished: a tenant that overran repays it at the following looks.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TenantTime:
 
 
 class FairQueue(Generic[Item]):
-    """Who waits longest comes first."""
+    """Orders items by waiting time, the longest first."""
 
     def __init__(self) -> None:
         self._turns: dict[Item, int] = {}

@@ -1,1 +1,1 @@
-"""To which job, user and tenant a process belongs, and whose word counts for that."""
+"""Attribution: decides which job, user and tenant a process belongs to, and which source is trusted for that."""

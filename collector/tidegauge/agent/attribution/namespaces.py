@@ -1,4 +1,4 @@
-"""Which namespaces the pods of this node are in: limits count all pods of a namespace together."""
+"""Kubernetes namespaces of this node's pods: limits count all pods of a namespace as one tenant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tidegauge.core.views import RankView
 
 
 class NamespacesOfPods:
-    """By the ranks that run in them: the head or the kubelet has named a pod's namespace, never the pod itself.
-    ``whose`` may be asked from any thread."""
+    """Maps pods to namespaces, learnt from their ranks: the head or kubelet names a namespace, never the pod itself.
+    ``whose`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._known: Mapping[str, str] = {}

@@ -1,8 +1,8 @@
-"""Whose word counts on which job a rank belongs to, and who that rank is then: a pure function of claim and evidence.
+"""Attribution rules: decide which job a rank belongs to, a pure function of its claim and of evidence from others.
 
-slurmd decides where it answers, and the cgroup that slurmstepd made is a second witness. In a pod it is the head, which
-asks the API server, and as long as that is silent the kubelet. A process that none of them knows may call itself what
-it likes, but not a Slurm job, nor a workload of Kubernetes: nobody puts ranks into another's job.
+slurmd decides where it answers, with the cgroup that slurmstepd made as second source. In a pod the head decides, which
+asks the API server; until the head answers, the kubelet does. A process that none of them knows may name its own job,
+but not a Slurm job or a Kubernetes workload: nobody can add ranks to another user's job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PodProof(NamedTuple):
-    """What is known of the pod that a process is in."""
+    """The pod that a process is in, as cgroup, head and kubelet name it."""
 
     cgroup: PodCgroup
     facts: PodFacts | None = None
@@ -36,7 +36,7 @@ class PodProof(NamedTuple):
 
 
 class IdentityProof(NamedTuple):
-    """What is known of a process's job apart from its own claim."""
+    """Evidence of a process's job that does not come from the process itself."""
 
     place: SlurmPlace | None = None
     """By slurmd's word, else by the kernel's."""
@@ -51,7 +51,7 @@ class IdentityProof(NamedTuple):
 
 
 class Attribution(NamedTuple):
-    """A rank's identity as it is shown, and the claims that it does not follow."""
+    """A rank's identity after correction, and the claims that were overruled."""
 
     identity: RankIdentity
     overruled: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Who is heard on a process's job: slurmd, the prolog, the head, the kubelet, and the kernel by ``ProcessFacts``."""
+"""Sources for attribution: slurmd, the prolog, the head, the kubelet, and the kernel by ``ProcessFacts``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegauge.core.jobs.slurm import SlurmPlace
 
 
 class SourceAnswer(NamedTuple):
-    """What the others say of a process now."""
+    """The sources' current answers about one process."""
 
     slurm: SlurmPlace | NoPlace = NoPlace.WAITING
     """slurmd."""
@@ -33,7 +33,7 @@ class SourceAnswer(NamedTuple):
 
 
 class AttributionSources:
-    """Asks each of them. ``pods=None``: Kubernetes is switched off, and nobody is looked for in pods."""
+    """Asks every source about a process. ``pods=None``: Kubernetes is disabled, and no process counts as in a pod."""
 
     def __init__(
         self,

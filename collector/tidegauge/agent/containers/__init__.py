@@ -1,1 +1,1 @@
-"""Run directories of containers, reached through the processes that live in their mount namespaces."""
+"""Run directories of containers, opened through the processes that live in their mount namespaces."""

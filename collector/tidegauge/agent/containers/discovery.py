@@ -1,7 +1,7 @@
-"""Run directories of containers: processes in other mount namespaces write their rings to a /dev/shm of their own.
+"""Container discovery: finds processes in other mount namespaces, which write their rings to a /dev/shm of their own.
 
-Which namespaces there are is seen in /proc/PID/ns/mnt; a living process of each is the way in (``ways_in``). Who shares
-a run directory, as the containers of a pod do, is seen by its device and inode.
+/proc/PID/ns/mnt names each process's namespace; a living process of it is the way in (``ways_in``). Containers that
+share a run directory, as those of a pod do, are recognised by its device and inode.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MAX_WAYS_IN = 256
 
 
 class Containers:
-    """The containers of this node. For the thread that searches; what cannot be read raises
-    nothing."""
+    """The containers of this node. Belongs to the search thread; unreadable processes and folders
+    raise nothing."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The run directory of a container as a value that can be opened, and what of containers is open during a look.
+"""Run directories of containers as values that can be opened, and the descriptors held open during one search pass.
 
-To get into a container costs some 0.1 ms, or as much as its user likes: all mounts are listed by the kernel. So a look
-gets into each once, and lets all go at its end: what is open keeps a container's memory from being freed.
+Entering a container costs some 0.1 ms, or as much as its user likes: the kernel lists all its mounts. So a pass enters
+each once and closes all at its end: an open descriptor keeps a container's memory from being freed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidegauge.core.jobs.tenants import Tenant, itself
 
 @dataclass(eq=False)
 class Container:
-    """One mount namespace other than ours."""
+    """A mount namespace other than the agent's own."""
 
     mount_namespace: int
     """Inode of its ns/mnt."""
@@ -33,7 +33,7 @@ class Container:
 
 
 class ContainerPoll:
-    """One look after the other. Belongs to the thread that searches."""
+    """Runs search passes one after another, with a time limit per tenant. Belongs to the search thread."""
 
     def __init__(self, whose: Callable[[Tenant], Tenant] = itself) -> None:
         self._whose = whose
@@ -90,7 +90,7 @@ class ContainerPoll:
 
 @dataclass(eq=False)
 class ContainerRunDir:
-    """The ``RunDir`` of a container, or of several that share it."""
+    """The ``RunDir`` of one container, or of several that share it."""
 
     path: Path
     identity: tuple[int, int]

@@ -1,8 +1,8 @@
-"""The way into another mount namespace: by a process that lives there, to one folder, without trusting what is on it.
+"""Opens a folder in another mount namespace, through a process that lives there, without trusting anything on the way.
 
-All that lies behind /proc/PID/root is its user's. An absolute link there would lead into *our* root, and a mount may
-let us wait for ever. So every folder on the way is opened by its name alone, without following links, and a name is
-looked up only on mounts that answer by themselves (``mounts``). Where the way crosses others (a root on squashfuse),
+A user controls everything behind /proc/PID/root. An absolute link there would lead into *our* root, and a mount may
+block for ever. So every folder on the way is opened by its name alone, without following links, and a name is looked
+up only on file systems that answer by themselves (``mounts``). Where the way crosses others (a root on squashfuse),
 the process itself may have the folder open, as probes do.
 """
 
@@ -41,7 +41,7 @@ _NS_GET_USERNS = 0xB701
 
 
 class Mounts(NamedTuple):
-    """The mounts of one mount namespace as one of its processes sees them."""
+    """A mount namespace's mounts as one of its processes sees them."""
 
     mountinfo: bytes
     """Lines of proc_pid_mountinfo(5); one at the end that is cut off does not count. Spaces and ends of lines in what
@@ -99,7 +99,7 @@ _VERY_THING = os.O_PATH | os.O_CLOEXEC
 
 
 class Entered(NamedTuple):
-    """Descriptors of /proc/PID, which stays this process's whoever gets the pid next, and of its root."""
+    """Open descriptors of a process's /proc/PID and root. They stay this process's, whoever gets the pid next."""
 
     process: int
     root: int

@@ -1,1 +1,1 @@
-"""Evidence on this node: what ranks wrote, checked, compared, stored and reported."""
+"""Evidence on this node: checks, compares, stores and reports the files that ranks wrote."""

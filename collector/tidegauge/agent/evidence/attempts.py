@@ -1,10 +1,10 @@
-"""What evidence is worked on, written down before the work begins: what ends the agent once does not end it for ever.
+"""Journal of evidence work: each file is recorded before work on it begins, so no file can crash the agent for ever.
 
-A rank's files are read, unpacked and compared by us. A file that finds a mistake of ours may end the whole agent, or
-have it ended by whoever waits for it, and still lies there when the agent starts anew. So a file is written down before
-its content is looked at and struck out when that is over, however it went; what was never struck out is tried once
-more, because an agent also ends for other reasons, and then left alone. A tenant of whom several are left is not
-worked for until an hour is over: another name for the same file costs nothing.
+The agent reads, unpacks and compares a rank's files. A file that triggers a bug here may crash the agent, or have it
+killed for hanging, and is still there after the restart. So a file is recorded before its content is read and struck
+out afterwards, whatever the result. A file that was never struck out is tried once more, because an agent also ends for
+other reasons, and then skipped. A tenant with several skipped files gets no work for an hour: renaming the same file
+costs nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Begun(NamedTuple):
 
 
 class EvidenceAttempts:
-    """For one thread: the one that does the work. A disk that cannot be written to costs the memory of it."""
+    """The journal. Belongs to the worker thread. On a disk that cannot be written to it does not outlive the agent."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _BEGUN

@@ -1,4 +1,4 @@
-"""How much evidence is looked at in an hour: a job may write files all day, and each costs processor time and disk."""
+"""Hourly limits on evidence: a job may write files all day, and each costs processor time and disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Spent(NamedTuple):
 
 
 class EvidenceBudget:
-    """Of the hour before now; times are of a monotonic clock. ``take`` is for one thread, ``store`` for another."""
+    """Counts the last hour's use, on a monotonic clock. One thread calls ``take``, another may call ``store``."""
 
     def __init__(self) -> None:
         self._pieces: deque[_Spent] = deque()

@@ -1,6 +1,6 @@
-"""The content of a rank's files, checked: what a job wrote is believed to be numbers in a range and lines of text.
+"""Validates the content of a rank's files: accepts only numbers within a range and lines of printable text.
 
-Nothing here can run, wait, or take more memory than its bounds say; what does not hold raises ``UnsafeFileError``.
+Nothing here runs code, waits, or takes more memory than its bounds; invalid content raises ``UnsafeFileError``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The agent collects evidence: what ranks wrote is taken in by polls, worked on in a thread, handed on in reports.
+"""Evidence collection: polls pick up the files that ranks wrote, a thread processes them, reports pass the results on.
 
-Looking costs two file names a rank every two seconds, and is the search's (``search``) where that is apart from the
-polls. All else, unpacking, comparing and storing, is done by one thread, one piece at a time: it shares the interpreter
-with the polls, but none waits for it.
+Finding files costs two file names per rank every two seconds; the search thread (``search``) does it where there is
+one. One further thread unpacks, compares and stores, one piece at a time: it shares the interpreter with the polls,
+but no poll waits for it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Refusal(NamedTuple):
 
 
 class EvidenceCollector:
-    """``look`` belongs to the thread that polls, ``search`` to that or another; ``waiting``, ``hear`` and ``health``
-    may be called from any."""
+    """Collects this node's evidence. The polling thread calls ``look``; that or the search thread calls ``search``; any
+    thread may call ``waiting``, ``hear`` and ``health``."""
 
     def __init__(
         self,

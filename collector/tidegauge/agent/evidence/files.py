@@ -1,8 +1,8 @@
-"""What ranks write beside their rings when memory is looked into: found, opened, and read as files of strangers.
+"""Evidence files that ranks write beside their rings: finds, opens and reads them as untrusted input.
 
-A rank writes ``<pid>-<starttime>.evidence.json`` when a window is over, last of all, and ``.asked.snap`` when a
-snapshot was asked for. They are opened when they are seen and read later, elsewhere: what is open can be read to its
-end also when the rank has written the next ones, or its ring and all beside it was cleared.
+A rank writes ``<pid>-<starttime>.evidence.json`` last when a window ends, and ``.asked.snap`` for a requested
+snapshot. They are opened when found and read later, elsewhere: an open file stays readable to its end even if the rank
+writes the next one, or its ring and all beside it is cleared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 class RankFolder(NamedTuple):
-    """Where a rank's files are."""
+    """The folder of a rank's files, and the names they have there."""
 
     folder: UserFolder
     claimed: ProcessId
@@ -40,7 +40,7 @@ class RankFolder(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """A file as it was when it was opened."""
+    """An open file, and its state when it was opened."""
 
     fd: int
     name: str
@@ -66,7 +66,7 @@ class OpenFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """What one rank wrote at one time, open. Whoever has it closes it."""
+    """The open files that a rank wrote together. The holder closes them."""
 
     process: ProcessId
     """As the host counts it."""
@@ -88,9 +88,9 @@ class FoundFiles:
 
 
 class EvidenceFinder:
-    """Looks beside the rings. For one thread.
+    """Finds new files beside the rings. For one thread.
 
-    A file is handed out once, and again when it is another one or was written to.
+    A file is handed out once, and again when it was replaced or written to.
     """
 
     def __init__(self, skips: SkipCounts) -> None:

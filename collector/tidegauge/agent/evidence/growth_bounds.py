@@ -1,6 +1,6 @@
-"""Bounds that evidence found on this node's ranks, held against their readings: growth that ends is no danger.
+"""Growth bounds from evidence, compared with this node's ranks' readings: growth that ends is not dangerous.
 
-On disk as well, beside the evidence: a window that was taken is not taken again by the agent's next life.
+They are saved on disk beside the evidence, because a restarted agent does not take a window a second time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Kept(NamedTuple):
 
 
 class GrowthBounds:
-    """Thread-safe. A disk that cannot be written to is said once; what was learnt then does not outlive the agent."""
+    """This node's growth bounds. Thread-safe. A write error is logged once; bounds learnt then are lost on restart."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE

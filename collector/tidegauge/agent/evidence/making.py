@@ -1,7 +1,7 @@
-"""One piece of evidence, from what a rank wrote and what the node knows of it. Values in, values out.
+"""Makes a piece of evidence from a rank's files and the node's own facts. Values in, values out.
 
-Who the rank is and whose, what it reads and what the detector says of it is the node's word; lines, holders and facts
-are the job's.
+The node vouches for the rank's identity, job, readings and verdict; the job supplies code lines, holders and facts
+about itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WHICH = {EARLY_SUFFIX: "first", LATE_SUFFIX: "second"}
 
 
 class NodeFacts(NamedTuple):
-    """What the node knows of the rank at the end of a window."""
+    """The node's own facts about a rank at the end of a window."""
 
     view: RankView
     hostname: str
@@ -44,7 +44,7 @@ class NodeFacts(NamedTuple):
 
 
 class ReadSnapshot(NamedTuple):
-    """A snapshot that was read."""
+    """A decoded snapshot."""
 
     trace: Trace | None
     """Of the device in question; ``None`` where the snapshot has nothing of it."""

@@ -1,4 +1,4 @@
-"""Makes a node's evidence collector from the settings: where snapshots are kept, and for how long."""
+"""Makes a node's evidence collector from the settings, which say where and for how long snapshots are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is waited for so long and no longer: a bucket behind a dead network holds nobody up."""
+"""A timeout around a snapshot store: a bucket behind a dead network blocks nobody."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 class PatientStore:
-    """``store``, each call in a daemon thread of its own; while one hangs, others fail at once."""
+    """``store`` with a timeout; each call runs in a daemon thread. While one hangs, others fail at once."""
 
     def __init__(self, store: SnapshotStore, patience_s: float = PATIENCE_S) -> None:
         self._store = store

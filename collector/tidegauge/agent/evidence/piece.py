@@ -1,7 +1,7 @@
-"""The one place where a piece of evidence is put together: by the agent, by ``tidegauge snapshot``, by ``report``.
+"""The one place that assembles a piece of evidence: for the agent, ``tidegauge snapshot`` and ``report``.
 
-What of it is the job's word, lines of code above all, is made printable and bounded here, so that whoever builds one
-cannot forget to: causes and advice are worded from it, and terminals, pages and messages show it.
+Whatever comes from the job, code lines above all, is made printable and bounded here, so that no caller can forget to:
+cause and advice texts quote it, and terminals, pages and messages show it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING = CauseInput()
 
 
 class Whose(NamedTuple):
-    """The rank that a piece is of, as kernel and scheduler say."""
+    """The rank that a piece of evidence is about, as kernel and scheduler identify it."""
 
     job: JobKey
     rank: int

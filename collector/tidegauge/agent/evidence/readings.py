@@ -1,4 +1,4 @@
-"""How a rank's readings went, thinned out: what a piece of evidence compares with to say by how much each rose."""
+"""A thinned history of each rank's readings, from which evidence says by how much each figure rose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_APART_S = 5.0
 
 
 class Reading(NamedTuple):
-    """A rank's figures at one moment, in bytes; ``None`` where one could not be had."""
+    """A rank's figures at one moment, in bytes; ``None``: could not be read."""
 
     step: int
     allocated_bytes: int | None
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
 
 class RankReadings:
-    """Of every rank of the node. For one thread."""
+    """Readings of every rank of the node. For one thread."""
 
     def __init__(self) -> None:
         self._series: dict[ProcessId, _Series] = {}

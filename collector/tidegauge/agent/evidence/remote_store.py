@@ -1,7 +1,7 @@
-"""A store at a URL that fsspec knows: S3, GCS, Azure, a shared file system. Of the service, the one module
-that meets fsspec.
+"""Snapshot store at any URL that fsspec supports: S3, GCS, Azure, a shared file system. The only module that
+imports fsspec.
 
-Several nodes put their snapshots there, each deletes only its own: what these are is kept in an index on the node.
+Several nodes share one store; each deletes only its own snapshots, which an index on the node lists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def public_name(url: str) -> str:
 
 
 class RemoteStore:
-    """Reached when it is first used. ``index_folder``: of this node's own, for a file that says what it put there."""
+    """Connects on first use. ``index_folder``: a folder of this node, for the index of what it stored."""
 
     def __init__(self, url: str, index_folder: Path) -> None:
         self._url = url

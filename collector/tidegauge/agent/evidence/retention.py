@@ -1,4 +1,4 @@
-"""Which snapshots go: by age, and by room where there are too many; the oldest first, and none that is still wanted."""
+"""Snapshot retention: selects which to delete, by age and total size; the oldest first, never one still needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class StoredSnapshot(NamedTuple):
-    """A snapshot that lies in a store."""
+    """A snapshot in a store."""
 
     key: str
     stored_bytes: int

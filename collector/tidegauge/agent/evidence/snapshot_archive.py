@@ -1,4 +1,4 @@
-"""Puts snapshots into the node's store, and takes old ones out: room, age and what incidents point to."""
+"""Adds snapshots to the node's store and deletes old ones, by size, age and which ones incidents refer to."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TRIES = 5
 
 
 class Keeping(NamedTuple):
-    """For how long and how much, on this node."""
+    """Retention limits of this node."""
 
     keep_s: float
     keep_bytes: int
 
 
 class SnapshotArchive:
-    """One node's way to a store. For one thread. ``store=None``: there is none, for the reason in ``problem``."""
+    """One node's access to a store. For one thread. ``store=None``: there is none; ``problem`` says why."""
 
     def __init__(
         self,

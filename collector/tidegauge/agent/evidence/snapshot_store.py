@@ -1,6 +1,6 @@
-"""Where snapshots are kept: the port, the names in a store, and the store that is a folder of this node.
+"""Snapshot stores: the port, the keys, and the store that is a folder on this node.
 
-A store holds ``core.snapshot_columns`` compressed with zstandard: no pickle. Another one is ``remote_store``.
+A store holds ``core.snapshot_columns`` compressed with zstandard: no pickle. ``remote_store`` is the other one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4,5}step-[0-9]{1,1
 
 
 class SnapshotStoreError(Exception):
-    """A store did not do what it was asked for. The text is for people and holds no secret."""
+    """A store operation failed. The text is for people and holds no secret."""
 
 
 class KeyTakenError(SnapshotStoreError):
-    """Something has that key already."""
+    """The key exists already."""
 
 
 class SnapshotStore(Protocol):
@@ -81,7 +81,7 @@ def _part(text: str) -> str:
 
 
 class FolderStore:
-    """A folder of this node, made when the first snapshot comes; for its owner only."""
+    """A store in a folder of this node, created with the first snapshot; only its owner may read it."""
 
     def __init__(self, root: Path, *, hostname: str) -> None:
         self._root = root

@@ -1,8 +1,8 @@
-"""Evidence that the coordinator has not said yet that it has: in memory for reports, on disk for the agent's next life.
+"""Evidence that the coordinator has not confirmed yet: in memory for reports, on disk for an agent restart.
 
-Below ``STATE_DIR/evidence``: a file for each piece that waits, and ``taken.json``, which windows were ever taken, so
-that an agent that starts anew does not take those again that still lie beside the rings. What is being worked on now is
-in a ledger of its own (``evidence_attempts``).
+``STATE_DIR/evidence`` holds a file for each waiting piece, and ``taken.json``: all windows ever taken, so that a
+restarted agent does not take again those whose files still lie beside the rings. A journal of its own
+(``attempts``) has the work in progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TAKEN = "taken.json"
 
 
 class WaitingEvidence:
-    """Thread-safe. A disk that cannot be written to is said once; what waits then does not outlive the agent."""
+    """The waiting pieces. Thread-safe. A write error is logged once; pieces added then are lost on restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""From the files that a rank wrote to a piece of evidence: read, check, compare, store."""
+"""Turns the files that a rank wrote into a piece of evidence: read, check, compare, store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidegauge.core.text import one_line
 
 
 class Done(NamedTuple):
-    """What came of one rank's files."""
+    """The result for one rank's files."""
 
     evidence: Evidence
     refused: tuple[UnsafeFileError, ...] = ()
@@ -36,7 +36,7 @@ class Done(NamedTuple):
 
 
 class EvidenceWork:
-    """For one thread."""
+    """Processes found files, one set at a time. For one thread."""
 
     def __init__(self, shelf: SnapshotArchive, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
         self._shelf = shelf
@@ -96,7 +96,7 @@ class EvidenceWork:
 
 
 class _Task:
-    """One set of files on its way: what was stored of it, and what went wrong."""
+    """One set of files in progress: the snapshots stored and the problems met."""
 
     def __init__(
         self, shelf: SnapshotArchive, found: FoundFiles, node: NodeFacts, now_s: float, protected: Collection[str]

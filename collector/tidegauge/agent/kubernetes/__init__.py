@@ -1,1 +1,1 @@
-"""What Kubernetes says of the processes of this node: cgroups, kubelet, API server."""
+"""Kubernetes sources for attribution on this node: cgroups, kubelet, and the API server through the head."""

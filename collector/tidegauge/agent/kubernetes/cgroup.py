@@ -1,7 +1,7 @@
-"""The pod and container that a process is in, by its cgroup: the names that kubelet and container runtimes give.
+"""Reads a process's pod and container from its cgroup path, as kubelet and container runtimes name them.
 
-The kernel's word: a container cannot leave the cgroup that it was started in. One that may make cgroups makes them
-below its own and may call them what it likes, so the outermost pod in a path is the one that counts.
+The kernel guarantees it: a container cannot leave the cgroup it was started in. One that may create cgroups creates
+them below its own, under any name, so the outermost pod in a path counts.
 """
 
 from __future__ import annotations

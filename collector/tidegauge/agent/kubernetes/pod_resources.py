@@ -1,6 +1,6 @@
-"""Which containers have which GPUs: asks the kubelet, by its pod-resources socket, in a thread of its own.
+"""GPUs of each container: asks the kubelet's pod-resources socket, in a thread of its own.
 
-A second witness for as long as the head is silent: it knows names, but no pod's uid, so that it is asked by the cards
+A second source while the head is silent. It knows names but no pod uid, so it is queried by the GPUs
 that the driver lists a process on. kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins.
 """
 
@@ -30,7 +30,7 @@ LIST = "/v1.PodResourcesLister/List"
 
 
 class KubeletError(Exception):
-    """The kubelet cannot be asked now: it is being restarted, or may not be spoken to. Ask again."""
+    """The kubelet does not answer now: it is restarting, or refuses access. Ask again later."""
 
 
 def ask_kubelet(socket: Path) -> bytes:
@@ -51,7 +51,7 @@ def ask_kubelet(socket: Path) -> bytes:
 
 
 class PodResources:
-    """The ``HolderSource`` of a node with a kubelet. Thread-safe; ``start`` makes the thread that asks.
+    """The ``HolderSource`` of a node with a kubelet. Thread-safe; ``start`` begins the thread that asks.
 
     ``ask`` returns the kubelet's answer or raises ``KubeletError``.
     """

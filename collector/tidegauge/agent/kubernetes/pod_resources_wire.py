@@ -1,7 +1,7 @@
-"""The kubelet's answer to "which container has which device", read from its protobuf encoding without generated code.
+"""Decodes the kubelet's list of containers and their devices from protobuf, without generated code.
 
 ``ListPodResourcesResponse`` of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; the encoding is that of
-protobuf.dev/programming-guides/encoding. Fields that this does not know are passed over.
+protobuf.dev/programming-guides/encoding. Unknown fields are skipped.
 """
 
 from __future__ import annotations

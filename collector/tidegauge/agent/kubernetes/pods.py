@@ -1,7 +1,7 @@
-"""Who the pods of this node are: asked of the head with each report, remembered for as long as a pod has ranks here.
+"""Identities of this node's pods: reports ask the head for them; they are kept while a pod has ranks here.
 
 The agent itself has no rights at the API server. The head answers in its reply (``ReportReply.pods``), a second or two
-after a rank was first seen.
+after the first sight of a rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PODS = 512
 
 @dataclass
 class _Pod:
-    """One pod with ranks on this node."""
+    """A pod with ranks on this node."""
 
     since_s: float
     facts: PodFacts | None = None
@@ -34,7 +34,7 @@ class _Pod:
 
 
 class PodBook:
-    """What the head has said of each pod. Thread-safe: the rounds of an agent ask, its reports bring answers."""
+    """The head's answers about each pod. Thread-safe: polls read it, replies to reports fill it."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s

@@ -1,1 +1,1 @@
-"""Processes of this node as the kernel shows them: identity, descent, memory, sockets."""
+"""This node's processes as the kernel shows them: identity, descent, memory, sockets."""

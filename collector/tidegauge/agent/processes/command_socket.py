@@ -1,8 +1,8 @@
-"""Asks one process over its command socket: a rank's probe, or the keeper of a ``tidegauge run`` (docs/probe.md).
+"""Sends a request to a process's command socket: a rank's probe, or the keeper of a ``tidegauge run`` (docs/probe.md).
 
-Everybody may write below a run directory, and we may be root. So nothing is followed: the folder and the socket are
-opened as the very files that were checked, and nothing is sent before the kernel has said that the process meant
-listens there. Otherwise a user could point us at another daemon's socket and have us speak to it.
+Everybody may write below a run directory, and the agent may be root. So no link is followed: the folder and the socket
+are opened as the very files that were checked, and nothing is sent until the kernel has confirmed that the intended
+process listens there. Otherwise a user could make the agent talk to another daemon's socket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UCRED = struct.Struct("3i")
 
 
 class ProcessSocket(NamedTuple):
-    """A process and where its socket ought to be: ``<folder>/<name>``."""
+    """A process and the expected path of its socket: ``<folder>/<name>``."""
 
     folder: UserFolder
     uid: int
@@ -47,7 +47,7 @@ class ProcessSocket(NamedTuple):
 
 
 class NotAskedError(Exception):
-    """There is no answer. The message is for people; the process may have been reached all the same."""
+    """No answer came. The message is for people; the request may have reached the process nevertheless."""
 
 
 def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Processes on a GPU that descend from a rank and are none themselves: workers of a DataLoader that hold CUDA memory.
+"""GPU processes that descend from a rank and are not ranks: DataLoader workers that hold CUDA memory, for example.
 
-Who descends from whom says the kernel, who holds what NVML; the job's own word is only what a worker calls itself.
+The kernel gives their descent, NVML their memory; a worker's name is only the job's claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOK_AGAIN_S = 5.0
 
 
 class GpuChild(NamedTuple):
-    """A process on a GPU that a rank brought forth."""
+    """A GPU process that descends from a rank."""
 
     process: ProcessId
     rank: ProcessId
@@ -31,7 +31,7 @@ class GpuChild(NamedTuple):
 
 
 class GpuChildren:
-    """Knows the children of this node's ranks. For one thread."""
+    """Finds the GPU children of this node's ranks. For one thread."""
 
     def __init__(self, procs: ProcSource) -> None:
         self._procs = procs

@@ -1,7 +1,7 @@
-"""How much memory a process may still take: what its memory cgroups and its node have left. And the node's figures.
+"""Host memory limits: how much a process may still take from its memory cgroups and its node, and the node's figures.
 
-The kernel kills when a cgroup reaches its limit or the node has nothing left. What a cgroup counts includes pages of
-files, which are dropped before anybody is killed: they count as free.
+The kernel kills when a cgroup reaches its limit or the node has nothing left. A cgroup's usage includes file pages,
+which the kernel drops before it kills anybody: they count as free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_node_memory(proc: Path = Path("/proc"), shm: Path = SHM) -> NodeMemory:
 
 
 class CgroupRooms:
-    """What memory cgroups have left, each level read once until ``forget``: the ranks of a job share most of them."""
+    """Free bytes of memory cgroups; each level is read once until ``forget``, as a job's ranks share most of them."""
 
     def __init__(self, root: Path = CGROUPS) -> None:
         """``root``: where cgroups are mounted, see cgroups(7)."""

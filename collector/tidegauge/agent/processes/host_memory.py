@@ -1,9 +1,9 @@
 """Host memory of every rank's process tree: DataLoader workers and other children count to the rank.
 
-What a process holds is its part of anonymous and shared memory (``smaps_rollup``), as pages that forked workers share
-must not be counted once for each. The kernel walks its page tables for that (4 ms for each GiB of small pages), so it
-is done seldom and in a thread of its own, for a bounded share of a core; between two such readings, anonymous memory
-(``statm``, a microsecond) says what has been added.
+A process counts with its proportional part of anonymous and shared memory (``smaps_rollup``), so that pages shared by
+forked workers count once. The kernel walks page tables for that (4 ms per GiB of small pages), so it is read
+seldom, in a thread of its own, within a bounded share of a core; between two such readings, anonymous memory
+(``statm``, a microsecond) gives the increase.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CPU_BURST_S = 0.25
 
 
 class ProcessMemory(ProcessList, Protocol):
-    """What is asked of the processes of this node. ``OSError`` is a failure to look."""
+    """Memory figures of this node's processes. ``OSError``: looking failed."""
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
         """Cheap figures; ``None`` once it has ended."""
@@ -58,7 +58,7 @@ class ProcessMemory(ProcessList, Protocol):
 
 
 class HostMemorySource(Protocol):
-    """Host memory of this node and its ranks. Never blocks; answers come when they are there."""
+    """Host memory of this node and its ranks. Never blocks; answers arrive later."""
 
     def watch(self, ranks: Collection[ProcessId]) -> None:
         """From now on these are the ranks; one that is below another counts by itself."""
@@ -77,7 +77,7 @@ class HostMemorySource(Protocol):
 
 
 class NoHostMemory:
-    """The ``HostMemorySource`` of an agent that looks at no process but the ranks' own."""
+    """The ``HostMemorySource`` of an agent that reads no processes but the ranks' own."""
 
     def watch(self, ranks: Collection[ProcessId]) -> None:
         pass
@@ -97,7 +97,7 @@ class NoHostMemory:
 
 @dataclass
 class _Member:
-    """One process of a tree, as of the tree's last reading and the last look at it."""
+    """A process of a tree, at the tree's last reading and at the last look at it."""
 
     process: ProcessId
     name: str
@@ -130,7 +130,7 @@ class _Tree:
 
 
 class HostMemoryMeter:
-    """The ``HostMemorySource`` of a real machine. Thread-safe; ``start`` makes the thread that reads."""
+    """The ``HostMemorySource`` of a real machine. Thread-safe; ``start`` begins the thread that reads."""
 
     def __init__(
         self,

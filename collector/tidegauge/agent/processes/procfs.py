@@ -1,4 +1,4 @@
-"""Processes as Linux's /proc shows them, see proc(5)."""
+"""Reads processes from Linux's /proc, see proc(5)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _USERS_OWN = ("user.slice", "user@", "docker", "kubepods", "libpod", "lxc")
 
 
 class ProcFs:
-    """The ``ProcSource`` of a real machine. ``root`` is where proc is mounted."""
+    """The ``ProcSource`` of a real machine. ``root``: the mount point of proc."""
 
     def __init__(self, root: Path = Path("/proc"), *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._root = str(root)

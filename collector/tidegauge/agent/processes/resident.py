@@ -1,7 +1,7 @@
-"""Resident memory of processes that are asked for at every poll: their /proc/PID/statm, kept open.
+"""Resident memory of processes that every poll reads: keeps their /proc/PID/statm open.
 
-To open, read and parse ``stat`` takes 13 us of a poll for each rank, to read an open ``statm`` one. An open file of
-/proc is of the process that had the pid when it was opened, whoever has that pid later.
+Opening, reading and parsing ``stat`` takes 13 us per rank and poll, reading an open ``statm`` one. An open file in
+/proc stays with the process that had the pid when it was opened, whoever has that pid later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Statm:
 
 
 class OpenStatms:
-    """Knows nothing but the processes that it was told to ``keep``. For any thread."""
+    """Reads the open ``statm`` of the processes given to ``keep``, and of no others. For any thread."""
 
     def __init__(self, root: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """``root``: where proc is mounted."""

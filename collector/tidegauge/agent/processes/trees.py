@@ -1,7 +1,7 @@
-"""Which processes descend from which rank, by the kernel's word, at the cost of a list of pids.
+"""Process trees of the ranks, from the kernel, at the cost of one list of pids.
 
-Each process is looked at when its pid is first seen. Its parent stays its parent, by pid and start time: one whose
-parent has ended counts to the parent's parent, as the rank that brought it forth still pays for it.
+Each process is read when its pid first appears. Its parent stays its parent, by pid and start time: a process whose
+parent has ended counts to that parent's parent, as the rank that started it still pays for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECHECKED = 64
 
 
 class ProcessList(Protocol):
-    """The processes of this node. ``OSError`` is a failure to look."""
+    """The processes of this node. ``OSError``: looking failed."""
 
     def pids(self) -> Sequence[int]:
         """Of all of them."""
@@ -34,7 +34,7 @@ class ProcessList(Protocol):
 
 
 class ProcessTrees:
-    """For one thread."""
+    """Tracks which process descends from which rank. For one thread."""
 
     def __init__(self, processes: ProcessList) -> None:
         self._processes = processes

@@ -1,1 +1,1 @@
-"""The ranks of this node: their readings, verdicts, groups, and whether they live."""
+"""The ranks of this node: their readings, verdicts, groups, and liveness."""

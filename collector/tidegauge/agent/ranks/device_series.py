@@ -1,4 +1,4 @@
-"""One device of one rank: what its records say, and what its detectors make of them."""
+"""Series of one rank on one device: its records, and the verdicts of its detectors on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class NontorchMeter:
-    """One device of one rank. Feed it what NVML says and each record, in the order of the agent's polls."""
+    """Non-torch bytes of a rank on a device. Takes NVML's figures and each record in the order of the agent's polls."""
 
     def __init__(self) -> None:
         self.bytes: int | None = None
@@ -83,8 +83,8 @@ little: a batch stays as large as it is for many of them, and a few batches of c
 
 
 class StepRuns:
-    """Steps are what counts while they come in runs. Time counts from ``TICKS_ALONE_S`` after the last run on, until a
-    run has lasted as long: a burst of steps after each rollout changes nothing."""
+    """Decides whether steps or time count. Steps do while they come in runs; time does from ``TICKS_ALONE_S`` after the
+    last run until a run has lasted as long: a burst of steps after each rollout changes nothing."""
 
     def __init__(self, first_s: float) -> None:
         """``first_s``: the time of the first record."""
@@ -126,8 +126,8 @@ _TICK_GAP_NS = 400_000_000
 
 
 class DeviceSeries:
-    """One device of one rank: its newest record, its counters since attach, and what judges it: its steps, and the time
-    where no steps come for long (``StepRuns``)."""
+    """One rank on one device: its newest record, its counters since attach, and its detectors: one by steps, and one by
+    time for long phases without steps (``StepRuns``)."""
 
     def __init__(self, device: int, detector_factory: DetectorFactory) -> None:
         self.device = device

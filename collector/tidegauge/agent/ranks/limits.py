@@ -1,4 +1,4 @@
-"""What a rank may take on its GPU, and what is left of it. Pure figures; ``None`` is unknown."""
+"""Memory limits of a rank on its GPU, and what is left below them. Pure; ``None`` is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many ranks one process may be: each that it names becomes series, a row in tables, perhaps an incident."""
+"""Limits how many rank names a process may claim: each name adds series, a row in tables, perhaps an incident."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABELS = (
 
 
 class RankNames:
-    """Those that one process had."""
+    """The names and labels that one process has claimed."""
 
     def __init__(self) -> None:
         self._names: set[tuple[object, ...]] = set()
@@ -64,7 +64,7 @@ def _with_those_of(before: RankIdentity, claimed: RankIdentity, fields: tuple[st
 
 
 class NamesOfProcesses:
-    """Of all processes of the node: one that replaces its ring is not somebody new. Not thread-safe."""
+    """``RankNames`` of all the node's processes: one that replaces its ring keeps its own. Not thread-safe."""
 
     def __init__(self) -> None:
         self._names: dict[ProcessId, RankNames] = {}

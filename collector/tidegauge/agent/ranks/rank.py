@@ -1,4 +1,4 @@
-"""What the agent knows of one rank: its last records, its verdict, and how they become the view of it."""
+"""State of one rank: its last records and its verdict, from which it makes the rank's view."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegauge.core.views import RankView
 
 
 class Placement(NamedTuple):
-    """``gpu`` is ``None`` where neither the claim nor the driver names a GPU of this node."""
+    """A rank's GPU. ``gpu=None``: neither claim nor driver names a GPU of this node."""
 
     gpu: GpuReading | None
     overruled: bool
@@ -61,7 +61,7 @@ PRIMARY_CHANGE = 1.25
 
 
 class RankState:
-    """One process that writes a ring. The facts come from the kernel, the claims from the ring."""
+    """A process that writes a ring. Facts come from the kernel, claims from the ring."""
 
     def __init__(
         self,

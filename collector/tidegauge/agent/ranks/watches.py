@@ -1,4 +1,4 @@
-"""The ranks of a node from the first sight of a ring to its removal: who is alive, who ended, who is shown."""
+"""Watches the node's ranks from the first sight of a ring to its removal: which live, have ended, are shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Job = tuple[str, int]
 
 
 class GroupsOfNode:
-    """Not thread-safe but for ``hear``."""
+    """Names the groups of the node's ranks. Only ``hear`` is thread-safe."""
 
     def __init__(self) -> None:
         self._books: dict[_Job, RankGroups] = {}
@@ -70,7 +70,7 @@ MAX_REMEMBERED = 4096
 
 
 class NotShown:
-    """Not thread-safe."""
+    """Counts living ranks that are not shown, by reason. Not thread-safe."""
 
     def __init__(self, lines: FewLines) -> None:
         self.counts: Counter[str] = Counter()
@@ -104,7 +104,7 @@ WALL_SHARE = 0.5
 
 @dataclass(eq=False)
 class _Watch:
-    """One ring of one living, or just ended, process."""
+    """The ring of a process that lives or has just ended."""
 
     ring: RingFile
     reader: RingReader
@@ -138,7 +138,7 @@ class _Watch:
 
 
 class RingsElsewhere(Protocol):
-    """Where rings go that are watched no more (``search.Search``). None of it waits for a file."""
+    """Takes back rings that are no longer watched (``search.NodeSearch``). No method waits for a file."""
 
     def forget(self, ring: RingFile) -> None: ...
 

@@ -1,1 +1,1 @@
-"""Ring files and launch records in run directories: found, checked, read."""
+"""Ring files and launch records in run directories: finds, checks and reads them."""

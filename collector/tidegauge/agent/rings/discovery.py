@@ -1,7 +1,7 @@
-"""Finds ring files: ``<run dir>/<uid>/<pid>-<starttime>.ring`` (design 3.2). What is opened here is safe to read.
+"""Finds ring files: ``<run dir>/<uid>/<pid>-<starttime>.ring`` (design 3.2), and opens those that are safe to read.
 
-Everybody may write below a run directory, so nothing is followed and nothing is believed (``safe_files``). What is
-refused is said once and looked at again when the file has changed.
+Everybody may write below a run directory, so no link is followed and nothing is trusted (``safe_files``). A refused
+file is logged once and checked again when it has changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLANK_GRACE_S = 10.0
 
 
 class RingPlace(NamedTuple):
-    """The name of a ring, of a user's folder (``name`` is then empty), or of a run directory (``uid`` is -1 too)."""
+    """The path of a ring, of a user's folder (``name`` is then empty), or of a run directory (``uid`` is -1 too)."""
 
     run_dir: RunDir
     uid: int
@@ -54,7 +54,7 @@ class RingPlace(NamedTuple):
 
 
 class RingFile(NamedTuple):
-    """A ring that may be read: an open file, its owner also that of its folder. Its content is still to be checked."""
+    """An open ring file that is safe to read: its folder has the same owner. Its content is not checked yet."""
 
     place: RingPlace
     uid: int
@@ -66,7 +66,7 @@ class RingFile(NamedTuple):
 
 
 class RingFinder:
-    """Knows which rings were handed out and which were refused. Not thread-safe."""
+    """Finds rings, and remembers those handed out and those refused. Not thread-safe."""
 
     def __init__(
         self, run_dirs: Callable[[], Sequence[RunDir]], skips: SkipCounts, time: TenantTime | None = None

@@ -1,7 +1,7 @@
-"""Which records of ``tidegauge run`` are looked at: any user may make more names than there are places.
+"""Selects the ``tidegauge run`` records to read: any user may create more names than the agent has places for.
 
-A launch whose keeper lives keeps its place. What is left is shared in turn between tenants, and between the folders of
-a tenant: nobody's names take the place of another's launch, whose exemption would be lost with it.
+A launch whose keeper lives keeps its place. Tenants share the remaining places in turn, and so do a tenant's
+folders: no user's names displace another's launch, which would lose its exemption with it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_NAMES_PER_FOLDER_OF_CONTAINER = 1536
 
 
 class RecordPlace(NamedTuple):
-    """Where a record lies."""
+    """A record's path."""
 
     folder: UserFolder
     name: str
 
 
 class LaunchNames:
-    """Of all users' folders. For one thread."""
+    """Lists record names in all users' folders. For one thread."""
 
     def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], whose: Callable[[Tenant], Tenant] = itself) -> None:
         """``run_dirs``: those that there are now. ``whose``: the namespace of a pod."""
@@ -133,7 +133,7 @@ class LaunchNames:
 
 
 class _Waiting(NamedTuple):
-    """A folder's names; those of ``living`` launches have their places."""
+    """A folder's names; those of ``living`` launches have places already."""
 
     folder: UserFolder
     names: Sequence[str]

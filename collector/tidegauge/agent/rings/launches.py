@@ -1,7 +1,7 @@
-"""Finds what ``tidegauge run`` keeps on this node: the records beside the rings, and which ranks descend from whom.
+"""Finds this node's ``tidegauge run`` launches: the records beside the rings, and the ranks that descend from a keeper.
 
-A record is believed as a ring is, which is little (``safe_files``): that its keeper lives and whose it is, says the
-kernel; the rest is what its owner says about their own job.
+A record is trusted as little as a ring (``safe_files``): the kernel says whether its keeper lives and who owns it; the
+rest is what its owner says about their own job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEARCH_S = 15.0
 
 @dataclass(eq=False)
 class _Launch:
-    """One record. ``process`` is ``None`` while no living process is known that could have written it."""
+    """A launch record. ``process`` is ``None`` while no living process is known that could have written it."""
 
     folder: UserFolder
     name: str
@@ -52,8 +52,8 @@ class _Launch:
 
 
 class Launches:
-    """``look`` belongs to the thread that searches, all else to the one that polls: it speaks of the look that came
-    before ``hold``."""
+    """The launches of this node. The search thread calls ``look``, the polling thread all else, which reflects the last
+    look before ``hold``."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Rings that nobody watches yet: opened, and checked against what the kernel says of their processes.
+"""New rings: opens those that are not watched yet, and checks them against the kernel's facts about their processes.
 
-For the thread that searches (``search``): rings lie in folders that anybody may write.
+For the search thread (``search``): rings lie in folders that anybody may write.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FoundRing(NamedTuple):
 
 @dataclass
 class _Orphan:
-    """A ring whose process was never seen alive: left over from before, or of a pid namespace we cannot see into."""
+    """A ring whose process was never seen alive: left over, or of a pid namespace that the agent cannot see into."""
 
     since_s: float
     mtime_ns: int
@@ -68,7 +68,7 @@ class _Orphan:
 
 
 class RingSearch:
-    """Not thread-safe."""
+    """Finds new rings and deletes old ones. Not thread-safe."""
 
     def __init__(
         self,

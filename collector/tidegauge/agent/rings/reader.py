@@ -1,7 +1,7 @@
-"""Reads one ring: the records that are new since the last look, whatever the writer or an enemy does meanwhile.
+"""Reads a ring's new records since the last read, whatever the writer or an attacker does meanwhile.
 
-Reads are ``pread``, never ``mmap``: a file that is cut while it is mapped kills the reader with SIGBUS. Every read
-has a bound that does not depend on what the file says.
+Reads use ``pread``, never ``mmap``: truncating a mapped file kills the reader with SIGBUS. Every read
+has a bound that does not depend on the file's content.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _ALLOCATED, _BLOCKS = Sample._fields.index("allocated_bytes"), Sample._fields.in
 
 
 class RingBlankError(Exception):
-    """The file has not got its first bytes yet: its writer is about to make it."""
+    """The file has no header yet: its writer is about to write it."""
 
 
 class _Whole(NamedTuple):
-    """A slot that holds a whole record."""
+    """A slot with a complete record."""
 
     seq: int
     mono_ns: int
@@ -65,10 +65,10 @@ class _Whole(NamedTuple):
 
 
 class _Blanks:
-    """Which devices need not be looked at: most devices of most rings are visible to the rank, and never used.
+    """Remembers blank devices, which need no reading: most devices of most rings are visible to the rank, never used.
 
-    Their slots are holes in a sparse file. While no page was added to the file since a device was seen blank, it still
-    is: one ``fstat`` tells that of all devices.
+    Their slots are holes in a sparse file. A device stays blank while the file gains no pages, and one ``fstat`` tells
+    that for all devices.
     """
 
     def __init__(self, header: RingHeader) -> None:
@@ -106,9 +106,9 @@ def read_header(fd: int) -> tuple[RingHeader, bytes]:
 
 
 class RingReader:
-    """The reading end of one ring file. ``fd`` belongs to the caller.
+    """Reads one ring file. The caller owns ``fd``.
 
-    Raises ``LayoutError`` from the constructor and every method when the file is not, or no longer, what it was:
+    The constructor and every method raise ``LayoutError`` when the file is not, or no longer, the expected one:
     reasons of ``decode_header``, ``identity``, or ``replaced`` if its writer began anew in place.
     """
 

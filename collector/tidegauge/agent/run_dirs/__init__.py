@@ -1,1 +1,1 @@
-"""Run directories on this node, where everybody may write: opened without following anything."""
+"""Run directories of this node, where everybody may write: opens files without following links."""

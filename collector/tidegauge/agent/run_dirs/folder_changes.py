@@ -1,4 +1,4 @@
-"""When a user's folder must be listed: its mtime says whether names came or went since it was listed last."""
+"""Detects by its mtime whether a user's folder must be listed again: names came or went since the last listing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tidegauge.agent.run_dirs.folders import UserFolder
 
 
 class FolderChanges:
-    """Of many folders. For one thread.
+    """Tracks changes of many folders. For one thread.
 
-    The kernel's timestamps are some milliseconds coarse: a folder counts as settled only when a whole look later its
-    mtime is still the one before the listing.
+    The kernel's timestamps are some milliseconds coarse: a folder counts as settled only if at the following look
+    its mtime is still the one before the listing.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Run directories and the users' folders in them, as values that can be opened (design 3.2).
 
-A run directory lies in our own mount namespace or in that of a container (``containers``); who reads rings, records and
-sockets does not care which.
+A run directory lies in the agent's own mount namespace or in a container's (``containers``); readers of rings, records
+and sockets need not know which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafeFileError(Exception):
-    """Not to be used. ``reason`` is a stable word, the message is for people."""
+    """The file must not be used. ``reason`` is a stable word, the message is for people."""
 
     def __init__(self, reason: str, why: str) -> None:
         super().__init__(why)
@@ -31,7 +31,7 @@ class UnsafeFileError(Exception):
 
 
 class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path, flags)) as fd
-    """A file descriptor for the length of a ``with``."""
+    """Context manager that closes a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -44,11 +44,11 @@ class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path,
 
 
 class NotNowError(OSError):
-    """Its tenant has used up their time in this poll (``tenant_time``): it has its turn at a later one."""
+    """The tenant has used up its time in this poll (``tenant_time``); a later poll continues."""
 
 
 class RunDir(Protocol):
-    """A folder with one folder for each user. Hashable; its text is for people."""
+    """A folder with one folder per user. Hashable; ``str`` is for people."""
 
     @property
     def mount_namespaces(self) -> Collection[int] | None:
@@ -68,7 +68,7 @@ class RunDir(Protocol):
 
 
 class HostRunDir(NamedTuple):
-    """One of our own mount namespace: the name itself may not be a link, what is above it is the admin's."""
+    """A run directory in the agent's mount namespace. It may not be a link; the folders above it are the admin's."""
 
     path: Path
 
@@ -99,7 +99,7 @@ class HostRunDir(NamedTuple):
 
 
 class UserFolder(NamedTuple):
-    """``<run dir>/<uid>``."""
+    """A user's folder: ``<run dir>/<uid>``."""
 
     run_dir: RunDir
     uid: int

@@ -1,9 +1,9 @@
-"""Files below a run directory, where everybody may write: nothing is followed, and nothing but the real thing opened.
+"""Safe access to files below a run directory, where everybody may write: follows no link, opens only checked files.
 
-A user's folder is a real folder of one owner; a file in it is a regular one of the same uid with one name. All is done
-relative to the folder that was checked, on the mount that the run directory is on: what somebody mounted over a name
-may be another user's folder, or a FUSE file system whose owner lets everybody wait for ever. So a name is first opened
-with O_PATH, which asks no file system, and looked at when the kernel has said that its mount is the same.
+A user's folder is a real folder of one owner; a file in it is a regular file of the same uid with one name. All access
+is relative to the folder that was checked, on the run directory's mount: a mount over a name
+may be another user's folder, or a FUSE file system whose owner blocks everybody for ever. So a name is first opened
+with O_PATH, which asks no file system, and read only once the kernel has confirmed that its mount is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Signature(NamedTuple):
-    """What tells one state of a file from another, without reading it."""
+    """Identifies one state of a file, without reading its content."""
 
     device: int
     inode: int
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
 
 
 class OpenFolder(NamedTuple):
-    """A user's open folder, to name files relative to."""
+    """A user's open folder, for access relative to it."""
 
     fd: int
     uid: int
@@ -56,7 +56,7 @@ class OpenFolder(NamedTuple):
 
 
 class opened(closing_fd):  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
-    """A path that is opened, for the length of a ``with``."""
+    """Context manager that opens a path and closes it."""
 
     def __init__(self, path: str, flags: int, *, dir_fd: int | None = None) -> None:
         self._fd = os.open(path, flags, dir_fd=dir_fd)  # one call less: thousands are opened in a poll

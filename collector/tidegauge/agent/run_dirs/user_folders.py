@@ -1,9 +1,9 @@
-"""The users' folders of one run directory, told from what else lies there: anybody may make any number of names in it.
+"""The users' folders of a run directory, among any number of other names: anybody may create names in it.
 
-A folder counts if it bears the uid of its owner, so one user has one, however many names they make. Whose a name is
-costs some 15 us to see, for the file system itself must not be asked (``safe_files``); so it is looked at once, as long
-as it stays the same file, and so many of them at a time. Who owns a range of uids may make a folder for each: when all
-places are taken, a new folder gets the place of one that is known and not in use, at random. One in use keeps its own.
+A folder counts if its name is its owner's uid, so a user has one, however many names they create. Finding a name's
+owner costs some 15 us, because the file system itself must not be asked (``safe_files``); so it is done once per file,
+and for a limited number at a time. An owner of a range of uids may create a folder for each: when all
+places are taken, a new folder replaces a known one that is not in use, at random. One in use keeps its place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOKS_AGAIN = 16
 
 
 class FoundFolders(NamedTuple):
-    """What one look brought."""
+    """The result of one look."""
 
     folders: list[tuple[UserFolder, int | None]]
     """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
@@ -56,7 +56,7 @@ class _Known(NamedTuple):
 
 
 class UserFolders:
-    """Of one run directory. For one thread."""
+    """The users' folders of one run directory. For one thread."""
 
     def __init__(self, run_dir: RunDir, in_use: Callable[[], Collection[UserFolder]] = frozenset) -> None:
         """``in_use``: folders that must not give way to new ones. It is asked when all places are taken."""

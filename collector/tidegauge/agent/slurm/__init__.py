@@ -1,1 +1,1 @@
-"""What Slurm says of the processes of this node."""
+"""Slurm sources for attribution on this node: slurmd and the prolog."""

@@ -1,7 +1,7 @@
-"""``scontrol listpids``, see scontrol(1): which processes of this node belong to which job and step, as slurmd says.
+"""Runs ``scontrol listpids``, see scontrol(1): the Slurm job and step of each process on this node, as slurmd says.
 
 The command asks the node's slurmstepds over their sockets. It needs neither root nor slurmctld, and takes 12 ms. Its
-text is the same from Slurm 22.05 to 26.05. Nothing here remembers anything; ``agent.slurm.node`` does.
+text is the same from Slurm 22.05 to 26.05. This module keeps no state; ``agent.slurm.node`` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = ("PID", "JOBID", "STEPID")
 
 
 class StepList(NamedTuple):
-    """One answer."""
+    """One answer of the command."""
 
     places: Mapping[int, SlurmPlace]
     """By pid as the host counts them: only what was said without doubt."""
@@ -70,7 +70,7 @@ def parse_listpids(text: str) -> dict[int, SlurmPlace]:
 
 
 class ListPids:
-    """Runs the command and waits for it, ``TIMEOUT_S`` at most. Never raises: a failure is ``StepList.problem``."""
+    """Runs the command, for ``TIMEOUT_S`` at most. Never raises: ``StepList.problem`` reports a failure."""
 
     def __init__(self, program: str, environ: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> None:
         self._command = (program, "listpids")

@@ -1,8 +1,8 @@
-"""Which Slurm job a process of this node belongs to: asks ``listpids`` in a thread of its own, remembers for good.
+"""Slurm jobs of this node's processes: asks ``listpids`` in a thread of its own, and remembers each answer for good.
 
-A pid is used again, so an answer counts for a process only if it lived under this pid before the question and still
-does after the answer. A process that is not listed itself belongs where the nearest of its ancestors is: trackers
-other than cgroups lose those that begin a session of their own, as torchrun's workers do. Nobody can become the child
+Pids are reused, so an answer counts for a process only if it lived under this pid before the question and still
+does after the answer. A process that is not listed itself belongs to its nearest listed ancestor's job: trackers
+other than cgroups lose processes that begin their own session, as torchrun's workers do. Nobody can become the child
 of another user's process, so that cannot be forged.
 """
 
@@ -34,9 +34,9 @@ NO_NODE_S = 60.0
 
 
 class SlurmNode:
-    """The ``StepSource`` of a node with ``scontrol``. Thread-safe; ``start`` makes the thread that asks.
+    """The ``StepSource`` of a node with ``scontrol``. Thread-safe; ``start`` begins the thread that asks.
 
-    ``required``: this is a Slurm node, as the admin says; otherwise it is one from the first answer on.
+    ``required``: the admin says that this is a Slurm node; otherwise it is one from the first answer on.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What the prolog left about a job: ``<run dir>/slurm/<job id>``, written by root (deploy/slurm/prolog.sh).
+"""Job records that the prolog writes as root: ``<run dir>/slurm/<job id>`` (deploy/slurm/prolog.sh).
 
-``listpids`` names job and step only. How often the job was restarted, whose it is and which task of an array, the
-prolog knows, while a rank's word on it is its user's. So only a file is read that no user can have made: a regular one
-of root (or of the user that the agent runs as, on a cluster of their own), writable for nobody else, in such a folder.
+``listpids`` gives job and step only. The prolog also knows the restart count, the owner and the array task, for which
+a rank has only its user's word. So a file is read only if no user can have made it: a regular file
+of root (or of the agent's own user, on a cluster of their own), writable for nobody else, in such a folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 
 
 class SlurmRecords:
-    """The ``RecordSource`` of a node. Read at each call: the prolog of a requeued job writes its record anew."""
+    """The ``RecordSource`` of a node. Reads at each call: the prolog rewrites a requeued job's record."""
 
     def __init__(self, run_dirs: Sequence[Path]) -> None:
         self._folders = tuple(run_dir / FOLDER for run_dir in run_dirs)
