@@ -1,1 +1,1 @@
-"""Runs inside the training process: standard library and the torch already there. Never raises into training."""
+"""The probe runs inside the training process, on the standard library and the job's torch. Never raises into it."""

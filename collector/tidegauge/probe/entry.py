@@ -1,4 +1,4 @@
-"""The probe of *this* process, and the doors to it: from ``boot``, from ``tidegauge.attach()`` and ``step()``."""
+"""The probe of *this* process, and its entry points: ``boot``, ``tidegauge.attach()`` and ``step()`` call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place where the probe's own errors end: counted, said once, and too many of them switch the probe off."""
+"""The one place that handles the probe's own errors: counts them, says each once, disables the probe after too many."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which rank of which job a process says it is: a pure function of its environment and a few facts.
+"""Identity claim: which rank of which job this process says it is, a pure function of its environment and a few facts.
 
 Launchers disagree about names, and some set them after the program has started (Ray Train), so the probe calls this
-when it attaches, not at interpreter start. All of it is a claim: the agent checks what the kernel can tell.
+when it attaches, not at interpreter start. All of it is a claim: the agent checks whatever the kernel can confirm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_KEPT_STARTS = 1000
 
 
 class TorchFacts(NamedTuple):
-    """What only the running torch knows."""
+    """Facts that only the running torch has."""
 
     version: Optional[str] = None
     device_uuids: tuple[DeviceUuid, ...] = ()

@@ -1,6 +1,6 @@
-"""Settings that the service laid down for this attempt of the job: into the environment, before torch reads it.
+"""Applies the service's settings for this attempt of the job: puts them into the environment before torch reads it.
 
-Runs at the start of every interpreter of a job, so nothing is imported until there is a file. Nothing here raises.
+Runs at every start of an interpreter of a job, so nothing is imported until there is a file. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    """The file is not to be used; the message says why."""
+    """The file must not be used; the message says why."""
 
 
 def take_settings(environ: MutableMapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The words of ``TIDEGAUGE_PROFILE`` (design 3.1). Read at interpreter start, so this module imports nothing."""
+"""The values of ``TIDEGAUGE_PROFILE`` (design 3.1). Read at interpreter start, so this module imports nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Work beside training, in a thread of ours: in slices so short that the training thread never waits long for the GIL.
+"""Paces work in a background thread: in slices so short that the training thread never waits long for the GIL.
 
-Every call of torch's gives the GIL back and takes it again. A thread that computes meanwhile hands it over only every
-5 ms (``sys.getswitchinterval``), a thousand times a step: so ours gives it back by itself, long before.
+Every call of torch's releases the GIL and takes it again. A thread that computes meanwhile hands it over only every
+5 ms (``sys.getswitchinterval``), a thousand times a step: so ours releases it by itself, long before.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ REST_S = 0.001
 
 
 class StoppedError(Exception):
-    """The work is not wanted any more."""
+    """The work is no longer wanted."""
 
 
 class Pacer:
-    """``pace()`` between small pieces of work, ``rest()`` after a large one. Both raise ``StoppedError``."""
+    """Call ``pace()`` between small pieces of work, ``rest()`` after a large one. Both raise ``StoppedError``."""
 
     def __init__(
         self,

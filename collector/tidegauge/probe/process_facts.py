@@ -1,4 +1,4 @@
-"""What the kernel says about this process and its relatives: the facts that ``identity`` works from. Linux's /proc."""
+"""Facts from the kernel about this process and its relatives, the input of ``identity``. Linux's /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 
 class OwnProcessFacts(NamedTuple):
-    """Who this process is and where it comes from. ``None``: not known, or not there."""
+    """This process's identity and origin. ``None``: not known, or not there."""
 
     hostname: str
     process: ProcessId

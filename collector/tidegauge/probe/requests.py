@@ -1,4 +1,4 @@
-"""What is asked of a rank when its job is to save its state, and what the job's own function gets. Values only."""
+"""Checkpoint requests to a rank, and the value that the job's own function gets. Values only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_REASON_CHARS = 300
 
 
 class CheckpointRequest(NamedTuple):
-    """What a function that was given to ``tidegauge.on_checkpoint_request`` is called with."""
+    """The argument of a function that was given to ``tidegauge.on_checkpoint_request``."""
 
     request_id: str
     """The same on all ranks that are asked."""
@@ -32,7 +32,7 @@ Save = Callable[[CheckpointRequest], object]
 
 
 class RequestRefusedError(Exception):
-    """A request that is not taken on. ``kind`` is a stable word for programs: ``usage``, ``unable`` (no callback, no
+    """The request is refused. ``kind`` is a stable word for programs: ``usage``, ``unable`` (no callback, no
     handler, no readable path), ``passed`` (the step is over already), ``late``, ``busy``, ``unknown``, ``begun``."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -41,7 +41,7 @@ class RequestRefusedError(Exception):
 
 
 class SaveRequest(NamedTuple):
-    """A request to save the state at the boundary at which ``at_step`` steps are finished; ``None``: at the next."""
+    """A request to save the state at the boundary after ``at_step`` finished steps; ``None``: at the next one."""
 
     request_id: str
     way: str

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # typing costs more to import than all of this
 
 
 class TorchImportWatcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself: it has ``then`` called once ``torch`` is imported.
+    """A finder on ``sys.meta_path`` that finds nothing itself, but calls ``then`` once ``torch`` is imported.
 
     It wraps ``exec_module`` of the loader that the other finders give for ``torch``, for that one import, so that
     ``torch.__spec__`` and ``torch.__loader__`` stay what they are.

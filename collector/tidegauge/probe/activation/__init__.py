@@ -1,4 +1,4 @@
-"""How the probe gets into a process: a ``.pth`` line, a folder for PYTHONPATH, the environment that a launcher sets.
+"""Activation: loads the probe into a process by a ``.pth`` line, a PYTHONPATH folder or a launcher's environment.
 
 Runs at the start of every interpreter of a job: nothing here may print, raise, or import more than it must.
 """

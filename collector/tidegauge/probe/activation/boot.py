@@ -1,7 +1,7 @@
-"""Interpreter start with ``TIDEGAUGE_PROFILE`` set: take over settings for this attempt, wait for ``import torch``.
+"""Starts the probe at interpreter start if ``TIDEGAUGE_PROFILE`` is set: takes settings, waits for ``import torch``.
 
-Imported by ``tidegauge-probe.pth`` and by ``pythonpath/sitecustomize.py``; being imported is what starts it, and as
-a module is imported once, both ways together start it once.
+``tidegauge-probe.pth`` and ``pythonpath/sitecustomize.py`` import this module, and the import starts it. As
+a module is imported once, both together start it once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a launcher puts into a job's environment to have it watched (``tidegauge run``, the schedulers' hooks)."""
+"""Environment variables that a launcher sets to have a job watched (``tidegauge run``, the schedulers' hooks)."""
 
 from __future__ import annotations
 

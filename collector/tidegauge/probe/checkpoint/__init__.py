@@ -1,1 +1,1 @@
-"""Having the job save its state on request, and the proof that it did."""
+"""Checkpoints on request: asks the job to save its state, and proves that it did."""

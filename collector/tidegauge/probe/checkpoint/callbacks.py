@@ -1,9 +1,9 @@
-"""Has the job save its state when it is asked to: at one step boundary, in the training thread, at most once a request.
+"""Asks the job to save its state: at one step boundary, in the training thread, at most once per request.
 
-Commands come in the helper thread (``ask``, ``look``, ``withdraw``); steps end in the training thread
-(``at_boundary``). No lock is between them: a request is handed over through ``waiting``, a list of which one thread
-only can remove it, and from then on only one thread at a time writes its progress. So a helper thread that hangs on a
-dead file server never holds training up.
+The helper thread handles commands (``ask``, ``look``, ``withdraw``), the training thread the ends of steps
+(``at_boundary``). They share no lock: a request is handed over through ``waiting``, a list from which only one thread
+can remove it, and from then on only one thread at a time writes its progress. So a helper thread that hangs on a
+dead file server never delays training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTHING_VARIABLE = "TIDEGAUGE_CHECKPOINT"
 
 
 class Means(NamedTuple):
-    """What there is at this moment: a job may register a callback, or set the variables, while it runs."""
+    """The ways to ask this job for a checkpoint now: it may register a callback, or set variables, while it runs."""
 
     save: Optional[Save]
     signal_text: str
@@ -101,7 +101,7 @@ _MAX_DETAIL_CHARS = 240
 
 
 class Progress(NamedTuple):
-    """How far a request is; replaced as a whole, so that the other thread never sees half of it."""
+    """A request's progress; replaced as a whole, so that the other thread never sees half of it."""
 
     stage: str
     detail: str
@@ -112,7 +112,7 @@ class Progress(NamedTuple):
 
 
 class _Request:
-    """One request that was taken on."""
+    """An accepted request."""
 
     def __init__(
         self, ask: SaveRequest, until_s: float, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str
@@ -131,7 +131,7 @@ class _Request:
 
 
 class Checkpoints:
-    """The requests of one process."""
+    """One process's checkpoint requests."""
 
     def __init__(
         self,

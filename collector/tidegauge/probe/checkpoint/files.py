@@ -1,7 +1,7 @@
-"""Proof of a checkpoint by a fresh file: what lies under the declared paths before the job is asked, and what after.
+"""Proof of a checkpoint by a fresh file: compares listings of the declared paths before and after the request.
 
-Only listings are compared with each other, never a file's time with a clock: another machine's clock, a skewed file
-server and coarse times do not matter. Everything here runs in the helper thread. On a file server that is gone it
+A file's time is never compared with a clock, only with other listings: another machine's clock, a skewed file
+server and coarse times do not matter. Everything here runs in the helper thread. On a dead file server it
 hangs, and with it the command socket; it holds no lock meanwhile, and the training thread waits for nothing of it.
 """
 
@@ -36,7 +36,7 @@ class UnreadableError(Exception):
 
 
 class FileState(NamedTuple):
-    """What tells one content of a file from another, and a new file from an old one that was renamed."""
+    """Distinguishes one content of a file from another, and a new file from a renamed old one."""
 
     size_bytes: int
     mtime_ns: int
@@ -45,7 +45,7 @@ class FileState(NamedTuple):
 
 
 class FileName(NamedTuple):
-    """A file by the declared path it was found under."""
+    """A file and the declared path under which it was found."""
 
     declared: str
     below: str
@@ -142,7 +142,7 @@ def is_temporary(below: str) -> bool:
 
 
 class Proof(NamedTuple):
-    """What one look found."""
+    """The result of one look."""
 
     proven: bool
     names: tuple[str, ...]
@@ -154,7 +154,7 @@ class Proof(NamedTuple):
 
 
 class FreshFiles:
-    """Compares listings with the one from before the job was asked. Values in, values out."""
+    """Compares listings with the baseline taken before the request. Values in, values out."""
 
     def __init__(self, baseline: Listing) -> None:
         self._baseline = baseline

@@ -1,4 +1,4 @@
-"""Which signal asks a job for a checkpoint (``TIDEGAUGE_CHECKPOINT_SIGNAL``), and whether sending it would be safe."""
+"""The signal that asks a job for a checkpoint (``TIDEGAUGE_CHECKPOINT_SIGNAL``), and whether it is safe to send."""
 
 from __future__ import annotations
 

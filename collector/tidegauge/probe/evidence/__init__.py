@@ -1,1 +1,1 @@
-"""Evidence of a rank about its own memory: windows, snapshots, blocks that grew."""
+"""Evidence that a rank collects about its own memory: windows, snapshots, blocks that grew."""

@@ -1,4 +1,4 @@
-"""The commands that ask a rank about its memory: evidence, snapshot, record, holders (docs/probe.md)."""
+"""Commands about a rank's memory: evidence, snapshot, record, holders (docs/probe.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MIN_ENTRIES = 100
 
 
 class EvidenceCommands:
-    """Rows for the table of commands. Each raises ``RequestRefusedError`` for what cannot be."""
+    """Entries for the table of commands. Each raises ``RequestRefusedError`` for a request that cannot be met."""
 
     def __init__(self, evidence: EvidenceRecorder, boundary: BoundaryCalls) -> None:
         self._evidence = evidence

@@ -1,6 +1,6 @@
-"""Which blocks to look a holder for: those that a window left behind, where live bytes grew most.
+"""Selects the blocks whose holders to search: those that a window left behind, where live bytes grew most.
 
-The agent compares the two snapshots properly (``tidegauge diff``); the rank needs no more than some hundred addresses.
+The agent compares the two snapshots in full (``tidegauge diff``); the rank needs no more than some hundred addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Group = tuple[int, int]
 
 
 class GrownBlocks(NamedTuple):
-    """Blocks of one device, as (address, bytes)."""
+    """Blocks of one device, each as (address, bytes)."""
 
     device: int
     blocks: tuple[tuple[int, int], ...]
@@ -94,7 +94,7 @@ def _groups_of(one: DeviceColumns, numbers: Sequence[int], pacer: Pacer) -> dict
 
 
 class _Stacks:
-    """The same number for the same stack in every snapshot."""
+    """Numbers stacks: the same stack gets the same number in every snapshot."""
 
     def __init__(self, pacer: Pacer) -> None:
         self._numbers: dict[tuple[tuple[str, str, int], ...], int] = {}

@@ -1,6 +1,6 @@
-"""What the process says of itself beside its holders: its collector, its groups, its pinned memory, its optimizers.
+"""Facts about the process besides its holders: its garbage collector, process groups, pinned memory and optimizers.
 
-Each is read by itself: what one torch does not tell, or what fails, is ``None``. Nothing is changed, no device is
+Each is read separately: what this torch does not offer, or what fails, is ``None``. Nothing is changed, no device
 touched. Source-compatible with Python 3.9.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Seen:
-    """What looks at the heap have told so far."""
+    """Results of the looks at the heap so far."""
 
     optimizers: Optional[int] = None
     parameter_bytes: Optional[int] = None

@@ -1,7 +1,7 @@
-"""What a watched process can say of its own memory when it is asked: one window of evidence at a time, and on demand a
-snapshot, a recording, the holders of blocks.
+"""Collects evidence about a watched process's memory on request: one window at a time, and single snapshots,
+recordings and searches for the holders of blocks.
 
-Holds the allocation history of the process, too: of a window, of the level ``trace``, of the command ``record``.
+Also owns the process's allocation history, for windows, the level ``trace`` and the command ``record``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
 
 
 class EvidenceRecorder:
-    """Of one process. Nothing happens before ``open``."""
+    """One process's evidence. Idle before ``open``."""
 
     def __init__(
         self,

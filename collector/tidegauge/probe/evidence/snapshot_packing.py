@@ -1,6 +1,6 @@
-"""From torch's snapshot to columns (``core.snapshot_columns``), piece by piece, beside training.
+"""Packs torch's snapshot into columns (``core.snapshot_columns``), piece by piece, beside training.
 
-What torch gives may be any release's: keys that are missing are left out, words that are not known are counted.
+The snapshot may come from any torch release: missing keys are left out, unknown words are counted.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _append(columns: dict[str, array[int]], **row: int) -> None:
 
 
 class _Numbered:
-    """Values in the order in which they were first met."""
+    """Numbers values in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -150,7 +150,7 @@ class _Numbered:
 
 
 class _Stacks:
-    """Frames and stacks, each once. Torch shares the lists of frames, so that most are known by their identity."""
+    """Distinct frames and stacks. Torch shares its lists of frames, so most are recognised by their identity."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -1,7 +1,7 @@
 """One window of evidence: history on, some steps to warm up, a snapshot, the window's steps, a snapshot, history off.
 
-All of it happens at step boundaries in the training thread, a snapshot at two of them. What follows (packing, looking
-for holders, writing) is the evidence thread's, which also ends a window whose job makes no steps any more: history is
+The training thread does all of this at step boundaries, a snapshot at two of them. The evidence thread does the rest
+(packing, searching for holders, writing). It also ends a window whose job makes no more steps: history is
 never left on because somebody died or waits.
 """
 
@@ -25,7 +25,7 @@ _NEXT_STEP = 1.5
 
 
 class WindowAsk(NamedTuple):
-    """What the command ``evidence`` asks for."""
+    """The parameters of the command ``evidence``."""
 
     evidence_id: str
     reason: str
@@ -41,7 +41,7 @@ class WindowAsk(NamedTuple):
 
 
 class WindowPhase(str, Enum):
-    """How far it is, as ``evidence_status`` says it."""
+    """A window's phase, as ``evidence_status`` reports it."""
 
     WARMING = "warming"
     RECORDING = "recording"
@@ -52,7 +52,7 @@ class WindowPhase(str, Enum):
 
 
 class EvidenceWindow:
-    """The part in the training thread. ``next_snapshot`` hands over to the evidence thread."""
+    """The training thread's part of a window. ``next_snapshot`` hands over to the evidence thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What follows a window's snapshots, in the evidence thread: columns, blocks that grew, who holds them, files."""
+"""Evidence thread: packs a window's snapshots, finds blocks that grew and their holders, writes the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SEARCH_S = 30.0
 
 
 class Searches(NamedTuple):
-    """What looks at the job's own objects."""
+    """Functions that search the job's own objects."""
 
     search: Callable[[Sequence[tuple[int, int]], Pacer], HolderSearch]
     """For what holds the blocks, given as (address, bytes)."""
@@ -28,7 +28,7 @@ class Searches(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A snapshot that was taken."""
+    """A packed snapshot."""
 
     step: int
     packed: PackedSnapshot

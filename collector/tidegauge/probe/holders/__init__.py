@@ -1,6 +1,6 @@
-"""Who holds the tensors in given blocks of the allocator: looked for in the process itself, between two steps.
+"""Holder search: finds what holds the tensors in given allocator blocks, inside the process, between two steps.
 
-What finds and names holders belongs here; when to look, and what becomes of the answer, does not. Changes nothing, and
+This package finds and names holders; its callers decide when, and what to do with the result. It changes nothing and
 leaves nothing behind. Source-compatible with Python 3.9.
 """
 

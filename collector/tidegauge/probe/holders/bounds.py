@@ -1,7 +1,7 @@
-"""How many items a container may have at most, where the interpreter itself keeps to that. No code of the job's runs.
+"""Reads a container's maximum number of items where the interpreter itself enforces it, without running the job's code.
 
 Read from C: ``collections.deque.maxlen``, ``functools.lru_cache``'s ``cache_info()``. ``queue.Queue`` is Python's, and
-counts only where it is exactly that class: a subclass may do as it likes. Source-compatible with Python 3.9.
+counts only if it is exactly that class: a subclass may behave otherwise. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUEUES = frozenset(map(id, (queue.Queue, queue.LifoQueue, queue.PriorityQueue))
 
 
 class ItemBound(NamedTuple):
-    """A container that can become no longer."""
+    """A container with a maximum length."""
 
     kind: str
     """``deque``, ``lru_cache``, ``Queue``; ``list`` for one that was made in its full length and is filled in."""

@@ -1,6 +1,6 @@
-"""All objects of the process of a few classes, in some calls into C, each of which keeps nothing else alive.
+"""Lists the process's objects of given classes, in a few calls into C, without keeping other objects alive.
 
-A list of all objects that lives for longer than one call would keep alive what training drops meanwhile: activations,
+A list of all objects that outlives one call would keep alive what training drops meanwhile: activations,
 gigabytes of them. An object refers to its class, so the class's referrers are its objects: that takes half the time of
 a list of everything. Source-compatible with Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""What each bounded container that a search came through holds of the blocks that were looked for, by its items.
+"""Bytes of wanted blocks in each bounded container that a search passed through, by item.
 
 Values only. Source-compatible with Python 3.9.
 """
@@ -33,7 +33,7 @@ class _Fill:
 
 
 class Fills:
-    """Of one search."""
+    """One search's bounded containers."""
 
     def __init__(self) -> None:
         self._fills: dict[object, dict[RefPath, _Fill]] = {}

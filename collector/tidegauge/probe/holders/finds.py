@@ -1,6 +1,6 @@
-"""What a search has found so far: tensors in wanted blocks, grouped by the way to them, and graphs, by their roots.
+"""A search's results so far: tensors in wanted blocks, grouped by the path to them, and graphs, by their roots.
 
-Values only: nothing in here keeps an object alive. Source-compatible with Python 3.9.
+Values only: nothing here keeps an object alive. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROWN_BY = 1.25
 
 
 class FindGroup:
-    """Tensors to which ways of the same kind lead, or the graphs of such tensors."""
+    """Tensors reached by paths of the same kind, or such tensors' graphs."""
 
     def __init__(self, trail: RefPath) -> None:
         self.trail = trail
@@ -59,7 +59,7 @@ class FindGroup:
 
 
 class Finds:
-    """Of one search."""
+    """One search's results."""
 
     def __init__(self, tensors: Tensors, wanted: WantedBlocks, graphs: Graphs) -> None:
         self._tensors = tensors

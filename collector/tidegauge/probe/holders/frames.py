@@ -1,8 +1,8 @@
-"""Local variables of functions that run, in whatever thread, without leaving anything behind.
+"""Reads local variables of running functions, in any thread, without leaving anything behind.
 
-Up to Python 3.12 ``frame.f_locals`` makes a dict, which the frame keeps: it would keep alive what it shows until the
-function returns. It is emptied again where nobody else has it. From 3.13 on it is a view (PEP 667). Nothing is ever
-written to a frame. Source-compatible with Python 3.9.
+Up to Python 3.12 ``frame.f_locals`` makes a dict that the frame keeps: it would keep its values alive until the
+function returns. So it is emptied again unless somebody else has it. From 3.13 on it is a view (PEP 667). Nothing is
+ever written to a frame. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_FRAMES = 200
 
 
 class RunningFrame(NamedTuple):
-    """A function that runs. Whoever holds one keeps its local variables alive: not beyond one look."""
+    """A running function. Keeping one keeps its local variables alive: never beyond one look."""
 
     frame: FrameType
     thread: Optional[str]

@@ -1,8 +1,8 @@
-"""From the names of a program to its tensors: breadth first, from variables of running functions and of modules.
+"""Forward search from a program's names to its tensors: breadth first, from variables of running functions and modules.
 
-Finds what a person would name first: a list in ``main``, an attribute of the trainer, a hook of a layer. Needs no look
-at the whole heap, works beside ``gc.freeze``, and is interrupted as often as need be. Objects that wait in the queue
-are kept alive meanwhile, tensors are not. Source-compatible with Python 3.9.
+It finds what a person would name first: a list in ``main``, an attribute of the trainer, a hook of a layer. It does
+not read the whole heap, works beside ``gc.freeze``, and can be interrupted at any time. Objects in its queue
+stay alive meanwhile, tensors do not. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Entry(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What is known of a class."""
+    """Facts about a class."""
 
     name: str
     base: Optional[type[Any]]
@@ -46,7 +46,7 @@ class _Kind(NamedTuple):
 
 
 class Forward:
-    """One pass."""
+    """One pass of the forward search."""
 
     def __init__(self, tensors: Tensors, links: ObjectLinks, finds: Finds) -> None:
         self._tensors = tensors

@@ -1,7 +1,7 @@
-"""From tensors back to what keeps them: referrers of referrers, until something has a name.
+"""Backward search from tensors to what keeps them alive: referrers of referrers, until one has a name.
 
-For what no name of the user's program leads to: a library's cache, reference cycles, threads' local storage, what only
-C++ holds. Each level is one look of C's at the whole heap. Source-compatible with Python 3.9.
+It serves tensors that no name in the user's program leads to: in a library's cache, reference cycles, thread-local
+storage, C++. Each level is one pass in C over the whole heap. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PLAIN = (types.CellType, types.FrameType, types.TracebackType)
 
 
 class Origin(NamedTuple):
-    """What was found for one tensor."""
+    """The search's result for one tensor."""
 
     trail: Optional[RefPath] = None
     """``None``: nothing of Python's refers to it."""
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
 
 
 class Backward:
-    """Looks for the origins of tensors, one after the other."""
+    """Searches for the origins of tensors, one after the other."""
 
     def __init__(self, links: ObjectLinks) -> None:
         self._links = links

@@ -1,8 +1,8 @@
-"""Autograd graphs that kept tensors lead to: how many nodes, and how large what they saved may be.
+"""Autograd graphs reachable from kept tensors: counts nodes, and estimates the sizes of what they saved.
 
-What a node saved is never unpacked, nor looked at: its hooks could run the job's code (checkpointing computes anew,
-offloading copies back), and reading it while a backward pass frees it in another thread could crash the process. The
-shapes of what came out of a node (``_input_metadata``) do not change, and tell the sizes. Source-compatible with
+What a node saved is neither unpacked nor read: its hooks could run the job's code (checkpointing recomputes,
+offloading copies back), and a read while a backward pass frees it in another thread could crash the process. The
+shapes of a node's outputs (``_input_metadata``) do not change, and give the sizes. Source-compatible with
 Python 3.9.
 """
 
@@ -32,7 +32,7 @@ _NO_NUMBER = (1 << 64) - 1
 
 
 class Graph(NamedTuple):
-    """What one tensor leads to and no earlier one did."""
+    """The graph nodes that one tensor leads to and no earlier one did."""
 
     first: str
     """Name of the tensor's own node: ``MeanBackward0``."""

@@ -1,4 +1,4 @@
-"""What an object refers to, with a name for each reference. Runs no code of the object's (``looks``).
+"""References of an object, each with a name. Runs no code of the object's (``looks``).
 
 Source-compatible with Python 3.9.
 """
@@ -53,7 +53,7 @@ _GENERATORS: dict[type, str] = {
 
 
 class ObjectLink(NamedTuple):
-    """A reference."""
+    """One reference."""
 
     via: Via
     text: str
@@ -64,7 +64,7 @@ class ObjectLink(NamedTuple):
 
 
 class ObjectLinks:
-    """Follows references of objects of one process. Keeps what it knows of classes by their ids, and no object."""
+    """Follows references between one process's objects. Caches facts about classes by their ids; keeps no object."""
 
     def __init__(self, torch: Any) -> None:
         self._module, self._optimizer, self._tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor

@@ -1,7 +1,7 @@
-"""Looks at objects of which nothing is known, without running a line of theirs.
+"""Inspects unknown objects without running a line of their code.
 
-No ``getattr``, ``len``, ``repr``, ``==`` or iteration of a foreign type: what a class may define in Python is passed
-over by asking the built-in base itself. Source-compatible with Python 3.9.
+No ``getattr``, ``len``, ``repr``, ``==`` or iteration of a foreign type: calls go to the built-in base itself, past
+anything that a class defines in Python. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How a search spends its time: in slices, each in the training thread at a step boundary.
+"""Runs a search in slices, each in the training thread at a step boundary.
 
-torch's tensors and graphs are not made to be read by one thread while another one's backward pass frees them, which it
+torch's tensors and graphs must not be read while another thread's backward pass frees them, which it
 does without the interpreter's lock: a read at the wrong moment can crash the process, and Python objects of tensors
-that only C++ owns (torch before 2.10) may be emptied under one's hands. At a step boundary no backward pass runs. So
-all that looks at the job's objects is written as generators, which are driven from there for some milliseconds at a
+that only C++ owns (torch before 2.10) may be emptied during use. At a step boundary no backward pass runs. So
+all code that reads the job's objects is written as generators, which are driven from there for some milliseconds at a
 time; the thread that wants the answer only waits. Source-compatible with Python 3.9.
 """
 
@@ -42,11 +42,11 @@ class OutOfTimeError(Exception):
 
 
 class NoBoundaryError(Exception):
-    """There is no moment at which it could be looked; the text is for people."""
+    """No step boundary came at which to search; the text is for people."""
 
 
 class Slices:
-    """Of one search. ``pause`` is called in the waiting thread between two slices; what it raises comes through."""
+    """One search's slices. The waiting thread calls ``pause`` between two; its exceptions pass through."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The way from a name to a tensor, step by step. Values: a trail keeps no object alive.
+"""Reference paths from a name to a tensor, step by step. Values only: they keep no object alive.
 
 Source-compatible with Python 3.9.
 """
@@ -14,7 +14,7 @@ from tidegauge.probe.holders.bounds import ItemBound
 
 
 class Via(Enum):
-    """How one object refers to the next."""
+    """The kind of a reference from one object to the next."""
 
     GLOBAL = "a module's variable"
     LOCAL = "a running function's variable"
@@ -39,7 +39,7 @@ _OF_A_HOOK = frozenset({Via.CELL, Via.FUNCTION, Via.ITEM})
 
 
 class RefStep(NamedTuple):
-    """One step, with what it leads to."""
+    """One step, and the object it leads to."""
 
     via: Via
     text: str
@@ -62,7 +62,7 @@ class RefStep(NamedTuple):
 
 
 class RefPath:
-    """A step after other steps; a chain, so that siblings share what comes before them."""
+    """A step after other steps; a linked chain, so that siblings share the steps before them."""
 
     __slots__ = ("before", "hooked", "step")
 

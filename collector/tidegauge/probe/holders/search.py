@@ -1,4 +1,4 @@
-"""One search: forward from the program's names, by size through autograd graphs, and for what is left the whole heap.
+"""One search: forward from the program's names, by size through autograd graphs, then backward over the whole heap.
 
 Source-compatible with Python 3.9.
 """
@@ -31,7 +31,7 @@ EXAMPLES = 3
 
 
 class _Stray(NamedTuple):
-    """A tensor that no name of the program leads to, held weakly: it may be one of training's that soon dies."""
+    """A tensor that no name in the program leads to, held weakly: it may be one of training's that soon dies."""
 
     reference: weakref.ref[Any]
     look: TensorDescription
@@ -40,7 +40,7 @@ class _Stray(NamedTuple):
 
 
 class ObjectSearch:
-    """See ``search_holders``."""
+    """Runs one search, see ``search_holders``."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""What the search reads of tensors: their address, their shape, their node, and nothing that could run code.
+"""Reads tensors for the search: their address, shape and autograd node, and nothing that could run code.
 
-A subclass may define ``__torch_function__`` and ``__torch_dispatch__``. All that is read here are C functions that do
-not dispatch, called unbound, with ``__torch_function__`` switched off for the slice. ``.grad`` is left alone: torch
-exchanges it without the interpreter's lock. No device is touched and
-nothing is allocated on one. torch is handed in. Source-compatible with Python 3.9.
+A subclass may define ``__torch_function__`` and ``__torch_dispatch__``. This module calls only C functions that do
+not dispatch, unbound, with ``__torch_function__`` disabled for the slice. ``.grad`` is left alone: torch
+exchanges it without the interpreter's lock. No device is touched and nothing is allocated on one. The caller passes
+torch in. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PINNED_BY_VIEW = 2
 
 
 class WantedBlocks:
-    """The allocator's blocks that are looked for, by address."""
+    """The allocator blocks to search for, by address."""
 
     def __init__(self, blocks: Sequence[tuple[int, int]]) -> None:
         self.sizes: Mapping[int, int] = dict(blocks)
@@ -42,7 +42,7 @@ class WantedBlocks:
 
 
 class TensorDescription(NamedTuple):
-    """What is said of a tensor."""
+    """A tensor's description in an answer."""
 
     name: str
     """``Tensor[8,128,4096] float32``."""
@@ -57,7 +57,7 @@ class TensorDescription(NamedTuple):
 
 
 class Tensors:
-    """One torch's tensors, read in a slice alone (``pace``). ``failures`` counts those that could not be read."""
+    """Reads one torch's tensors, only within a slice (``pace``). ``failures`` counts those that could not be read."""
 
     def __init__(self, torch: Any) -> None:
         self._base = torch.Tensor

@@ -1,4 +1,4 @@
-"""Groups of finds as ``Holder``s: the kind, the path that a person reads, the name and where it lives.
+"""Turns groups of finds into ``Holder``s: kind, readable path, name and location.
 
 Source-compatible with Python 3.9.
 """

@@ -1,1 +1,1 @@
-"""Out-of-memory errors of this process: what is remembered, and the last words about them."""
+"""Out-of-memory errors of this process: the probe's record of them, and its explanation at the end."""

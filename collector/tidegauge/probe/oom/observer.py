@@ -1,4 +1,4 @@
-"""What the probe remembers of an out-of-memory error: for a file while the program lives, for a word when it ends."""
+"""Observes out-of-memory errors: records each in ring and snapshot, and explains the one that ends the program."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 class OomObserver:
-    """Of one process."""
+    """One process's observer."""
 
     def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
         self._environ = environ

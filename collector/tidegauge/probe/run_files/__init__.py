@@ -1,1 +1,1 @@
-"""The files and the socket of this process in the run directory."""
+"""This process's files and socket in the run directory."""

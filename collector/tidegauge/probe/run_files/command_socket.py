@@ -1,6 +1,6 @@
-"""The Unix socket of a rank: one JSON object a line in, one a line out (design 3.3). Knows no command.
+"""The Unix socket of a rank: reads one JSON object per line, replies in one line (design 3.3). Knows no command.
 
-Served by the probe's one thread, so nothing may wait: sockets do not block, lines and clients are bounded, and a
+The probe's only thread serves it, so nothing may wait: sockets do not block, lines and clients are bounded, and a
 client that sends half a line is dropped after a while.
 """
 
@@ -29,7 +29,7 @@ _UCRED = struct.Struct("3i")
 
 
 class CommandSocket:
-    """A listening socket and its clients. ``answer`` gets each request and gives its reply."""
+    """A listening socket and its clients. ``answer`` takes each request and returns its reply."""
 
     def __init__(self, folder: RunFolder, name: str, answer: Answer, *, allowed_uids: frozenset[int]) -> None:
         self.path = os.path.join(folder.path, name)

@@ -1,5 +1,5 @@
-"""What a rank leaves beside its ring for the agent: snapshots in columns, and what it found. Each file gets its name
-when it is complete."""
+"""Writes a rank's evidence files beside its ring for the agent: snapshots in columns, and findings. Each file gets its
+name when it is complete."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _AT_ONCE = 1 << 16
 
 
 class NoRoomError(OSError):
-    """The file is too large for the folder, or for us. The text is for people."""
+    """The file exceeds the folder's free space or our limit. The text is for people."""
 
 
 class EvidenceFiles:
-    """Of one process."""
+    """One process's files."""
 
     def __init__(self, folder: RunFolder, process: ProcessId) -> None:
         self._folder = folder

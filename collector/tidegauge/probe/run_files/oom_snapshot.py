@@ -1,6 +1,6 @@
-"""What the process held when it ran out of memory: a snapshot beside its ring, and the sum of it for its last words.
+"""OOM snapshot: writes what the process held when it ran out of memory, and sums it up for the explanation.
 
-Taken inside torch's observer, in the thread that is about to get the OutOfMemoryError, where it costs some
+It is taken inside torch's observer, in the thread that is about to get the OutOfMemoryError, and costs some
 microseconds a block. The file is torch's own snapshot, pickled, with one key more: torch's viewers read it.
 """
 
@@ -32,7 +32,7 @@ REST = 20
 
 
 class RefusedAllocation(NamedTuple):
-    """What torch's observer is told, in bytes."""
+    """The arguments of torch's observer, in bytes."""
 
     device: int
     wanted_bytes: int
@@ -41,7 +41,7 @@ class RefusedAllocation(NamedTuple):
 
 
 class OomSnapshots:
-    """Of one process: the newest is kept."""
+    """One process's snapshots: keeps the newest."""
 
     def __init__(
         self,

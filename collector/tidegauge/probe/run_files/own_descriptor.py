@@ -1,4 +1,4 @@
-"""A file descriptor of the probe's, in a process that is not ours.
+"""File descriptors of the probe in a process that is not its own.
 
 A job may close every descriptor it did not open itself (``os.closerange``, a daemonising library), and the kernel then
 gives our numbers to the job's own files. From then on our read would eat its data, our write and our close would hit
@@ -13,14 +13,14 @@ from typing import Optional
 
 
 class DescriptorLostError(OSError):
-    """The job closed this descriptor of ours: its number may be a file of the job's now."""
+    """The job closed this descriptor of ours: its number may now be a file of the job."""
 
     def __init__(self) -> None:
         super().__init__(errno.EBADF, "the job closed the probe's file descriptors")
 
 
 class OwnDescriptor:
-    """An open descriptor and what it named when we got it."""
+    """An open descriptor, and the file that it named when we got it."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -1,6 +1,6 @@
-"""Who this process is to those outside its user namespace (user_namespaces(7)): to the node agent, and beside others.
+"""This process's uid outside its user namespace (user_namespaces(7)): for the node agent and other processes.
 
-A container may call every user's processes root: ``enroot --root`` does. Folders named for that uid would be one and
+A container may call every user root: ``enroot --root`` does. Folders named for that uid would be one and
 the same for all users of a node where they share /dev/shm.
 """
 

@@ -1,7 +1,7 @@
-"""What the service tells a job's owner where the job prints, through one of its ranks, where no scheduler can do it.
+"""Prints the service's messages to the job's owner on a rank's stderr, where the scheduler cannot deliver them.
 
-Written to the file descriptor of stderr, not to ``sys.stderr``: that belongs to the training thread, and may have been
-replaced by a logger. A pipe that nobody reads holds up the helper thread, never training.
+It writes to the file descriptor, not to ``sys.stderr``: that belongs to the training thread, and may have been
+replaced by a logger. A pipe that nobody reads blocks the helper thread, never training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STDERR = 2
 
 
 class OwnerMessages:
-    """Of one process: each is printed once, however often it is sent."""
+    """One process's messages: each is printed once, however often it is sent."""
 
     def __init__(self, descriptor: int = _STDERR) -> None:
         self._descriptor = descriptor

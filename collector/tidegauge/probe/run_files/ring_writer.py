@@ -1,8 +1,8 @@
-"""Writes a rank's ring file (``core.ring_layout``). The only writer of the only file of its process.
+"""Writes a rank's ring file (``core.ring_layout``): the only writer of the only one of its process.
 
-Records go through a shared memory map: no system call, no release of the GIL, and what was written survives SIGKILL
+Records go through a shared memory map: no system call, no release of the GIL, and written records survive SIGKILL
 of the process. The pages of a device's ring are reserved before its first record, because a page that a full tmpfs
-cannot give at write time is a SIGBUS, and that would be the end of the job.
+cannot provide at write time is a SIGBUS, and that would be the end of the job.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _never_closed: list[mmap.mmap] = []
 
 
 class NoRoomError(OSError):
-    """The file system has too little left for a ring."""
+    """The file system has too little free space for a ring."""
 
 
 class RingWriter:
-    """One open ring. Threads may write at once; each device has its own sequence."""
+    """An open ring. Several threads may write; each device has its own sequence."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where a process shows itself: the folder that it may write to, and in it its ring file and its command socket."""
+"""A process's presence in the run directory: its folder, and in it its ring file and its command socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegauge.probe.runtime.backend import Backend
 
 
 class RunFiles:
-    """Of one process, from its device's start on. What cannot be opened is said once and left out."""
+    """One process's files, once its device has started. What cannot be opened is said once and left out."""
 
     def __init__(self, environ: Mapping[str, str], facts: OwnProcessFacts, backend: Backend, faults: Faults) -> None:
         self.ring: Optional[RingWriter] = None

@@ -1,6 +1,6 @@
-"""The folder ``<run dir>/<uid>`` that a probe writes to, opened so that nobody can make it write elsewhere.
+"""The folder ``<run dir>/<uid>`` of a probe, opened so that nobody can redirect its writes.
 
-The run directory is shared by all users like /tmp. So the folder below it is opened by descriptor without following
+All users share the run directory like /tmp. So the folder below it is opened by descriptor without following
 links, must belong to this user alone, and everything in it is named relative to that descriptor.
 """
 
@@ -32,11 +32,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafeFolderError(OSError):
-    """The folder is not one to write to: a link, somebody else's, or open to others."""
+    """The folder is unsafe to write to: a link, somebody else's, or open to others."""
 
 
 class RunFolder:
-    """An open ``<run dir>/<uid>``. Closing is the owner's task."""
+    """An open ``<run dir>/<uid>``. The caller closes it."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path

@@ -1,1 +1,1 @@
-"""The device runtime of this process: torch behind one seam, allocation history, readings."""
+"""Device runtime of this process: torch behind one interface, allocation history, readings."""

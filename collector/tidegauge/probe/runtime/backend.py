@@ -1,6 +1,6 @@
-"""The seam to torch: everything that the probe asks of the device runtime, and nothing else, goes through here.
+"""Interface to torch: everything that the probe asks of the device runtime goes through here.
 
-Not one call in this module initialises CUDA, synchronises a device or resets a peak.
+No call in this module initialises CUDA, synchronises a device or resets a peak.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ StepHook = Callable[[Any, FrameType], None]
 
 
 class Backend(Protocol):
-    """One kind of device, as one torch sees it. What torch raises comes through: the callers catch in one place."""
+    """One kind of device under one torch. Torch's exceptions pass through: the callers catch in one place."""
 
     name: str
     torch_version: str
@@ -95,7 +95,7 @@ class Backend(Protocol):
 
 
 class DeviceModule:
-    """Any accelerator whose module is made like ``torch.cuda`` (``torch.xpu``): what its Python functions offer."""
+    """Any accelerator with a module like ``torch.cuda`` (``torch.xpu``), through its Python functions."""
 
     def __init__(self, torch: Any, name: str) -> None:
         self.name = name

@@ -1,8 +1,8 @@
-"""The ranks of a job agree, each at its own step boundary, that all of them have come to save: all or none of them do.
+"""Agreement of a job's ranks on a checkpoint: each at its own step boundary, either all of them save or none.
 
-Saving is often collective, and a rank that enters it alone hangs the job. A number of a step alone cannot rule that
+Saving is often collective, and a rank that enters it alone hangs the job. A step number alone cannot rule that
 out: a request may reach one rank in time and another too late, or a deadline may fall between two ranks. So they meet
-in the key-value store through which ``torch.distributed`` was set up, where one word is written once and for all.
+in ``torch.distributed``'s key-value store, where one word is written once and for all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GO, _NO = "go", "no"
 
 
 class TorchStore(Protocol):
-    """As much of ``torch.distributed.Store`` as is used here; TCPStore, FileStore and HashStore have it."""
+    """The part of ``torch.distributed.Store`` used here; TCPStore, FileStore and HashStore have it."""
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter; its new value."""

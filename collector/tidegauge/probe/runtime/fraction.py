@@ -1,7 +1,7 @@
-"""What part of a device a rank may take: ``TIDEGAUGE_MEMORY_FRACTION`` and the ``fraction`` command.
+"""Memory fraction: the part of a device a rank may take, by ``TIDEGAUGE_MEMORY_FRACTION`` or command ``fraction``.
 
-It is growth control, not isolation: the allocator refuses to *grow* beyond it with an OutOfMemoryError in the job; what
-is over it already stays, and context, NCCL and other libraries are not counted.
+It is growth control, not isolation: beyond it the allocator refuses to *grow*, with an OutOfMemoryError in the job;
+memory already over it stays, and context, NCCL and other libraries are not counted.
 """
 
 from __future__ import annotations

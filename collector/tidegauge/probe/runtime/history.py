@@ -1,8 +1,8 @@
-"""Allocation history of ours, in a process whose job may record one by itself at any moment: then ours gives way.
+"""The probe's allocation history, in a process whose job may start its own at any time: the probe's then yields.
 
-What binds (torch's ``_record_memory_history``): asking whether it is on crashes before CUDA is initialised, switching
-it off clears its ring, and switching it on again with other parameters spoils the order of a recording that is under
-way. So nothing here touches a recording that we did not begin. While ours is on, a stand-in takes the seat of torch's
+Constraints of torch's ``_record_memory_history``: asking whether it is on crashes before CUDA is initialised, switching
+it off clears its ring, and switching it on again with other parameters spoils the order of a recording in
+progress. So this module never touches a recording that it did not begin. While ours is on, a wrapper replaces torch's
 native call: when the job calls it, ours is off and its ring is cleared before the job's call takes effect.
 """
 
@@ -24,7 +24,7 @@ _SEATS = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
 
 class Recorder(str, Enum):
-    """Who records allocation history in this process."""
+    """The owner of the allocation history in this process."""
 
     NOBODY = "none"
     OURS = "ours"
@@ -32,7 +32,7 @@ class Recorder(str, Enum):
 
 
 class History:
-    """Of one process, on all its devices. Made once CUDA is initialised in this very process, never before."""
+    """One process's history, on all its devices. Made once CUDA is initialised in this very process, never before."""
 
     def __init__(self, torch: Any, faults: Faults) -> None:
         self.entries: Optional[int] = None

@@ -1,6 +1,6 @@
-"""Snapshots of this process's allocator while training goes on: taken at a step boundary, within bounds.
+"""Snapshots of this process's allocator during training: taken at a step boundary, within bounds.
 
-Taking one is one call of torch's, which holds the GIL: about a microsecond for each block and each event (an H200's
+A snapshot is one call of torch's, which holds the GIL: about a microsecond for each block and each event (an H200's
 host: 12 ms for 10,000 events with Python stacks). Everything else is done later, elsewhere (``snapshot_packing``).
 """
 
@@ -22,11 +22,11 @@ MAX_EVENTS = 20_000
 
 
 class NoSnapshotError(Exception):
-    """Why there is none, for people."""
+    """No snapshot can be taken; the message says why, for people."""
 
 
 class RawSnapshot(NamedTuple):
-    """As torch gave it."""
+    """A snapshot in torch's form."""
 
     content: Mapping[str, Any]
     facts: Mapping[str, Any]
@@ -41,7 +41,7 @@ class RawSnapshot(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of all devices in use, so far."""
+    """Totals over all devices in use, so far."""
 
     blocks: int
     """Live ones (``allocation.all.current``)."""
@@ -60,7 +60,7 @@ def counted(backend: Backend, devices: Sequence[int]) -> Counts:
 
 
 class RankSnapshots:
-    """Takes them, for one watched process."""
+    """Takes snapshots of one watched process."""
 
     def __init__(
         self,

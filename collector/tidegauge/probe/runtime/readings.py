@@ -1,4 +1,4 @@
-"""From the allocator's nested statistics to the sixteen numbers of a record. Values in, values out."""
+"""Converts the allocator's nested statistics to the sixteen numbers of a record. Values in, values out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's and Python's machinery would do in the middle of a snapshot, kept from it."""
+"""Keeps torch's and Python's machinery from disturbing a snapshot: compiler import, garbage collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _NotLoaded(ModuleType):
-    """In the place of ``torch._inductor``: empty for the thread that made it, the real one for all others."""
+    """Stands in for ``torch._inductor``: empty for the thread that made it, the real module for all others."""
 
     def __init__(self) -> None:
         super().__init__("torch._inductor")

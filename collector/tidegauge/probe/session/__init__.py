@@ -1,1 +1,1 @@
-"""The probe of one process, its helper thread, and the commands that it answers."""
+"""One process's probe, its helper thread, and the commands that it answers."""

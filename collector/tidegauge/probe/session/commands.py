@@ -1,8 +1,8 @@
-"""What a rank does when it is asked over its socket. Runs in the helper thread; every reply is a small JSON object.
+"""Answers commands on a rank's socket. Runs in the helper thread; every reply is a small JSON object.
 
 A reply may take a while: ``empty_cache`` and ``snapshot`` wait for a step, ``holders`` looks at every object, and
-``checkpoint`` lists the folders that the owner
-declared, so that it hangs with their file server. Training waits for none of this.
+``checkpoint`` lists the folders that the owner declared, and hangs with their file server. Training waits for none
+of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegauge.probe.watching.steps import StepCounter
 
 
 class Asked(Protocol):
-    """The process that is asked: ``guest.Probe``."""
+    """The process that answers: ``session.probe.Probe``."""
 
     steps: StepCounter
     faults: Faults

@@ -1,4 +1,4 @@
-"""The probe's one thread: ticks twice a second and serves the command socket in between."""
+"""The probe's helper thread: ticks twice a second and serves the command socket in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JOIN_S = 0.5
 
 
 class Helper:
-    """Runs until stopped; a daemon, so it never keeps the process alive."""
+    """Runs until stopped; as a daemon thread, it never keeps the process alive."""
 
     def __init__(self, commands: Optional[CommandSocket], tick: Callable[[], None], faults: Faults) -> None:
         self.ticking = False

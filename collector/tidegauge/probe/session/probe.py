@@ -1,8 +1,8 @@
-"""The probe of one process: when it begins, what it does at each call from torch, and how it ends.
+"""The probe of one process: its start, its entry points for torch, and its end.
 
-Every entry point (hooks, callbacks, thread, commands) catches ``Exception`` and counts it in ``Faults``. What is not
-an ``Exception`` (``KeyboardInterrupt``, ``SystemExit``) is the job's own, from its signal handlers, and goes through;
-``checkpoint`` calls code of the job's on request, and says itself what becomes of its exceptions.
+Every entry point (hooks, callbacks, thread, commands) catches ``Exception`` and counts it in ``Faults``. Other
+exceptions (``KeyboardInterrupt``, ``SystemExit``) are the job's own, from its signal handlers, and pass through;
+``checkpoint`` calls the job's code on request, and defines itself what becomes of its exceptions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_TICKS_ALONE = int(TICKS_ALONE_S / TICK_PERIOD_S)
 
 
 class Probe:
-    """One per process. ``arm`` makes it wait for the device; ``close`` ends it; ``after_fork`` begins anew."""
+    """One per process. ``arm`` makes it wait for the device; ``close`` ends it; ``after_fork`` starts afresh."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Training steps and step boundaries of this process."""
+"""Watching: training steps and step boundaries of this process."""

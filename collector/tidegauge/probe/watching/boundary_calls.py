@@ -1,4 +1,4 @@
-"""Commands that must not do their work just anywhere: in the training thread, at its next step boundary."""
+"""Runs commands in the training thread at its next step boundary, because they are unsafe anywhere else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class BoundaryCalls:
-    """Calls that the helper thread hands to the training thread, which alone knows whether it captures a CUDA graph.
+    """Hands calls from the helper thread to the training thread, which alone knows whether it captures a CUDA graph.
 
-    ``at_next_step`` has a function called there at the next boundary; ``capturing`` is asked there.
+    ``at_next_step`` schedules a function for the next boundary; ``capturing`` is called there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From calls of the optimizers' post-step hook to training steps. Objects are looked at, never kept alive.
+"""Derives training steps from calls of the optimizers' post-step hook. Keeps no object alive.
 
 PyTorch's global hook fires 0, 1, 2 or n times per training step: never when GradScaler skips the step, twice when
 ``step()`` calls ``super().step()``, once per parameter group under DeepSpeed ZeRO, once per optimizer in a GAN or a
@@ -33,7 +33,7 @@ _NESTED_WITHIN = 12
 
 
 class HasParamGroups(Protocol):
-    """The part of ``torch.optim.Optimizer`` that is looked at."""
+    """The part of ``torch.optim.Optimizer`` that is read."""
 
     param_groups: list[dict[str, object]]
 
@@ -69,14 +69,14 @@ def inside_another_step(hook_caller: FrameType) -> bool:
 
 
 class _Owner(weakref.ref[object]):
-    """An optimizer, seen from one of its parameters."""
+    """A weak reference to an optimizer, with the key of one of its parameters."""
 
     __slots__ = ("key",)
     key: int
 
 
 class _Turn:
-    """One parameter set that is stepped once a round, and the optimizer that stepped it last."""
+    """A parameter set that is stepped once a round, and the optimizer that last stepped it."""
 
     __slots__ = ("gone", "owner", "owner_id")
 
@@ -98,8 +98,8 @@ class _Turn:
 class StepCounter:
     """Counts training steps and says when one should be recorded.
 
-    A parameter is known by its address while its optimizer lives. Weak references are made to optimizers only:
-    ``torch.utils.swap_tensors``, and so ``Module.to()`` of a DTensor, raises for a tensor that has one.
+    A parameter is known by its address while its optimizer lives. Only optimizers are weakly referenced:
+    ``torch.utils.swap_tensors``, and so ``Module.to()`` of a DTensor, raises for a tensor that is.
     """
 
     def __init__(self) -> None:

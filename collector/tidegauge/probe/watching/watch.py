@@ -1,4 +1,4 @@
-"""Watching: which devices this process uses, and a record of each at step boundaries, ticks and events."""
+"""Watching: finds the devices that this process uses, and records each at step boundaries, ticks and events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOUCH_EVERY_TICKS = 120
 
 
 class Watch:
-    """Reads the devices that are in use and writes their records. Lives from attach to detach."""
+    """Reads the devices in use and writes their records. Lives from attach to detach."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Brings the probe into an interpreter whose environment has no Tidegauge: put this folder first on PYTHONPATH.
+"""Loads the probe into an interpreter whose environment has no Tidegauge: put this folder first on PYTHONPATH.
 
 Only the package ``tidegauge`` becomes importable, not its neighbours: they belong to the service's environment, not
 to the job's. Python imports only the first ``sitecustomize`` on the path, so the next one is run from here.
@@ -13,7 +13,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _TidegaugeFinder:
-    """Finds the package ``tidegauge`` beside this file; last in line, so that an installed one is preferred."""
+    """Finds the package ``tidegauge`` beside this file; last in line, so that an installed one has precedence."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> object:
