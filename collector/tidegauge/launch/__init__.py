@@ -1,1 +1,1 @@
-"""``tidegauge run``'s keeper: starts a command, ends it, starts it again. Standard library only; knows no service."""
+"""The keeper of ``tidegauge run``: starts, ends and restarts a command. Standard library only; knows no service."""

@@ -1,7 +1,7 @@
-"""The keeper of one job: starts its command, stays its parent, ends it and starts it again when it is asked to.
+"""The keeper of one job: starts its command, stays its parent, and ends or restarts it on request.
 
-One thread that sleeps until something happens: a signal (read from a file, never handled), a request on the socket, the
-next look at a job that is being ended. Whatever of this fails, the command runs on as if it had been started alone.
+Its one thread sleeps until something happens: a signal (read from a file, never handled), a request on the socket, the
+next look at a job that is being ended. If any of this fails, the command runs on as if it had been started alone.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ FIRST_LOOK_S, MAX_LOOK_S = 0.02, 0.5
 
 
 class Ending:
-    """One end. ``family`` names the descendants that are left, the command among them; who is gone is not signalled.
+    """Ends a job once. ``family`` lists the remaining descendants, the command among them; only these are signalled.
 
-    The command is asked alone at first: a launcher like ``torchrun`` ends its ranks itself, and a rank that saves its
-    state when it is asked to end should not be asked twice, nor lose its data loaders meanwhile. What the command
-    leaves behind, or has not ended after half of the grace, is asked too.
+    Only the command gets SIGTERM at first: a launcher like ``torchrun`` ends its ranks itself, and a rank that saves
+    its state on SIGTERM should not get it twice, nor lose its data loaders meanwhile. What the command leaves behind,
+    or has not ended after half of the grace, gets it too; after the grace, SIGKILL.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Ending:
 
     @property
     def next_look_s(self) -> float:
-        """When ``look`` is due again, on the clock of ``now_s``."""
+        """Time of the next ``look``, on the clock of ``now_s``."""
         return self._next_look_s
 
     def look(self, now_s: float) -> Collection[ProcStat]:
-        """Signal whose turn it is; returns who is left."""
+        """Signal the processes whose turn it is; returns those that are left."""
         left = [stat for stat in self._family() if not stat.ended]
         everybody = now_s >= self._ask_all_s or all(stat.process != self._command for stat in left)
         for stat in left:
@@ -82,7 +82,7 @@ class Ending:
         return left
 
     def hurry(self, now_s: float) -> None:
-        """No more grace."""
+        """End the grace now."""
         self._force_s = self._next_look_s = now_s
 
     def _ask(self, process: ProcessId) -> None:
@@ -127,7 +127,7 @@ IDLE_LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Launch:
-    """What ``tidegauge run`` was asked to start."""
+    """The command that ``tidegauge run`` starts."""
 
     command: Sequence[str]
     environ: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The keeper's two files beside the rings: the record of its job and the socket that it is asked by."""
+"""The keeper's two files beside the rings: the record of its job, and the socket for requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOUCH_EVERY_S = 60.0
 
 
 class LaunchFiles:
-    """Below one run folder, of the keeper ``process``. Methods raise ``OSError``."""
+    """The files of the keeper ``process`` in one run folder. Methods raise ``OSError``."""
 
     def __init__(self, folder: RunFolder, process: ProcessId) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class LaunchFiles:
 
     @property
     def descriptor(self) -> int:
-        """Of the user's folder, in which the rings of the job's ranks lie too."""
+        """Descriptor of the user's folder, which also holds the rings of the job's ranks."""
         return self._folder.descriptor
 
     def write(self, record: LaunchRecord) -> None:
@@ -54,7 +54,7 @@ class LaunchFiles:
             os.utime(name, dir_fd=self._folder.descriptor, follow_symlinks=False)
 
     def close(self) -> None:
-        """Remove what was made here."""
+        """Remove the files."""
         with contextlib.suppress(OSError):
             for name in (launch_name(self._process), launch_socket_name(self._process)):
                 self._folder.remove(name)
@@ -62,7 +62,7 @@ class LaunchFiles:
 
 
 def open_launch_files(environ: Mapping[str, str], process: ProcessId) -> Optional[LaunchFiles]:
-    """In the first usable run directory, tidied of what dead processes left; ``None`` where there is none."""
+    """Open the first usable run directory and remove dead processes' files; ``None`` where there is none."""
     folder = open_any_run_folder(environ)
     if folder is None:
         return None

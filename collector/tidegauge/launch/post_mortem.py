@@ -1,5 +1,5 @@
-"""Why a job that failed ran out of memory, from what its ranks left in the run directory: for the person at the
-terminal.
+"""Post-mortem of a failed job: explains to the person at the terminal why it ran out of memory, from its ranks'
+files in the run directory.
 
 A scheduler sees exit code 1, and the job's own traceback does not say whether the memory fraction or the GPU was the
 limit, nor whether something had been growing. Needs no service.
@@ -35,7 +35,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Rank(NamedTuple):
-    """What one ring of the job holds."""
+    """The content of one of the job's rings."""
 
     ring: str
     who: RankIdentity

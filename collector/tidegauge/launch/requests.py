@@ -1,6 +1,6 @@
-"""What a keeper answers to requests, and what they change about its job. Knows no process, no file and no socket.
+"""Answers requests to a keeper, and changes its job's record accordingly. Knows no process, no file and no socket.
 
-Whatever a request asks for is written down before it is begun, under its decision id: asked twice, it is done once.
+Each request is written down under its decision id before it begins: asked twice, it is done once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_SAID_CHARS = 2000
 
 @dataclass(frozen=True)
 class Stop:
-    """The command is to be ended."""
+    """A request to end the command."""
 
     then: LaunchState
     """``RUNNING``: start it again. ``HELD``, ``ENDED``: leave."""
@@ -37,7 +37,7 @@ class Stop:
 
 
 class RequestError(Exception):
-    """The request is not carried out. The message is for people."""
+    """The request is refused. The message is for people."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class RequestError(Exception):
 
 
 class KeeperRequests:
-    """The job's record, its next environment, and the stop that was asked for."""
+    """The job's record, its next environment, and the requested stop."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class KeeperRequests:
 
     @property
     def changed_environ(self) -> Mapping[str, str]:
-        """What differs from the environment that ``tidegauge run`` was started with."""
+        """Variables that differ from the environment that ``tidegauge run`` was started with."""
         return self._changed
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a command is started by ``tidegauge run``: with a keeper, where nobody else could start it again."""
+"""Starts the command of ``tidegauge run``: with a keeper, where nobody else could restart it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OTHERS = (
 
 
 class CannotKeepError(Exception):
-    """The machine does not let this process keep another. Nothing was started."""
+    """The machine does not allow this process to keep another. Nothing was started."""
 
 
 def other_keeper(environ: Mapping[str, str]) -> Optional[str]:
-    """Who restarts jobs here, in words; ``None`` where nobody does and a keeper is of use."""
+    """The scheduler that restarts jobs here, as text; ``None`` where there is none and a keeper is of use."""
     for name, who in _OTHERS:
         if environ.get(name):
             return who

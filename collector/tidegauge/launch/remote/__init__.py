@@ -1,1 +1,1 @@
-"""Beginning the probe in a Python that already runs, by PEP 768."""
+"""Starts the probe in a running Python, by PEP 768."""

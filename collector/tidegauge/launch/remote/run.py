@@ -1,9 +1,9 @@
-"""Has a running Python begin the probe in itself, by PEP 768: ``sys.remote_exec``, Python 3.14 and later.
+"""Makes a running Python start the probe in itself, by PEP 768: ``sys.remote_exec``, Python 3.14 and later.
 
-Nothing is stopped and no code is put into the process: the interpreter is handed the name of a script, and runs it when
-it next comes to one of its own safe points. A rank that waits inside a collective comes to one when that returns.
+Nothing is stopped and no code is injected: the interpreter receives the name of a script, and runs it when
+it next reaches one of its own safe points. A rank that waits inside a collective reaches one when that returns.
 
-The call has to be made by an interpreter of the same release. That is the process's own, run as its user: whoever runs
+An interpreter of the same release must make the call. That is the process's own, run as its user: whoever runs
 a job chooses its interpreter, and root must not run what a user chose.
 """
 
@@ -43,7 +43,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class SharedFolder:
-    """Of mode 0700, with files of mode 0600, all of ``uid``. Gone at the end of a ``with``, unless ``leave()``."""
+    """A folder of mode 0700, its files 0600, all of ``uid``. A ``with`` removes it at its end, unless ``leave()``."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="tidegauge-attach-", dir="/tmp"))  # where every process can look
@@ -60,7 +60,7 @@ class SharedFolder:
         return self.path / SCRIPT
 
     def outcome(self) -> Optional[str]:
-        """What the other side has written, or ``None`` as long as there is nothing of it."""
+        """The outcome that the other side has written, or ``None`` as long as there is none."""
         try:
             fd = os.open(OUTCOME, _READ, dir_fd=self._fd)
         except OSError:
@@ -111,7 +111,7 @@ _WITHDRAWN = "import os\nos.unlink({script!r})\nos.rmdir({folder!r})\n"
 
 
 class RemoteTarget(NamedTuple):
-    """A process of this machine that sees the same files under the same names as we do."""
+    """A process of this machine that sees the same files under the same names as this one."""
 
     process: ProcessId
     uid: int
@@ -123,13 +123,13 @@ class RemoteTarget(NamedTuple):
 
 
 class NotExecutedError(Exception):
-    """Nothing was begun. The message is for people."""
+    """The probe was not started. The message is for people."""
 
 
 def begin_probe(target: RemoteTarget, level: str, *, timeout_s: float, asked: Callable[[], None]) -> str:
-    """What the process found (``remote_script.FINDINGS``), perhaps with an error behind the word.
+    """Start the probe in ``target``; returns its finding (``remote_script.FINDINGS``), perhaps followed by an error.
 
-    ``asked`` is called when the process has been told, and is waited for. Raises ``NotExecutedError``.
+    ``asked`` is called once the process has its request, before the wait. Raises ``NotExecutedError``.
     """
     package = str(Path(inspect.getfile(remote_script)).resolve().parents[2])
     with SharedFolder(target.uid, target.gid) as folder:

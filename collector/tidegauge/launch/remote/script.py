@@ -1,8 +1,8 @@
-"""What ``remote_exec`` has a running Python carry out: begin the probe there. Sent as text; imports nothing at its top.
+"""Starts the probe inside a running Python, where ``remote_exec`` runs it. Sent as text; imports nothing at its top.
 
 Python runs it in the main thread, between any two of the job's instructions: perhaps in ``optimizer.step()``, or under
-a lock of torch's, where neither an import nor a registration has any business. So all is done in a thread of its own,
-which may wait, while the job's goes on at once. How it went is said in a file.
+a lock of torch's, where neither an import nor a registration is safe. So a thread of its own does everything:
+it may wait, while the job's goes on at once. A file receives the outcome.
 """
 
 from __future__ import annotations
