@@ -1,1 +1,1 @@
-"""Processes of the operating system: who descends from whom, ending them by identity. Standard library only."""
+"""Operating-system processes: finds descendants, ends processes by identity. Standard library only."""

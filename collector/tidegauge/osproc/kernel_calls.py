@@ -1,6 +1,6 @@
-"""What the standard library has no function for: orphans that stay ours (prctl(2)), signals as a file (signalfd(2)).
+"""Kernel calls that the standard library lacks: adopting orphans (prctl(2)), reading signals from a file (signalfd(2)).
 
-``ctypes`` is missing from some Pythons, and a sandbox may forbid a call: whoever calls must be able to go on without.
+Some Pythons lack ``ctypes``, and a sandbox may forbid a call: every caller must work without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def become_subreaper() -> None:
 
 
 class Arrived(NamedTuple):
-    """A signal that came."""
+    """A signal that arrived."""
 
     number: int
     by_process: bool
@@ -37,7 +37,7 @@ class Arrived(NamedTuple):
 
 
 class SignalFile:
-    """Signals to be read instead of handled. They must be blocked (``signal.pthread_sigmask``) by the caller."""
+    """A file of signals to read instead of handle. The caller must block them (``signal.pthread_sigmask``)."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         """Raises ``OSError``, ``ImportError``."""

@@ -1,4 +1,4 @@
-"""Processes by ``/proc``: who descends from whom, who is in a session; ending them by identity, never by name."""
+"""Processes by ``/proc``: finds descendants and members of a session; ends processes by identity, never by name."""
 
 from __future__ import annotations
 
