@@ -161,8 +161,8 @@ class NodeAgent:
         """Of ranks."""
 
     def start_searching(self) -> None:
-        """From now on look for what is new apart from the polls, which then never wait for anybody's files. Without it
-        each poll does so first."""
+        """Search apart from the polls from now on, so that they never wait for anybody's files. Without this call
+        each poll searches first."""
         self._search.start(self._settings.poll_period_s)
 
     def poll(self) -> None:
@@ -221,12 +221,12 @@ class NodeAgent:
             self._evidence.hear(kept, wanted)
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
-        """What ends the growth of ranks of this node by evidence on their peers (``ReportReply.peer_bounds``)."""
+        """Take the growth bounds that peers lend to this node's ranks (``ReportReply.peer_bounds``)."""
         if self._evidence is not None:
             self._evidence.hear_of_bounds(bounds)
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
-        """What the groups of this node's ranks are called (``ReportReply.group_names``)."""
+        """Take the names of the groups of this node's ranks (``ReportReply.group_names``)."""
         self._watches.hear_of_groups(names)
 
     def carry_out(self, order: Order) -> OrderResult:
@@ -237,7 +237,7 @@ class NodeAgent:
         return result
 
     def tenant_of(self, order: Order) -> Tenant:
-        """Whom the process that an order is for is counted to, as far as the last round found it."""
+        """The tenant of the process that an order is for, as far as the last round found it."""
         of_rank = self._tenants.get(order.process)
         to = self._sockets.get((order.to, order.process))
         return of_rank or (Tenant(order.uid) if to is None else self._whose(to.folder.tenant))

@@ -104,7 +104,7 @@ class OrderCarrier:
             self._changed.notify_all()
 
     def results(self) -> tuple[OrderResult, ...]:
-        """What the next report is to bring: results that the coordinator may not have."""
+        """Results for the next report: those that the coordinator may not have."""
         with self._changed:
             return tuple(self._results.values())
 

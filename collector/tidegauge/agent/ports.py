@@ -36,7 +36,7 @@ class GpuReading:
 
     @property
     def usable_bytes(self) -> int | None:
-        """What processes can have at most: the total that CUDA reports (``cudaDeviceProp.totalGlobalMem``).
+        """The most that processes can have: the total that CUDA reports (``cudaDeviceProp.totalGlobalMem``).
 
         On an H200 it is NVML's total less the driver's reserve, to the byte (615 MiB less, driver 580.159). Fractions
         of a card are fractions of this.
@@ -78,7 +78,7 @@ class ProcessFacts:
 
     @property
     def tenant(self) -> Tenant:
-        """Whom limits count it to, as far as the kernel knows (``NamespacesOfPods`` knows more)."""
+        """The process's tenant as far as the kernel knows (``NamespacesOfPods`` knows more)."""
         if self.pod is not None:
             return Tenant(None, pod_uid=self.pod.pod_uid)
         uid = self.uid if self.user_namespace_owner is None else self.user_namespace_owner
@@ -164,7 +164,7 @@ class StepSource(Protocol):
         ``None`` where nobody is asked: this is no Slurm node."""
 
     def health(self) -> SourceHealth | None:
-        """How the last question went; ``None`` before it, and where nobody is asked."""
+        """The last question's result; ``None`` before it, and where nobody is asked."""
 
     def close(self) -> None:
         """Ask no more."""
@@ -201,7 +201,7 @@ class HolderSource(Protocol):
         """The containers that have every one of these; none where nobody says anything."""
 
     def health(self) -> SourceHealth | None:
-        """How the last question went; ``None`` before it, and where nobody is asked."""
+        """The last question's result; ``None`` before it, and where nobody is asked."""
 
     def close(self) -> None:
         """Ask no more."""

@@ -13,7 +13,7 @@ from tidegauge.core.views import NodeSummary, RankSummary
 
 
 def standing(summary: NodeSummary) -> Hashable:
-    """What is told at once when it is another than the last time: who is there, what the detector says of them, what
+    """The state whose change is reported at once: which ranks are there, what the detector says of them, what
     the node has to give and to ask."""
     return (
         frozenset(map(_rank_standing, summary.ranks)),
@@ -62,7 +62,7 @@ class ReportPace:
         self._told = standing(summary)
 
     def slow_to(self, every_s: float, now_s: float) -> None:
-        """What the coordinator wants; repeating it changes nothing."""
+        """Set the interval that the coordinator wants; repeating it changes nothing."""
         if every_s == self._every_s:
             return
         slower, self._every_s = every_s > self._every_s, every_s

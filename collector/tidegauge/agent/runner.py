@@ -55,11 +55,11 @@ class ReportAnswer(Protocol):
 
     @property
     def group_names(self) -> tuple[NameOfGroup, ...]:
-        """What the groups of the node's ranks are called, of jobs that have several."""
+        """Names of the groups of the node's ranks, for jobs that have several."""
 
     @property
     def report_every_s(self) -> float:
-        """How often to report while nothing happens; never more often than the setting."""
+        """Seconds between reports while nothing happens; never fewer than the setting."""
 
 
 class Reporter(Protocol):
@@ -79,7 +79,7 @@ class SettingsFiles(Protocol):
     """Settings for later attempts of jobs on this node (``agent.job_settings.JobSettingsFiles``). Raises nothing."""
 
     def digest(self) -> str | None:
-        """Which ones lie here, as ``NodeSummary.settings_digest`` says it."""
+        """A digest of the files that lie here, as in ``NodeSummary.settings_digest``."""
 
     def write(self, wanted: Collection[JobSettings]) -> None:
         """Have these and no others. A set that lies here already costs next to nothing."""
@@ -93,22 +93,22 @@ class Pollable(Protocol):
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary: ...
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
-        """What the coordinator says of the pods that ``summary`` named."""
+        """Take the coordinator's facts about the pods that ``summary`` named."""
 
     def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
-        """What the coordinator says of the evidence in ``summary``, and of the snapshots that are stored."""
+        """Take the coordinator's answer about the evidence in ``summary`` and the stored snapshots."""
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
-        """What the coordinator says of how the growth of ranks in ``summary`` ends."""
+        """Take the coordinator's bounds on the growth of ranks in ``summary``."""
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
-        """What the coordinator calls the groups of ranks in ``summary``."""
+        """Take the coordinator's names for the groups of ranks in ``summary``."""
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
 
     def tenant_of(self, order: Order) -> Tenant:
-        """Whose turn the order takes."""
+        """The tenant that the order counts to."""
 
 
 class Ticker:

@@ -138,19 +138,19 @@ class NodeSearch:
 
     @property
     def success(self) -> Mapping[str, bool]:
-        """By source, whether the last look worked; no rings are found while the one that is under way hangs."""
+        """Whether each source's last look worked; no rings are found while the current look hangs."""
         began_ns = self._began_ns
         hangs = began_ns is not None and self.is_apart and self._clock.monotonic_ns() - began_ns > STALE_AFTER_S * 1e9
         return {**self._sources.success, **({"rings": False} if hangs else {})}
 
     @property
     def duration_s(self) -> Mapping[str, float]:
-        """By source, how long the last look took."""
+        """Seconds that each source's last look took."""
         return dict(self._sources.duration_s)
 
     @property
     def deferred(self) -> Mapping[str, int]:
-        """What was put off to a later look so far, by reason."""
+        """How often work was put off to a later look so far, by reason."""
         put_off = 0 if self._containers is None else self._containers.poll.put_off
         return {**self._rings.deferred, "containers": put_off}
 

@@ -16,7 +16,7 @@ class NamespacesOfPods:
         self._known: Mapping[str, str] = {}
 
     def learn(self, ranks: Iterable[RankView]) -> bool:
-        """Take these for all ranks that there are. Whether anything is known now that was not, or is not any more."""
+        """Replace all known ranks by these; whether that changes any pod's namespace."""
         before = self._known
         self._known = {
             rank.pod.pod_uid: rank.pod.namespace
@@ -26,6 +26,6 @@ class NamespacesOfPods:
         return self._known != before
 
     def whose(self, tenant: Tenant) -> Tenant:
-        """``tenant``; of a pod whose namespace is known the namespace."""
+        """The tenant to count: the namespace for a pod whose namespace is known, else ``tenant``."""
         namespace = None if tenant.pod_uid is None else self._known.get(tenant.pod_uid)
         return tenant if namespace is None else Tenant(None, namespace)

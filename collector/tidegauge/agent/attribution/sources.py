@@ -50,15 +50,15 @@ class AttributionSources:
     def word_on(
         self, facts: ProcessFacts, before: SourceAnswer, gpus: Sequence[GpuReading], *, alive: bool
     ) -> SourceAnswer:
-        """What is said of a process of which ``before`` was said, in the light of what NVML says now.
+        """Ask the sources about a process again; ``before`` was their last answer, ``gpus`` what NVML says now.
 
-        One that ended before slurmd could be asked is outside: else a process that is gone at once could still have
+        A process that ended before slurmd could be asked is outside: else one that ends at once could have
         named any job.
         """
         return SourceAnswer(self._slurm(facts, before.slurm, alive=alive), *self._kubernetes(facts, before, gpus))
 
     def evidence(self, word: SourceAnswer, facts: ProcessFacts) -> IdentityProof | None:
-        """What there is to know once ``word`` was said; ``None`` while there is something to be waited for."""
+        """The evidence in the answer ``word``; ``None`` while a source has yet to answer."""
         if word.slurm is NoPlace.WAITING:
             return None
         if isinstance(word.slurm, SlurmPlace):

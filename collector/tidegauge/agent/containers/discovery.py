@@ -83,12 +83,12 @@ class Containers:
 
     @property
     def run_dirs(self) -> tuple[RunDir, ...]:
-        """Those that were there at the last look."""
+        """The run directories found by the last look."""
         return tuple(self._run_dirs.values())
 
     def look(self, now_s: float, gpu_pids: Iterable[int], skips: SkipCounts) -> None:
-        """Bring what is known up to date. ``now_s`` is a monotonic clock; ``gpu_pids`` are candidates for certain;
-        ``skips`` hears of the folders that are refused, once each."""
+        """Search again. ``now_s`` is a monotonic clock; ``gpu_pids`` are always candidates;
+        ``skips`` counts each refused folder once."""
         if now_s - self._look_s < LOOK_EVERY_S or self._own_namespace is None:
             return
         thoroughly = now_s - self._walk_s >= WALK_EVERY_S

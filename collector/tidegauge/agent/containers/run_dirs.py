@@ -65,7 +65,7 @@ class ContainerPoll:
         return self._thread == threading.get_ident()
 
     def begin(self, work: str) -> None:
-        """What follows is this kind of work; each kind has its own time, so that none takes all of it."""
+        """Begin another kind of work; each kind has its own time, so that none takes all of it."""
         if work not in self._times:
             self._times[work] = TenantTime(self._whose)
         self.time = self._times[work]

@@ -39,7 +39,7 @@ _ID = re.compile(r"[!-~]{1,100}")
 
 
 def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
-    """What the process found that calls itself ``claimed``, by its file. Texts are made printable lines, and cut.
+    """Read the findings of the process that calls itself ``claimed``. Texts are made printable lines, and cut.
 
     Raises ``UnsafeFileError``.
     """

@@ -127,7 +127,7 @@ class EvidenceCollector:
             self._found.put(found)
 
     def waiting(self) -> tuple[Evidence, ...]:
-        """What the next report is to bring."""
+        """Evidence for the next report."""
         return self._waiting.pieces()
 
     def hear(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
@@ -139,12 +139,12 @@ class EvidenceCollector:
         self._have_thread()
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
-        """All that the coordinator lends ranks of this node now."""
+        """Take the coordinator's current list of bounds that peers lend to ranks of this node."""
         self._bounds.borrow(bounds)
 
     def health(self) -> SourceHealth | None:
-        """How the last piece went; ``None`` before the first. It failed by a slip of ours, or where its snapshots could
-        not be stored; a file that is refused is no failure of ours."""
+        """The result of the last piece; ``None`` before the first. A failure is an error of ours, or a snapshot that
+        could not be stored; a refused file is none."""
         return self._health
 
     def refusals(self) -> Mapping[str, int]:

@@ -59,12 +59,12 @@ class GrowthBounds:
                 self._save()
 
     def borrow(self, bounds: Iterable[PeerBound]) -> None:
-        """What ends the growth of these ranks, by evidence on their peers; of no others."""
+        """Replace the bounds that evidence on their peers gives to these ranks."""
         with self._lock:
             self._borrowed = {one.process: one.bound for one in bounds}
 
     def applied(self, views: Sequence[RankView], watched: Set[ProcessId]) -> tuple[RankView, ...]:
-        """The ranks with what bounds their growth; ``watched``: processes that there are; bounds of those that
+        """The ranks with their bounds; ``watched``: processes that there are; bounds of those that
         ended are forgotten."""
         with self._lock:
             if not self._watches and not self._borrowed:

@@ -53,7 +53,7 @@ class ReadSnapshot(NamedTuple):
 
 
 def read_trace(packed: PackedSnapshot, device: int | None) -> ReadSnapshot:
-    """What it says of ``device``, or of the one that holds most where nobody names one. Raises ``BadTraceError``."""
+    """Decode the trace of ``device``, or of the one that holds most where it is ``None``. Raises ``BadTraceError``."""
     traces = from_packed(packed).traces
     if device is None:
         device = max(traces, key=lambda one: _held_bytes(traces[one]), default=None)
@@ -70,7 +70,7 @@ def evidence_of_window(
     snapshots: Sequence[SnapshotRef] = (),
     problems: Sequence[str] = (),
 ) -> Evidence:
-    """What a window showed: ``read`` are its snapshots by suffix, as far as they can be had."""
+    """Make evidence from a window; ``read`` are its snapshots by suffix, as far as available."""
     said = [*filter(None, [found.problem]), *problems]
     early, late = (_trace_of(suffix, step, read, said) for suffix, step in _steps(found).items())
     comparison = _compared(early, late, said) if early is not None and late is not None else None
@@ -105,7 +105,7 @@ def evidence_of_snapshot(
     snapshots: Sequence[SnapshotRef] = (),
     problems: Sequence[str] = (),
 ) -> Evidence:
-    """What one snapshot that somebody asked for shows: what lived then. Nothing can be said of growth."""
+    """Make evidence from one requested snapshot: the memory live at that time, and nothing about growth."""
     view, said = node.view, list(problems)
     alone = None if read.trace is None else _compared(read.trace, read.trace, said)
     step = view.step if read.step is None else read.step
@@ -116,7 +116,7 @@ def evidence_of_snapshot(
 
 
 def job_of(view: RankView) -> JobKey:
-    """Whose it is, as kernel and scheduler say."""
+    """The rank's job, as kernel and scheduler identify it."""
     return JobKey(view.identity.job_id, view.identity.attempt, view.uid)
 
 
@@ -126,7 +126,7 @@ def _whose(node: NodeFacts) -> Whose:
 
 
 def asked_id(hostname: str, process: ProcessId, *, unix_ms: int) -> str:
-    """What a snapshot is called that somebody asked for: the same for the same file."""
+    """The evidence id of a requested snapshot: the same for the same file."""
     return f"asked-{hostname}-{process.pid}-{process.start_ticks}-{unix_ms}"[:100]
 
 

@@ -28,7 +28,7 @@ _GIB = 1 << 30
 
 
 def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
-    """Where this node keeps its snapshots. Nothing is made or reached before the first one.
+    """This node's snapshot store. Nothing is made or reached before the first snapshot.
 
     Raises ``SnapshotStoreError`` where the driver for its URL is not installed.
     """
@@ -42,7 +42,7 @@ def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
 
 
 def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
-    """A store that cannot be used costs the stored snapshots, not the evidence: that is said once, here."""
+    """Open the collector. An unusable store costs the stored snapshots, not the evidence, and is logged once, here."""
     store, problem = None, ""
     try:
         store = open_store(settings, hostname=hostname)

@@ -45,7 +45,7 @@ def evidence_of(
     problems: Sequence[str] = (),
     most_growths: Optional[int] = MAX_GROWTHS,
 ) -> Evidence:
-    """What the rank ``found``, bounded already (``evidence_checks``), and what a comparison of its snapshots shows.
+    """Make evidence from what the rank ``found``, already bounded (``checks``), and a comparison of its snapshots.
 
     ``beside`` has what else is known for naming the cause: verdict, readings, children. ``most_growths``: ``None`` for
     all stacks, where the piece is not sent anywhere.
@@ -108,7 +108,7 @@ def evidence_of_one(
     snapshots: Sequence[SnapshotRef] = (),
     problems: Sequence[str] = (),
 ) -> Evidence:
-    """What one snapshot shows that somebody asked for, compared with itself: what lives. Nothing is said of growth."""
+    """Make evidence from one requested snapshot, compared with itself: its live memory, and nothing about growth."""
     piece = evidence_of(
         whose, None, None, late_step=step, at_unix_s=at_unix_s, snapshots=snapshots, problems=problems
     )  # fmt: skip

@@ -69,7 +69,7 @@ class _Series:
 
 
 def growth_since(readings: Sequence[Reading], step: int) -> MemoryGrowth:
-    """By how much each rose since ``step``, or since the first reading that is known."""
+    """Each figure's rise since ``step``, or since the first known reading."""
     if not readings:
         return MemoryGrowth()
     begin = next((one for one in reversed(readings) if one.step <= step), readings[0])

@@ -42,13 +42,13 @@ class SnapshotStore(Protocol):
 
     @property
     def name(self) -> str:
-        """What people find it by (``SnapshotRef.store``): ``HOST:FOLDER``, or a URL without secrets."""
+        """The store's name for people (``SnapshotRef.store``): ``HOST:FOLDER``, or a URL without secrets."""
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
         """Keep it, whole or not at all. Raises ``KeyTakenError``, ``SnapshotStoreError``."""
 
     def get(self, key: str, *, most_bytes: int) -> bytes:
-        """What was put. Raises ``SnapshotStoreError`` where it is not there, or larger than ``most_bytes``."""
+        """The stored content. Raises ``SnapshotStoreError`` where it is missing, or larger than ``most_bytes``."""
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
         """All that is there and that this node may delete. Raises ``SnapshotStoreError``."""

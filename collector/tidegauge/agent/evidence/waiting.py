@@ -80,14 +80,14 @@ class WaitingEvidence:
                 self._failing = False
 
     def pieces(self) -> tuple[Evidence, ...]:
-        """What the next report is to bring: the oldest first."""
+        """Pieces for the next report: the oldest first."""
         with self._lock:
             names = list(self._waiting)[:MAX_PIECES_PER_REPORT]
             self._reported.update(names)
             return tuple(self._waiting[name] for name in names)
 
     def snapshot_keys(self) -> frozenset[str]:
-        """Of snapshots that the coordinator may not know of yet."""
+        """Keys of snapshots that the coordinator may not know yet."""
         with self._lock:
             return frozenset(one.key for evidence in self._waiting.values() for one in evidence.snapshots)
 

@@ -42,7 +42,7 @@ class PodBook:
         self._pods: dict[str, _Pod] = {}
 
     def facts_of(self, pod: PodCgroup) -> PodFacts | NoPlace:
-        """What the head says of the pod; until it has said anything ``WAITING``, then ``SILENT``. Asking is noting
+        """The head's answer about the pod; before its first, ``WAITING``, later ``SILENT``. The call records
         that there is a rank in it."""
         now_s = self._monotonic_s()
         with self._lock:
@@ -54,8 +54,8 @@ class PodBook:
             return NoPlace.WAITING if now_s - known.since_s <= PATIENCE_S else NoPlace.SILENT
 
     def wanted(self) -> tuple[str, ...]:
-        """For ``NodeSummary.pods_wanted``: pods without facts first, then those whose facts lack a container that was
-        just started, and those whose facts are old."""
+        """Pods for ``NodeSummary.pods_wanted``: first those without facts, then those whose facts lack a container that
+        was just started, and those whose facts are old."""
         now_s = self._monotonic_s()
         with self._lock:
             unknown = [uid for uid, pod in self._pods.items() if pod.facts is None]

@@ -43,7 +43,7 @@ class GpuChildren:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of the children that were found at the last look."""
+        """Pids of the children found by the last look."""
         return frozenset(self._known)
 
     def look(self, gpus: Sequence[GpuReading], ranks: Mapping[int, ProcessId], now_s: float) -> None:

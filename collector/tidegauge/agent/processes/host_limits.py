@@ -21,7 +21,7 @@ MAX_LEVELS = 32
 
 
 def read_node_memory(proc: Path = Path("/proc"), shm: Path = SHM) -> NodeMemory:
-    """What /proc/meminfo and the file system at ``shm`` say; what cannot be read is ``None``."""
+    """Read /proc/meminfo and the file system at ``shm``; what cannot be read is ``None``."""
     text = _read(proc / "meminfo") or ""
     shm_total = shm_used = None
     with suppress(OSError):

@@ -61,7 +61,7 @@ class HostMemorySource(Protocol):
     """Host memory of this node and its ranks. Never blocks; answers arrive later."""
 
     def watch(self, ranks: Collection[ProcessId]) -> None:
-        """From now on these are the ranks; one that is below another counts by itself."""
+        """Set the ranks to measure; a rank below another one counts by itself."""
 
     def of(self, rank: ProcessId) -> HostMemory | None:
         """``None`` before its tree was measured."""
@@ -70,7 +70,7 @@ class HostMemorySource(Protocol):
         """``None`` before it was read."""
 
     def health(self) -> SourceHealth | None:
-        """How the last reading went; ``None`` before it, and where nobody reads."""
+        """The last reading's result; ``None`` before it, and where nobody reads."""
 
     def close(self) -> None:
         """Ask no more."""

@@ -214,7 +214,7 @@ class ProcFs:
 
 
 def facts_of(process: ProcessId, uid: int, cgroup: str, *, proc: str = "/proc") -> ProcessFacts:
-    """Of a process of ``uid`` with this ``/proc/PID/cgroup``."""
+    """Facts about a process of ``uid`` with this ``/proc/PID/cgroup``."""
     slurm, pod = slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup)
     container = container_of(cgroup) if slurm is None and pod is None else None
     owner = owner_of_user_namespace(process.pid, proc) or None  # root's: an engine that maps uids for everybody

@@ -80,8 +80,8 @@ class OpenStatms:
             return pages
 
     def keep(self, process: ProcessId, is_it: Callable[[], bool]) -> None:
-        """From now on ``pages`` knows ``process``, if it can be. ``is_it`` looks whether the process that has its pid
-        is the one: asked when the file is open, so that what was opened is its."""
+        """Keep the ``statm`` of ``process`` open for ``pages``, if it can be. ``is_it`` checks that the pid is still
+        this process's: called when the file is open, so that what was opened is its."""
         now_s = self._monotonic_s()
         with self._lock:
             if now_s >= self._sweep_s:

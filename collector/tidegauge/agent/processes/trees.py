@@ -27,7 +27,7 @@ class ProcessList(Protocol):
     """The processes of this node. ``OSError``: looking failed."""
 
     def pids(self) -> Sequence[int]:
-        """Of all of them."""
+        """Pids of all processes."""
 
     def stat(self, pid: int) -> ProcStat | None:
         """/proc/PID/stat; ``None`` if there is none."""

@@ -50,7 +50,7 @@ class NontorchMeter:
             self._waiting = self._waiting._replace(overdue=True)
 
     def forget(self) -> None:
-        """What NVML has said is of another GPU, or NVML does not say it any more."""
+        """Discard NVML's figures: they are of another GPU, or NVML gives none any more."""
         self.bytes = self._waiting = None
 
     def record(self, sample: Sample) -> None:
@@ -191,7 +191,7 @@ class DeviceSeries:
         self._pending.clear()
 
     def stop_judging(self) -> None:
-        """From now on nothing is found, and nothing was."""
+        """Judge no more, and discard what was found."""
         self._pending.clear()
         self._by_steps = self._by_time = None
 

@@ -99,7 +99,7 @@ class RankState:
         return self._claimed is not None
 
     def claim(self, identity: RankIdentity) -> None:
-        """Who the rank says it is."""
+        """Take the identity that the rank claims."""
         believed, overruled = self._names.believe(identity)
         self._claimed = believed
         self.overruled |= overruled
@@ -109,7 +109,7 @@ class RankState:
         self._identify()
 
     def weigh(self, evidence: IdentityProof) -> None:
-        """What others say of its job: from now on claims are measured by it."""
+        """Take the evidence of its job from others, against which claims are checked from now on."""
         self._evidence = evidence
         self._identify()
 

@@ -43,7 +43,7 @@ class GroupsOfNode:
         self._heard: Mapping[ProcessId, str] = {}
 
     def hear(self, names: Iterable[NameOfGroup]) -> None:
-        """What the coordinator calls the groups that processes of this node are in (``ReportReply.group_names``)."""
+        """Take the coordinator's names for the groups of this node's processes (``ReportReply.group_names``)."""
         self._heard = {one.process: one.name for one in names}
 
     def look(self, views: Sequence[RankView]) -> dict[ProcessId, RankGroup]:
@@ -372,7 +372,7 @@ class WatchedRanks:
             return None
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
-        """What the coordinator calls the groups of this node's ranks."""
+        """Take the coordinator's names for the groups of this node's ranks."""
         self._groups.hear(names)
 
     @property
@@ -385,11 +385,11 @@ class WatchedRanks:
         return frozenset(w.facts.process.pid for w in self._watches.values() if w.ended_s is None)
 
     def pod_uids(self) -> frozenset[str]:
-        """Of the pods that ranks are, or were just now, in."""
+        """Uids of the pods of current and recently ended ranks."""
         return frozenset(w.facts.pod.pod_uid for w in self._watches.values() if w.facts.pod is not None)
 
     def folders(self) -> dict[ProcessId, RankFolder]:
-        """Where each rank, also one that has just ended, leaves what it found of its own memory."""
+        """Each rank's folder for evidence about its own memory, also of one that has just ended."""
         return {
             watch.facts.process: RankFolder(
                 watch.ring.place.folder, watch.ring.process, watch.tenant, ended=watch.ended_s is not None
@@ -398,11 +398,11 @@ class WatchedRanks:
         }
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
-        """Where each living rank can be asked."""
+        """The command socket of each living rank."""
         return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}
 
     def tenants(self) -> dict[ProcessId, Tenant]:
-        """Whom limits count each rank to."""
+        """Each rank's tenant."""
         return {watch.facts.process: watch.tenant for watch in self._watches.values()}
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class Launches:
         return tuple(_summary(process, launch) for process, launch in sorted(self._living.items()))
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
-        """Where each of them can be asked."""
+        """The command socket of each living keeper."""
         return {
             process: ProcessSocket(launch.folder, launch.uid, launch_socket_name(launch.claimed), process)
             for process, launch in self._living.items()

@@ -117,8 +117,8 @@ class RingSearch:
 
     @property
     def deferred(self) -> Mapping[str, int]:
-        """What was put off to a later look so far, so that each comes to its end: rings that are new, and folders of
-        some; rings that are to be deleted."""
+        """How often work was put off to a later look so far: new rings and folders of
+        some (``opened``); rings to delete (``orphans``)."""
         return {**self._deferred, "opened": self._deferred["opened"] + self._finder.folders_put_off}
 
     def forget(self, ring: RingFile) -> None:
@@ -126,7 +126,7 @@ class RingSearch:
         self._finder.forget(ring)
 
     def set_aside(self, ring: RingFile) -> None:
-        """As ``forget``; it is found again some seconds later."""
+        """Close ``ring`` as ``forget`` does; it is found again some seconds later."""
         self._finder.set_aside(ring)
 
     def remove(self, ring: RingFile, now_s: float) -> None:

@@ -97,7 +97,7 @@ class _Blanks:
 
 
 def read_header(fd: int) -> tuple[RingHeader, bytes]:
-    """What the first page of a ring says, and the page. Raises ``RingBlankError``, and ``LayoutError`` as
+    """Read the first page of a ring: its header, and the page. Raises ``RingBlankError``, and ``LayoutError`` as
     ``decode_header`` does."""
     page = os.pread(fd, HEADER_BYTES, 0)
     if not page or (len(page) >= len(MAGIC) and not any(page[: len(MAGIC)])):

@@ -19,7 +19,7 @@ class FolderChanges:
         self._settled: set[UserFolder] = set()
 
     def must_list(self, folder: UserFolder, mtime_ns: int | None) -> bool:
-        """To be asked once in every look. ``mtime_ns``: as it is before the listing that may follow."""
+        """Whether to list the folder; call once per look. ``mtime_ns``: read before the listing that may follow."""
         if mtime_ns is None:
             return True
         if self._seen_ns.get(folder) != mtime_ns:

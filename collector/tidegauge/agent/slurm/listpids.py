@@ -100,7 +100,7 @@ def find_scontrol(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def scontrol_environ(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """What ``scontrol`` runs with: our own environment and what the admin set.
+    """The environment for ``scontrol``: our own and what the admin set.
 
     ``SLURM_CLUSTERS`` would send it to slurmdbd and another cluster; ``listpids`` takes the node's name, where several
     slurmd share a host, from ``SLURMD_NODENAME``.

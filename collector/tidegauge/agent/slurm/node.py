@@ -106,7 +106,7 @@ class SlurmNode:
         self._wake.set()
 
     def due_s(self) -> float:
-        """When ``look`` is to be called next, on the monotonic clock."""
+        """Time of the next ``look``, on the monotonic clock."""
         now_s = self._monotonic_s()
         with self._lock:
             if self._ended_s is None:
