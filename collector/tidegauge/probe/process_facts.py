@@ -27,7 +27,7 @@ class OwnProcessFacts(NamedTuple):
 
 
 def stat_of(pid: int) -> Optional[ProcStat]:
-    """What the kernel says of the process that has ``pid`` now, or ``None`` if there is none."""
+    """``/proc/PID/stat`` of the process that has ``pid`` now, or ``None`` if there is none."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return parse_proc_stat(file.read(4096))

@@ -52,7 +52,7 @@ class Means(NamedTuple):
 
     @property
     def way(self) -> Optional[str]:
-        """How this process can be asked in a way that gives proof, or ``None``."""
+        """The way to ask this process that gives proof, or ``None``."""
         if self.save is not None:
             return CALLBACK
         if self.signal is not None and self.paths:
@@ -60,7 +60,7 @@ class Means(NamedTuple):
         return NONE if self.nothing_text.lower() == NONE else None
 
     def complaint(self) -> Optional[str]:
-        """What is wrong with the variables, for people."""
+        """An error in the variables, for people."""
         if self.signal_text and self.signal is None:
             return f"{SIGNAL_VARIABLE}={self.signal_text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
         if self.nothing_text and self.nothing_text.lower() != NONE:
@@ -73,7 +73,7 @@ class Means(NamedTuple):
         return None
 
     def why_unable(self, way: str) -> Optional[str]:
-        """Why the job cannot be asked that way now, or ``None``."""
+        """The reason why the job cannot be asked that way now, or ``None``."""
         if way == CALLBACK:
             return None if self.save is not None else "no callback is registered (tidegauge.on_checkpoint_request)"
         if not self.signal_text:
@@ -84,7 +84,7 @@ class Means(NamedTuple):
 
 
 def means_of(environ: Mapping[str, str], save: Optional[Save]) -> Means:
-    """The means that the environment and a registered callback are."""
+    """The means that the environment and a registered callback give."""
     text = environ.get(SIGNAL_VARIABLE, "").strip()
     nothing = environ.get(NOTHING_VARIABLE, "").strip()
     return Means(save, text, parse_signal(text), declared_paths(environ.get(PATH_VARIABLE, "")), nothing)
@@ -159,13 +159,13 @@ class Checkpoints:
         self._requests: dict[str, _Request] = {}
 
     def means(self) -> Means:
-        """How the job can be asked now."""
+        """The current means of asking the job."""
         return means_of(self._environ, self.save)
 
     # ----------------------------------------------------------------- in the helper thread
 
     def ask(self, ask: SaveRequest) -> dict[str, Any]:
-        """Take a request on, or look at it if it was taken on before. Raises ``RequestRefusedError``."""
+        """Accept a request, or report its progress if it was accepted before. Raises ``RequestRefusedError``."""
         known = self._requests.get(ask.request_id)
         if known is not None and not (known.withdrawn and known.ask.at_step != ask.at_step):
             return self._looked_at(known)
@@ -186,14 +186,14 @@ class Checkpoints:
         return self._reply(request)
 
     def look(self, request_id: str) -> dict[str, Any]:
-        """How far a request is. Raises ``RequestRefusedError`` for an unknown one."""
+        """A request's progress. Raises ``RequestRefusedError`` for an unknown one."""
         request = self._requests.get(request_id)
         if request is None:
             raise RequestRefusedError("unknown", f"no request {request_id[:80]!r} was accepted in this process")
         return self._looked_at(request)
 
     def withdraw(self, request_id: str) -> dict[str, Any]:
-        """Forget a request whose step has not come. Raises ``RequestRefusedError`` if the job has been asked
+        """Cancel a request whose step has not come. Raises ``RequestRefusedError`` if the job has been asked
         already."""
         request = self._requests.get(request_id)
         withdrawn = request is not None and self._take(request)

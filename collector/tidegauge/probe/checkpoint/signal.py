@@ -31,16 +31,16 @@ def parse_signal(text: str) -> Optional[int]:
 
 
 def signal_name(number: int) -> str:
-    """As ``kill -l`` writes it, with ``SIG``."""
+    """The signal's name as ``kill -l`` writes it, with ``SIG``."""
     if number <= signal.SIGRTMIN:
         return signal.Signals(number).name
     return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def why_not_sent(number: int) -> Optional[str]:
-    """Why this process must not be sent the signal now, or ``None`` when the job handles it.
+    """The reason not to send this process the signal now, or ``None`` when the job handles it.
 
-    The kernel is asked, not only Python: a handler may have been set or taken away in C, of which ``signal.getsignal``
+    The kernel is asked, not only Python: a handler may have been set or removed in C, of which ``signal.getsignal``
     knows nothing, and the default action of these signals would end the job.
     """
     caught = _caught_signals()

@@ -43,8 +43,8 @@ def read_facts(
     at_boundary: AtBoundary,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> RankFacts:
-    """Of this process: some looks at all its objects, each at a step boundary of its own, then walks through graphs at
-    later ones, for ``MAX_FACTS_S`` by ``clock_s``. What ``pause`` raises comes through, nothing else."""
+    """This process's facts: looks at all its objects, each at a step boundary of its own, then walks through graphs
+    at later ones, for ``MAX_FACTS_S`` by ``clock_s``. Exceptions of ``pause`` pass through, no others."""
     seen = _Seen()
     with suppress(OutOfTimeError, NoBoundaryError):
         Slices(torch, MAX_FACTS_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))

@@ -165,7 +165,7 @@ class EvidenceRecorder:
             self.history.end()
 
     def abandon(self) -> None:
-        """In a forked child: the parent's recording, window and files are the parent's."""
+        """In a forked child: forget recording, window and files, which are the parent's."""
         if self.history is not None:
             self.history.forget()
 
@@ -236,8 +236,8 @@ class EvidenceRecorder:
     def search(
         self, blocks: Sequence[tuple[int, int]], *, most_s: float, pacer: Pacer, wait_s: float = 0.0
     ) -> HolderSearch:
-        """Who holds these blocks, (address, bytes) each. Raises ``RequestRefusedError`` while another search is under
-        way."""
+        """Search for the holders of blocks, (address, bytes) each. Raises ``RequestRefusedError`` during another
+        search."""
         if not self._searching.acquire(timeout=wait_s):
             raise RequestRefusedError("busy", "another search for holders is running; retry later")
         try:

@@ -65,7 +65,7 @@ def pack_columns(raw: RawSnapshot, pacer: Pacer) -> PackedSnapshot:
 
 
 def let_go(raw: RawSnapshot, pacer: Pacer) -> None:
-    """Free what torch gave, in pieces: ten thousand dicts at once take milliseconds."""
+    """Free torch's snapshot in pieces: ten thousand dicts at once take milliseconds."""
     lists = [*raw.content.get("device_traces", ()), *(segment["blocks"] for segment in raw.content["segments"])]
     for each in lists:
         while each:

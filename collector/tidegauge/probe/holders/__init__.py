@@ -24,10 +24,10 @@ def search_holders(
     at_boundary: AtBoundary,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> HolderSearch:
-    """What keeps the tensors in ``blocks``, given as (address, bytes): some hundred at most.
+    """Find what keeps the tensors in ``blocks`` alive, given as (address, bytes): some hundred at most.
 
-    The looking itself is done by ``at_boundary``, in slices, for which training stands still (``pace``). This thread
-    only waits; ``pause`` is called between slices, and what it raises ends the search and comes through. ``most_s``
+    ``at_boundary`` does the search, in slices during which training stands still (``pace``). This thread
+    only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_s``
     bounds the whole, by ``clock_s``. Never called in a training thread.
     """
     return ObjectSearch(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run()

@@ -63,7 +63,7 @@ def bound_of(obj: Any, most_items: Optional[int] = None) -> Optional[ItemBound]:
 
 
 def cache_info(cache: Any) -> Any:
-    """What ``functools.lru_cache`` says of itself; ``None`` where that is to be put into a class of somebody else's."""
+    """``cache_info()`` of a ``functools.lru_cache``; ``None`` where it would be put into somebody else's class."""
     is_usual = any(child is _CACHE_INFO for child in reversed(gc.get_referents(cache)))  # its items come before
     return _cache_info(cache) if is_usual else None
 

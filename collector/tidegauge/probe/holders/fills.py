@@ -49,8 +49,8 @@ class Fills:
             fill.add(item if is_own or not is_item else RefPath(item.step), block_bytes, is_counted=is_own or is_item)
 
     def bound_of(self, trail: RefPath) -> Optional[ContainerBound]:
-        """Of the outermost bounded container on a way. ``None`` also where several are there that may have been made
-        while it was looked: those are no bound, more of them may come."""
+        """The outermost bounded container on a path. ``None`` also where several of its kind may have been made
+        during the search: those are no bound, more of them may come."""
         found = _bounded(trail)
         place = None if found is None else _place(found[0])
         fills = self._fills.get(place)

@@ -169,7 +169,7 @@ class Finds:
         return sorted(found, key=lambda group: -group.held_bytes)
 
     def bound_of(self, group: FindGroup) -> Optional[ContainerBound]:
-        """Of a container on the way to a group's tensors; graphs say too little of what one item holds."""
+        """The bound of a container on the way to a group's tensors; graphs say too little of what one item holds."""
         return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
     def _group(self, groups: dict[object, FindGroup], trail: RefPath) -> FindGroup:

@@ -28,7 +28,7 @@ class RunningFrame(NamedTuple):
 
 
 def running_frames() -> list[RunningFrame]:
-    """Of all threads, outermost first, without functions of the probe's."""
+    """Running functions of all threads, outermost first, without the probe's own."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found: list[RunningFrame] = []

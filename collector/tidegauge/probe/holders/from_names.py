@@ -63,7 +63,7 @@ class Forward:
         self.failures = 0
 
     def run(self) -> Work[None]:
-        """From all roots."""
+        """Search from all roots."""
         try:
             self._begin_in_frames(of_libraries=False)
             yield False

@@ -54,8 +54,8 @@ class Backward:
         self._own: set[int] = set()
 
     def referred(self, candidates: list[Any]) -> list[bool]:
-        """Which of these anything of Python's refers to, in one look at the heap; ``None``, to which all does, is not
-        asked for."""
+        """Tell for each candidate whether a Python object refers to it, in one look at the heap; false for ``None``, to
+        which everything refers."""
         targets = [candidate for candidate in candidates if candidate is not None]
         self._own = {id(targets), id(candidates)}
         found = [one for one in gc.get_referrers(*targets) if id(one) not in self._own and not self._is_own(one)]
@@ -63,7 +63,7 @@ class Backward:
         return [candidate is not None and id(candidate) in ids for candidate in candidates]
 
     def origin(self, tensor: Any) -> Work[Origin]:
-        """What keeps ``tensor``."""
+        """Find what keeps ``tensor`` alive."""
         known = [_Known(tensor, -1)]
         index_of = {id(tensor): 0}
         references: dict[int, list[int]] = {}

@@ -52,7 +52,7 @@ class Graphs:
         self.nodes = 0
 
     def walk(self, node: Any) -> Work[Optional[Graph]]:
-        """From a tensor's node on; ``None``: it is part of a graph that was walked before, or there were too many."""
+        """Walk from a tensor's node on; ``None``: its graph was walked before, or there were too many nodes."""
         first = clean(node.name())
         sizes: Counter[tuple[int, str]] = Counter()
         contexts, nodes = [], 0

@@ -81,7 +81,7 @@ def type_module(cls: type) -> str:
 
 
 def class_dict(cls: type) -> dict[str, Any]:
-    """What a class itself defines: a copy."""
+    """A copy of a class's own ``__dict__``."""
     return dict(_type_dict(cls))
 
 
@@ -96,7 +96,7 @@ def instance_dict(obj: object) -> Optional[dict[str, Any]]:
 
 
 def slot_values(obj: object) -> list[tuple[str, Any]]:
-    """What an instance has in ``__slots__`` and in members of a built-in struct."""
+    """An instance's values in ``__slots__`` and in members of a built-in struct."""
     values = []
     for base in mro(type(obj)):
         for name, slot in list((_type_dict(base) or {}).items()):
@@ -114,7 +114,7 @@ def module_globals(module: object) -> Optional[dict[str, Any]]:
 
 
 def length(obj: object) -> Optional[int]:
-    """Of a built-in container and what derives from it."""
+    """The length of a built-in container or of what derives from it."""
     base = container_base(obj)
     return None if base is None else base.__len__(obj)
 
@@ -147,13 +147,13 @@ def is_own(filename: str) -> bool:
 
 
 def class_place(cls: type) -> Optional[CodeLine]:
-    """Where a class lives: its module's file."""
+    """A class's location: its module's file."""
     filename = module_file(type_module(cls))
     return None if filename is None else CodeLine(filename, 0, "")
 
 
 def code_place(code: types.CodeType) -> CodeLine:
-    """Where a function lives, with the line that it begins on."""
+    """A function's location: file and first line."""
     return CodeLine(code.co_filename, code.co_firstlineno, code_name(code))
 
 

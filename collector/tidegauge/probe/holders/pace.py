@@ -42,7 +42,7 @@ class OutOfTimeError(Exception):
 
 
 class NoBoundaryError(Exception):
-    """No step boundary came at which to search; the text is for people."""
+    """No step boundary is available for the search; the text is for people."""
 
 
 class Slices:

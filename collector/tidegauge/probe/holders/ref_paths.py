@@ -57,7 +57,7 @@ class RefStep(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What it has in common with its siblings: items of one container are one."""
+        """A key that the step shares with its siblings: all items of one container have the same."""
         return (self.via, "" if self.via is Via.ITEM else self.text, self.leads_to, self.where)
 
 
@@ -75,7 +75,7 @@ class RefPath:
 
     @property
     def steps(self) -> tuple[RefStep, ...]:
-        """From the root on."""
+        """The steps from the root on."""
         found = []
         trail: Optional[RefPath] = self
         while trail is not None:

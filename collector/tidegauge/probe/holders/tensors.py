@@ -50,7 +50,7 @@ class TensorDescription(NamedTuple):
     """Of its elements: less than its block where it is a view of a part."""
 
     def words(self, block_bytes: int) -> str:
-        """For the end of a path."""
+        """A text for the end of a path."""
         if self.own_bytes * PINNED_BY_VIEW > block_bytes or block_bytes <= 512:
             return self.name
         return f"{self.name}, a view of a {format_bytes(block_bytes)} storage"
@@ -72,7 +72,7 @@ class Tensors:
         self.failures = 0
 
     def is_tensor(self, obj: object) -> bool:
-        """By its class; the answer is kept by class."""
+        """Whether ``obj`` is a tensor, by its class; cached by class."""
         cls = type(obj)
         known = self._is_tensor.get(id(cls))
         if known is None:
@@ -80,7 +80,7 @@ class Tensors:
         return known
 
     def address(self, tensor: Any) -> Optional[int]:
-        """Where its storage begins; ``None``: it has none (sparse, wrapped, on the meta device)."""
+        """The beginning of its storage; ``None``: it has none (sparse, wrapped, on the meta device)."""
         try:
             if not self._is_cuda(tensor):
                 return None

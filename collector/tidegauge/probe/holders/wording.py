@@ -31,7 +31,7 @@ _BY_STEP = (
 
 
 def holder_of(group: FindGroup, bound: Optional[ContainerBound] = None) -> Holder:
-    """What is said of a group; ``bound``: of a container on the way to it."""
+    """A group's ``Holder``; ``bound``: of a container on the way to it."""
     steps = group.trail.steps
     named = next((step for step in reversed(steps) if step.via in _NAMES and step.text), steps[0])
     container = next((step for step in reversed(steps) if step.items is not None), None)

@@ -51,7 +51,7 @@ class CommandSocket:
             raise
 
     def descriptors(self) -> list[int]:
-        """What to wait for until readable. Raises ``DescriptorLostError``."""
+        """Descriptors to wait for until readable. Raises ``DescriptorLostError``."""
         return [self._own.number(), *(client.own.number() for client in self._clients.values())]
 
     def serve(self, descriptor: int, *, now_s: float) -> None:

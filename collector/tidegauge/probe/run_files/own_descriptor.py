@@ -27,7 +27,7 @@ class OwnDescriptor:
         self._named: Optional[tuple[int, int]] = _named_by(number)
 
     def number(self) -> int:
-        """To be used at once and not kept. Raises ``DescriptorLostError``. Costs one fstat(2), under 1 us."""
+        """The number, to use at once and not to keep. Raises ``DescriptorLostError``. Costs an fstat(2), under 1 us."""
         if not self.is_ours():
             raise DescriptorLostError
         return self._number

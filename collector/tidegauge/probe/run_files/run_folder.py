@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def descriptor(self) -> int:
-        """For calls with ``dir_fd``. Raises ``DescriptorLostError``."""
+        """The descriptor, for calls with ``dir_fd``. Raises ``DescriptorLostError``."""
         return self._own.number()
 
     def create(self, name: str) -> int:
@@ -59,7 +59,7 @@ class RunFolder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def free_bytes(self) -> int:
-        """What the file system has left for this user."""
+        """Bytes that the file system has left for this user."""
         room = os.fstatvfs(self.descriptor)
         return room.f_bavail * room.f_frsize
 

@@ -50,7 +50,7 @@ class Backend(Protocol):
         """One per visible device in their order; empty if this torch cannot tell. As ``device_count``."""
 
     def blind_because(self) -> Optional[str]:
-        """Why the counters would mean nothing (an allocator that does not count), or ``None``."""
+        """The reason why the counters mean nothing (an allocator that does not count), or ``None``."""
 
     def caps_without_context(self) -> bool:
         """Whether ``set_fraction`` leaves devices alone that are not in use yet."""

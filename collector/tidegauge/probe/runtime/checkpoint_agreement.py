@@ -25,7 +25,7 @@ class TorchStore(Protocol):
         """Add to a counter; its new value."""
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """With an empty ``expected``: set the key if it is not set yet; its value from now on."""
+        """Set the key if it is not set yet (with an empty ``expected``); returns its value."""
 
 
 def all_have_come(

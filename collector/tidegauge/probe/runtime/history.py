@@ -51,7 +51,7 @@ class History:
         self._seats: dict[str, tuple[Any, Any]] = {}
 
     def recorder(self) -> Recorder:
-        """Who records now."""
+        """The current owner of the recording."""
         with self._lock:
             if self.entries is not None:
                 return Recorder.OURS

@@ -50,7 +50,7 @@ class Counts(NamedTuple):
 
 
 def counted(backend: Backend, devices: Sequence[int]) -> Counts:
-    """What a snapshot of these devices would bring."""
+    """The size of a snapshot of these devices."""
     blocks = events = 0
     for device in devices:
         allocations = backend.read(device)["allocation"]["all"]

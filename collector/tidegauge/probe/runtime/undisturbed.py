@@ -26,8 +26,8 @@ class _NotLoaded(ModuleType):
 
 @contextmanager
 def compiler_left_alone(torch: Any) -> Iterator[None]:
-    """To name the lines of stacks, torch asks ``hasattr(torch, "_inductor")``, which imports its compiler: 1.2 to 3.8 s
-    and 800 modules, in the middle of a training step. In a job that has not compiled anything the answer is no."""
+    """Keep torch from importing its compiler (1.2 to 3.8 s, 800 modules) in a training step: to name stacks' lines
+    it asks ``hasattr(torch, "_inductor")``. In a job that has not compiled anything the answer is no."""
     if "_inductor" in vars(torch):
         yield
         return
@@ -41,8 +41,8 @@ def compiler_left_alone(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def collector_held_off() -> Iterator[None]:
-    """A snapshot makes some ten thousand dicts in one call, and with them a full collection of the job's objects: 0.1 s
-    instead of 0.01 s (100,000 objects, Python 3.11)."""
+    """Disable garbage collection. A snapshot makes some ten thousand dicts in one call, which would trigger a full
+    collection: 0.1 s instead of 0.01 s (100,000 objects, Python 3.11)."""
     if not gc.isenabled():
         yield
         return

@@ -240,7 +240,7 @@ class Probe:
     # ----------------------------------------------------------------- what commands ask for
 
     def switch_on(self, level: str) -> bool:
-        """From ``dormant`` (or detached) to watching; whether it is watching now."""
+        """Go from ``dormant`` (or detached) to watching; whether it is watching now."""
         with self._lock:
             self.level = level
             if self.watch is None and self._begun and not self._off:
@@ -334,17 +334,17 @@ class Probe:
 
     @property
     def socket_path(self) -> Optional[str]:
-        """Where commands are taken, once they are."""
+        """Path of the command socket, once there is one."""
         return self._outlet.socket_path if self._outlet is not None else None
 
     @property
     def ring_path(self) -> Optional[str]:
-        """Where readings are written, once they are."""
+        """Path of the ring, once there is one."""
         ring = self._outlet.ring if self._outlet is not None else None
         return ring.path if ring is not None else None
 
     def describe(self) -> dict[str, Any]:
-        """What ``ping`` answers: plain values, small."""
+        """The answer to ``ping``: plain values, small."""
         history = self.evidence.history
         return {
             "pid": os.getpid(),

@@ -33,10 +33,10 @@ class BoundaryCalls:
         self._wait_s = wait_s
 
     def call(self, call: Callable[[], T], *, now: bool) -> T:
-        """What ``call`` returns, at the next boundary; ``now``: at once in this thread, for a job that makes no steps.
+        """Run ``call`` at the next boundary, return its result; ``now``: at once in this thread, for jobs that make no
+        steps.
 
-        Raises ``RequestRefusedError`` where it comes to nothing; from the training thread, that includes what ``call``
-        raised.
+        Raises ``RequestRefusedError`` where that fails; from the training thread, that includes what ``call`` raised.
         """
         if now:
             return call()

@@ -39,7 +39,7 @@ class HasParamGroups(Protocol):
 
 
 def stepped_key(optimizer: HasParamGroups) -> object:
-    """What tells one hook call from another in a round: the first parameter that was stepped.
+    """A key that distinguishes hook calls in a round: the first parameter that was stepped.
 
     Not the optimizer: DeepSpeed ZeRO steps one optimizer once per group (or sub-group) with only that group's
     parameters in place, and wrappers share the parameters of what they wrap.
