@@ -74,3 +74,16 @@ def test_bounds_are_named_max_or_min() -> None:
     assert bounds, "no assignment was found"
     superlative = re.compile(r": _?(\w+_)?(MOST|LONGEST|LEAST|FEWEST|SHORTEST|SMALLEST)(_\w+)?$")
     assert [name for name in sorted(bounds) if superlative.search(name)] == []
+
+
+def test_pages_name_no_class_or_module_by_a_retired_name() -> None:
+    names = {name for name in retired() if name[0].isupper() or "_" in name} | {"beginnings", "sightings"}
+    pages = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != GLOSSARY)]
+    found = [
+        f"{page.name}: {name}"
+        for page in pages
+        for quoted in re.findall(r"`([^`\n]+)`", page.read_text("utf-8"))
+        for name in re.findall(r"\w+", quoted)
+        if name in names
+    ]
+    assert found == []
