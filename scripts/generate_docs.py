@@ -48,7 +48,8 @@ Nothing needs to be set before Tidegauge is useful. Each setting comes from, in 
    `/etc/tidegauge/config.yaml`,
 4. the default.
 
-Unknown names are errors. `tidegauge config show` prints what is in force and who decided.
+Unknown names are errors. `tidegauge config show` prints the settings that differ from the default and who set them;
+`--all` prints every setting.
 """
 
 

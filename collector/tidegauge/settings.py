@@ -1,4 +1,4 @@
-"""Every setting of the service, in one table: ``tidegauge config show`` prints it, the reference page is made from it.
+"""Every setting of the service, in one table: ``tidegauge config show --all`` and the reference page have it.
 
 Precedence: flag > environment ``TIDEGAUGE_<NAME>`` > file > default. Unknown keys are errors.
 """

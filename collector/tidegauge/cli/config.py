@@ -9,19 +9,22 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegauge.cli.arguments import CONNECTION, OUTPUT, add_examples, add_json, group, nearest
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
-from tidegauge.cli.output import print_table
+from tidegauge.cli.output import tame
 from tidegauge.core.jobs.variables import IN_JOBS
 
 if TYPE_CHECKING:
     from tidegauge.settings import Settings
 
-HELP = "show every setting, its value and where the value comes from; make a token for the API"
+HELP = "show the settings and where each value comes from, or create an API token"
 
 CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
 """The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
@@ -32,6 +35,26 @@ OTHER_VARIABLES = IN_JOBS | {
 }
 """``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
 
+
+DEFAULT = "default"
+"""Origin of a setting that nobody set."""
+SECTIONS = {
+    "Access to the API": ("web_", "api_tokens", "api_admins", "api_token_file", "api_ca_file", "metrics_readers"),
+    "Addresses and ports": ("listen_host", "metrics_port", "api_port", "engine_port", "public_url"),
+    "Storage": ("state_dir", "run_dir", "database_", "snapshot_", "keep_"),
+    "Timing": ("poll_", "report_", "linger_"),
+    "Policy": ("policy_", "incident_"),
+    "Slurm": ("slurm",),
+    "Kubernetes": ("kubernetes",),
+    "Ray Jobs": ("ray_jobs_",),
+    "Slack": ("slack_",),
+    "Mail": ("mail_",),
+    "Grafana and Alertmanager": ("grafana_", "alertmanager_", "notify_"),
+}
+"""Titles of ``config show``, with how the names of their settings begin."""
+OTHER_SECTION = "Cluster"
+MAX_WIDTH = 100
+INDENT = " " * 6
 
 _URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*(@)")
 """What stands between a name and the last ``@`` before the path."""
@@ -51,10 +74,11 @@ class ShownSetting:
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a command ``--config FILE`` and ``--set NAME=VALUE`` (repeatable)."""
-    parser.add_argument("--config", metavar="FILE", help="read settings from this YAML file")
-    parser.add_argument(
+    connection = group(parser, CONNECTION)
+    connection.add_argument("--config", metavar="FILE", help="read settings from this YAML file")
+    connection.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="assignments",
-        help="override one setting (see `tidegauge config show`), or take it away (NAME=); may be given more than once",
+        help="override one setting (see `tidegauge config show --all`), or unset it (NAME=); repeatable",
     )  # fmt: skip
 
 
@@ -67,15 +91,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
     parser.add_argument(
         "what", choices=["show", "token"],
-        help="show: print all settings; token: make a token for NAME and print the line for api_tokens_file",
+        help="show: print the settings; token: create a token for NAME and print the line for api_tokens_file",
     )  # fmt: skip
-    parser.add_argument("name", metavar="NAME", nargs="?", help="whose token: a user's name, or a script's")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="user or script that the token is for")
+    group(parser, OUTPUT).add_argument(
+        "--all", action="store_true", help="show all settings, also those that have their default value"
+    )
+    add_json(parser, "print JSON; `config show` then prints all settings")
+    add_examples(
+        parser,
+        "tidegauge config show                 settings that differ from the default, and who set them",
+        "tidegauge config show --all           every setting with its meaning",
+        "tidegauge config token ada            create an API token for user ada",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if (args.what == "token") is not (args.name is not None):
-        raise CommandError("`config show` takes no NAME, `config token` needs one", exit_code=USAGE)
+        raise CommandError("`config token` needs a NAME; `config show` takes none", exit_code=USAGE)
     return _show(args) if args.what == "show" else _make_token(args)
 
 
@@ -85,8 +118,8 @@ def _show(args: argparse.Namespace) -> int:
         values = {s.name: {"value": without_password(s.value), "origin": s.origin} for s in settings}
         print(json.dumps(values, indent=2, default=str))
     else:
-        rows = [(s.name, _shown(s.value), s.origin, s.help) for s in settings]
-        print_table(("setting", "value", "from", "meaning"), rows)
+        width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+        print("\n".join(page_lines(settings, every=args.all, width=width)))
     return FINE
 
 
@@ -105,10 +138,8 @@ def _make_token(args: argparse.Namespace) -> int:
         return FINE
     print(f"token  {token}")
     print(f"line   {line}")
-    print(
-        "\nThe line belongs into api_tokens_file of the head, and of each node whose /metrics NAME may read. The token"
-    )
-    print("is shown this once: into a file of theirs (chmod 600), which TIDEGAUGE_API_TOKEN_FILE names.")
+    print("\nAdd the line to api_tokens_file on the head, and on each node whose /metrics NAME may read.")
+    print("The token is shown only once: NAME saves it to a file (chmod 600) and sets TIDEGAUGE_API_TOKEN_FILE to it.")
     return FINE
 
 
@@ -119,8 +150,33 @@ def without_password(value: Any) -> Any:
     return _QUERY_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1***\2", value))
 
 
-def _shown(value: Any) -> str:
-    return "-" if value is None else str(without_password(value))
+def page_lines(settings: Sequence[ShownSetting], *, every: bool, width: int) -> list[str]:
+    """The settings by section, each with its value, who set it, and its meaning; those that somebody set, or
+    ``every`` one."""
+    shown = [one for one in settings if every or one.origin != DEFAULT]
+    hidden = len(settings) - len(shown)
+    lines: list[str] = []
+    for title in dict.fromkeys(map(section, (one.name for one in settings))):
+        members = [one for one in shown if section(one.name) == title]
+        lines += [title] if members else []
+        for one in members:
+            value = ": not set" if one.value is None else f" = {without_password(one.value)}"
+            lines.append(tame(f"  {one.name}{value}   ({_origin(one.origin)})"))
+            lines += textwrap.wrap(one.help.replace("``", "`"), width, initial_indent=INDENT, subsequent_indent=INDENT)
+        lines += [""] if members else []
+    if hidden:
+        what = f"{hidden} other settings have" if shown else f"All {hidden} settings have"
+        lines.append(f"{what} the default value; `tidegauge config show --all` lists them.")
+    return lines
+
+
+def section(name: str) -> str:
+    """The title under which a setting is shown."""
+    return next((title for title, beginnings in SECTIONS.items() if name.startswith(beginnings)), OTHER_SECTION)
+
+
+def _origin(origin: str) -> str:
+    return DEFAULT if origin == DEFAULT else f"from {origin}"
 
 
 def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[ShownSetting]:
@@ -130,7 +186,7 @@ def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -
         ShownSetting(
             name=name,
             value=getattr(settings, name),
-            origin=origins.get(name, "default"),
+            origin=origins.get(name, DEFAULT),
             help=" ".join((field.description or "").split()),
         )
         for name, field in type(settings).model_fields.items()
@@ -147,7 +203,8 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     def take(name: str, value: Any, origin: str) -> None:
         if name not in names:
             raise CommandError(
-                f"{origin}: there is no setting {name!r}; the settings are {', '.join(sorted(names))}", exit_code=USAGE
+                f"{origin}: unknown setting {name!r}{nearest(name, names)} (settings: {', '.join(sorted(names))})",
+                exit_code=USAGE,
             )
         given[name] = (value, origin)
 
@@ -170,7 +227,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
         raise CommandError(
-            f"{given[name][1]}: {name} = {given[name][0]!r} is not possible: {wrong['msg']}", exit_code=USAGE
+            f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {wrong['msg']}", exit_code=USAGE
         ) from error
     return settings, {name: origin for name, (_, origin) in given.items()}
 
@@ -180,7 +237,7 @@ def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path |
     if chosen:
         if not Path(chosen).is_file():
             why = "is not a file" if Path(chosen).exists() else "does not exist"
-            raise CommandError(f"the configuration file {chosen} {why}", exit_code=USAGE)
+            raise CommandError(f"configuration file {chosen} {why}", exit_code=USAGE)
         return Path(chosen)
     candidates = (Path(name).expanduser() for name in CONFIG_FILES)
     return next((path for path in candidates if path.is_file()), None)
@@ -191,9 +248,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise CommandError(f"{path} cannot be read as YAML: {error}", exit_code=USAGE) from error
+        raise CommandError(f"cannot read {path} as YAML: {error}", exit_code=USAGE) from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise CommandError(f"{path} must hold lines of `name: value`", exit_code=USAGE)
+        raise CommandError(f"{path} must contain lines of the form `name: value`", exit_code=USAGE)
     return content

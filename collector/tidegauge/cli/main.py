@@ -7,12 +7,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, Protocol, cast
+from typing import Protocol, cast
 
 from tidegauge import __version__
-from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
+from tidegauge.cli.arguments import CommandParser, add_examples, as_description
+from tidegauge.cli.errors import ENVIRONMENT, CommandError
 
-DESCRIPTION = "Watches the GPU memory of torch.distributed jobs: which rank leaks, since when, and when it runs out."
+DESCRIPTION = (
+    "Profiles the GPU memory of training jobs: which rank leaks, since when, and when it will run out of memory."
+)
 COMMANDS = {
     "demo": "tidegauge.cli.demo.command",
     "up": "tidegauge.cli.service.up",
@@ -52,29 +55,20 @@ class CommandModule(Protocol):
         """Do it; returns the exit code. Raises ``CommandError`` for what people can mend."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Lists the valid flags when one is not known: argparse alone only says that it is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        flags = sorted(flag for action in self._actions for flag in action.option_strings if flag.startswith("--"))
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\nvalid options here: {', '.join(flags)}\n")
-
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            parser = getattr(parsed, "parser", self)
-            parser.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}")
-        return parsed
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tidegauge", description=DESCRIPTION)
+    parser = CommandParser(prog="tidegauge", description=DESCRIPTION)
+    add_examples(
+        parser,
+        "tidegauge run -- torchrun train.py   profile a job",
+        "tidegauge top                        watch all jobs live",
+        "tidegauge incidents                  list memory incidents",
+        "tidegauge COMMAND --help             options and examples of one command",
+    )
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         command = cast(CommandModule, importlib.import_module(module))
-        subparser = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
+        subparser = subparsers.add_parser(name, help=command.HELP, description=as_description(command.HELP))
         command.prepare_parser(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)
     return parser

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidegauge.cli.arguments import CONNECTION, add_json, group
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.output import tame
@@ -36,10 +37,10 @@ NOT_RUNNING = (
 
 def add_api_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument(
-        "--api", metavar="URL", help="the coordinator's API (default: that of the service on this node)"
+    group(parser, CONNECTION).add_argument(
+        "--api", metavar="URL", help="URL of the coordinator's API (default: the service on this node)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:

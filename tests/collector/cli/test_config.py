@@ -14,6 +14,7 @@ from tidegauge.launch.start import KEEPER_VARIABLE
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
 from tidegauge.probe.checkpoint.signal import SIGNAL_VARIABLE
 from tidegauge.probe.job_settings import TOLD_VARIABLE
+from tidegauge.settings import Settings
 
 SET_BY_LAUNCHERS = (
     SHARE_VARIABLE, FRACTION_VARIABLE, SIGNAL_VARIABLE, PATH_VARIABLE, KEEPER_VARIABLE, TOLD_VARIABLE, ATTEMPT_VARIABLE,
@@ -71,6 +72,41 @@ def test_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> Non
 def test_show_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--set", "cluster=c1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"] == {"value": "c1", "origin": "--set cluster"}
+
+
+def test_show_prints_what_somebody_set_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--set", "api_port=1", "--set", "slack_channel=#gpu"]) == 0
+    out = capsys.readouterr().out
+    assert "Addresses and ports\n  api_port = 1   (from --set api_port)\n" in out
+    assert "Slack\n  slack_channel = #gpu   (from --set slack_channel)\n" in out
+    assert "metrics_port" not in out
+    assert out.endswith(f"{len(Settings.model_fields) - 2} other settings have the default value; "
+                        "`tidegauge config show --all` lists them.\n")  # fmt: skip
+
+
+def test_show_all_prints_every_setting_in_lines_of_100_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0].rstrip(":") for line in lines if line.startswith("  ") and line[2] != " "]
+    assert sorted(names) == sorted(Settings.model_fields)
+    assert max(map(len, lines)) <= config.MAX_WIDTH
+
+
+def test_settings_of_no_section_are_the_clusters_own() -> None:
+    assert [name for name in Settings.model_fields if config.section(name) == config.OTHER_SECTION] == [
+        "cluster",
+        "hostname",
+    ]
+
+
+def test_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(CommandError, match=r"'slak_channel'; did you mean 'slack_channel'\?"):
+        config.load_settings(arguments("slak_channel=#gpu"), {})
+
+
+def test_a_long_value_breaks_no_line_and_nothing_in_it_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--set", "slack_channel=a\x1b]0;b\x07\nc"]) == 0
+    assert not {"\x1b", "\x07"} & set(capsys.readouterr().out)
 
 
 def test_an_empty_assignment_takes_a_setting_away_that_a_file_made(tmp_path: Path) -> None:

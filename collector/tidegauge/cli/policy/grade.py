@@ -25,7 +25,6 @@ from tidegauge.core.incidents.grades import (
     precision_rows,
     why_not_counted,
 )
-from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.units import format_duration
 from tidegauge.core.wire import to_wire
 
@@ -42,7 +41,7 @@ NO_GPU_TIME = (
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    parser.description = f"{capitalised(str(parser.description))}. {_rule()}"
+    parser.description = f"{parser.description} {_rule()}"
     add_api_arguments(parser)
     parser.add_argument("incident", nargs="?", type=int, metavar="INCIDENT", help="the incident to grade")
     parser.add_argument("grade", nargs="?", choices=list(WORDS), help="what it was")
