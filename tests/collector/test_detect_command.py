@@ -96,13 +96,13 @@ def test_a_host_leak_is_read_from_host_rss(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["step,allocated"], "no column reserved; the header has: step, allocated"),
-        ([], "no column step, allocated, reserved; the header has: nothing"),
-        (["step,allocated,reserved"], "has a header and no rows"),
+        (["step,allocated"], "missing column reserved; the header has: step, allocated"),
+        ([], "missing column step, allocated, reserved; the header has: nothing"),
+        (["step,allocated,reserved"], "has a header but no rows"),
         (["step,allocated,reserved", "0,1,2", "1,many,2"], "row 3: column 'allocated' is not a number: 'many'"),
         (["step,allocated,reserved", "0,1,"], "row 2: column 'reserved' is empty or negative"),
-        (["step,allocated,reserved", "0,nan,2"], "row 2: column 'allocated' is not a possible number"),
-        (["step,allocated,reserved", "1e30,1,2"], "row 2: column 'step' is not a possible number"),
+        (["step,allocated,reserved", "0,nan,2"], "row 2: column 'allocated' is out of range"),
+        (["step,allocated,reserved", "1e30,1,2"], "row 2: column 'step' is out of range"),
         (["step,allocated,reserved", "7,1,2", "3,1,2"], "row 3: column 'step' goes back from 7 to 3"),
         (["step,allocated,reserved", "0,1"], "row 2: column 'reserved' is empty"),
         (["step,t,allocated,reserved", "0,soon,1,2"], "row 2: column 't' is not a number: 'soon'"),
@@ -152,7 +152,7 @@ def test_a_capacity_that_is_no_positive_number_is_a_usage_error(capsys: pytest.C
 def test_people_get_a_table_and_a_sentence_per_leak(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["detect", LEAK, HEALTHY, "--capacity-bytes", str(150 << 30)]) == 1
     shown = capsys.readouterr().out
-    assert "allocated has gained" in shown
+    assert "allocated grew by" in shown
     assert "KiB a step" in shown
     assert "out of memory in" in shown
     assert "inf" not in shown

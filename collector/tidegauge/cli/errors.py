@@ -43,7 +43,7 @@ def need(module: str, *, extra: str, what: str) -> ModuleType:
             raise CommandError(
                 f"{what} needs Python {'.'.join(map(str, EXTRAS_NEED_PYTHON))} or later, this is "
                 f"{sys.version_info[0]}.{sys.version_info[1]}. "
-                "Install it in an environment of a newer Python (the jobs keep theirs):\n"
+                "Install it in an environment with a newer Python (jobs can keep theirs):\n"
                 f"    pip install 'tidegauge[{extra}]'"
             ) from error
         raise CommandError(

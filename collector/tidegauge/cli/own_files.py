@@ -17,7 +17,7 @@ def write_own(path: Path, content: bytes) -> None:
     """
     if _is_special(path):
         if path.is_symlink():
-            raise OSError(f"it is a symbolic link to something that is no file; name {path.resolve()} itself")
+            raise OSError(f"it is a symbolic link to a special file; write to {path.resolve()} instead")
         with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
             file.write(content)
         return

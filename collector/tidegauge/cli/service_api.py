@@ -31,7 +31,8 @@ UNAVAILABLE, FORBIDDEN = 503, 403
 API_TOKEN = "TIDEGAUGE_API_TOKEN"
 """Variable of the environment that may hold what the setting ``api_token_file`` names a file with."""
 NOT_RUNNING = (
-    "no service of yours runs here. Ask your cluster's with --api http://HEAD:9495, or start one with `tidegauge up`"
+    "no service of yours is running here. Use your cluster's with --api http://HEAD:9495, or start one with "
+    "`tidegauge up`"
 )
 
 
@@ -52,15 +53,15 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
     try:
         return files, running_record(files)
     except RecordError as error:
-        raise CommandError(f"how the service is cannot be told: {error}") from error
+        raise CommandError(f"cannot determine the service's status: {error}") from error
 
 
 def not_running(files: StateFiles) -> str:
     """What to say, and to do, where ``local_service`` finds no service that runs."""
     if files.record.exists():
         return (
-            "the service's supervisor ended without `tidegauge down` (a crash, a reboot); parts of the service may "
-            f"still run. `tidegauge up` starts it again, `tidegauge down` removes what is left; see {files.logs}"
+            "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. `tidegauge up` "
+            f"restarts it, `tidegauge down` cleans up; logs: {files.logs}"
         )
     return NOT_RUNNING
 
@@ -80,7 +81,7 @@ def _answer(
     args: argparse.Namespace, get: Callable[[str, client.ApiAccess], dict[str, Any]], quietly: bool = False
 ) -> dict[str, Any]:
     api, access = api_to_ask(args), api_access(args)
-    waiting = nullcontext() if quietly else said_when_slow("waiting for the coordinator's answer")
+    waiting = nullcontext() if quietly else said_when_slow("waiting for the coordinator")
     try:
         with waiting:
             return get(api, access)
@@ -88,7 +89,7 @@ def _answer(
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE
             raise CommandError(error.refusal, exit_code=exit_code) from error
-        hint = "" if args.api else "; `tidegauge status` says how the service is"
+        hint = "" if args.api else "; check `tidegauge status`"
         raise CommandError(f"{error}{hint}") from error
 
 
@@ -98,7 +99,7 @@ def whose(answer: Mapping[str, Any]) -> str | None:
     name = answer.get("seen_as")
     if name is None:
         return None
-    return f"this service sees you as {tame(str(name))}, and shows what is others' to its admins alone"
+    return f"the service sees you as {tame(str(name))}; only its admins see other users' jobs"
 
 
 def read(form: type[T], raw: Mapping[str, Any]) -> T:
@@ -106,7 +107,9 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
     try:
         return from_wire(form, raw)
     except ValueError as error:
-        raise CommandError(f"the service answers in a form that this version does not know: {error}") from error
+        raise CommandError(
+            f"the service runs another version of Tidegauge, and its answer cannot be read: {error}"
+        ) from error
 
 
 def api_url(args: argparse.Namespace) -> str:
@@ -145,8 +148,8 @@ def _local_api(args: argparse.Namespace, find: Callable[[StateFiles], str | None
     if url is not None:
         return url
     if record.spec.is_head:
-        raise CommandError(f"the coordinator is not there (the service is {record.phase}); see {files.logs}")
+        raise CommandError(f"the coordinator is not running (service phase: {record.phase}); see {files.logs}")
     raise CommandError(
-        f"this node has only an agent; the API is on the head {record.spec.head_address}: ask there, or name it with "
+        f"this node runs only an agent; the API is on the head {record.spec.head_address}: run this there, or use "
         "--api URL"
     )

@@ -38,7 +38,7 @@ def parse_cap(text: str) -> int:
     size = parse_size(text)
     if size < SMALL_SEGMENT_BYTES:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is {size:,} bytes, less than the smallest segment of PyTorch's allocator (2 MiB): name the "
+            f"{text!r} is {size:,} bytes, less than the smallest segment of the PyTorch allocator (2 MiB): add a "
             f"unit, such as 76GiB"
         )
     return size

@@ -11,9 +11,9 @@ from tidegauge.core.incidents.grades import GradeAnswer, answer_in_words
 from tidegauge.core.incidents.wording import OUTCOME_WORDS
 
 MODE_WORDS = {
-    "observe": "everything is decided and written down, nothing is done",
-    "warn": "owners are told, nothing else is done",
-    "act": "what the rules say is done, as far as the brakes allow",
+    "observe": "decisions are logged, no action is taken",
+    "warn": "owners are notified, no other action is taken",
+    "act": "the actions of the rules are taken, within the brakes",
 }
 
 
@@ -48,12 +48,12 @@ def became(record: DecisionRecord) -> str:
     """What became of a decision, in few words."""
     decision = record.decision
     if decision.disposition is Disposition.WOULD:
-        return f"would be done (mode {decision.mode})"
+        return f"not taken (mode {decision.mode})"
     if decision.disposition is Disposition.WITHHELD:
-        return f"withheld ({decision.brake})"
+        return f"on hold ({decision.brake})"
     if record.outcome is not None:
         return OUTCOME_WORDS[record.outcome]
-    return "under way" if record.status is DecisionStatus.STARTED else "waits for its turn"
+    return "in progress" if record.status is DecisionStatus.STARTED else "queued"
 
 
 def last_action(records: Sequence[DecisionRecord]) -> str:
@@ -72,11 +72,11 @@ def _entries(record: DecisionRecord) -> list[Entry]:
     if decision.disposition is Disposition.WOULD:
         return [Entry(decision.decided_s, f"would {decision.action.value}: {why}")]
     if decision.disposition is Disposition.WITHHELD:
-        return [Entry(decision.decided_s, f"withheld: {decision.action.value}, by the brake {decision.brake}: {why}")]
+        return [Entry(decision.decided_s, f"{decision.action.value} on hold (brake {decision.brake}): {why}")]
     entries = [Entry(decision.decided_s, f"decided: {decision.action.value}: {why}")]
     if record.started_s is not None:
         times = f" (start {record.starts}, after a crash or a temporary failure)" if record.starts > 1 else ""
-        entries.append(Entry(record.started_s, f"{decision.action.value}: begun{times}"))
+        entries.append(Entry(record.started_s, f"{decision.action.value}: started{times}"))
     if record.outcome is not None and record.finished_s is not None:
         detail = f": {record.detail}" if record.detail else ""
         entries.append(Entry(record.finished_s, f"{decision.action.value}: {OUTCOME_WORDS[record.outcome]}{detail}"))

@@ -14,8 +14,8 @@ def ago(text: str) -> float:
     match = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
     span_s = None if match is None else int(match[1]) * _UNITS_S[match[2]]
     if not span_s:
-        what = "no" if span_s is None else "an empty"
-        raise argparse.ArgumentTypeError(f"{text!r} is {what} time span: write 90s, 30m, 36h, 7d or 2w")
+        what = "not a" if span_s is None else "an empty"
+        raise argparse.ArgumentTypeError(f"{text!r} is {what} time span; examples: 90s, 30m, 36h, 7d, 2w")
     return span_s
 
 

@@ -35,7 +35,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        return {"problem": "environment", "message": f"torch cannot be imported by {sys.executable}: {error}"}
+        return {"problem": "environment", "message": f"{sys.executable} cannot import torch: {error}"}
     from tidegauge.estimator.answers import estimate
     from tidegauge.estimator.torchvision_names import declare_torchvision
 

@@ -26,6 +26,7 @@ from tidegauge.estimator.runs import (
     peaks_by_step,
     retries_within,
     run,
+    run_again,
 )
 from tidegauge.estimator.savings import CHECKPOINTING, Tried, activations_of, first_line, try_changes
 from tidegauge.estimator.sharding import lone_rank, with_fsdp2
@@ -63,9 +64,9 @@ def estimate(
     """
     gpus = GPU_TYPES if gpu is None else (find_gpu(gpu),)
     if strategy not in STRATEGIES:
-        raise ValueError(f"{strategy!r} is not a strategy: choose one of {', '.join(STRATEGIES)}")
+        raise ValueError(f"unknown strategy {strategy!r}: choose one of {', '.join(STRATEGIES)}")
     if world_size < 2 and strategy != "none":
-        raise ValueError(f"{strategy} needs several ranks: say how many (world size)")
+        raise ValueError(f"strategy {strategy} needs a world size of at least 2")
     batch_size = _start_batch(build, batch_argument, batch_size)
     conditions = Conditions(
         target=replace(H200 if gpu is None else gpus[0].target, torch_version=torch_version),
@@ -88,9 +89,9 @@ def estimate(
         assert facts is not None, "a run without an error has made the model"
         tried: list[Tried] = []
         batches: tuple[LargestBatch, ...] = ()
-        note = "not looked for (quick)"
+        note = "skipped (quick)"
         if not quick:
-            runner = partial(run, conditions=conditions)
+            runner = partial(run_again, conditions=conditions)
             for outcome in try_changes(runner, build_with, measured.device_bytes, facts, batch_size):
                 say(f"tried {outcome.saving.change}")
                 tried.append(outcome)
@@ -132,13 +133,13 @@ def _start_batch(build: Callable[..., Any], argument: str, batch_size: Optional[
     parameter = inspect.signature(build).parameters.get(argument)
     if parameter is None:
         if batch_size is not None:
-            raise ValueError(f"FUNCTION has no argument {argument!r} to put the batch size {batch_size} into")
+            raise ValueError(f"FUNCTION has no argument {argument!r} for the batch size {batch_size}")
         return None
     if batch_size is not None:
         return batch_size
     if isinstance(parameter.default, int) and parameter.default > 0:
         return parameter.default
-    raise ValueError(f"FUNCTION's argument {argument!r} has no default that is a number above 0: give a batch size")
+    raise ValueError(f"the default of argument {argument!r} of FUNCTION is not a number above 0: give a batch size")
 
 
 def _device_bytes(
@@ -146,7 +147,7 @@ def _device_bytes(
 ) -> Callable[[int], int]:
     def device_bytes(batch: int) -> int:
         say(f"trying a batch of {batch}")
-        return run(build_with(batch), conditions).device_bytes
+        return run_again(build_with(batch), conditions).device_bytes
 
     return device_bytes
 
@@ -162,8 +163,8 @@ def _batches(
     """The largest batches and what they rest on: searched for one GPU, read off a line for all of them."""
     if batch_size is None:
         return (), (
-            f"not looked for: FUNCTION takes no argument {argument!r}. Write it as FUNCTION({argument}=8), or name the "
-            "argument that it has with --batch-argument"
+            f"not searched: FUNCTION has no argument {argument!r}. Write it as FUNCTION({argument}=8), or name its "
+            "argument with --batch-argument"
         )
     runs = BatchRuns(device_bytes, {batch_size: measured.device_bytes})
     try:
@@ -171,27 +172,27 @@ def _batches(
             return (largest_batch(runs, gpus[0]),), f"searched with {runs.spent + 1} runs"
         runs(batch_size * 2)
     except Exception as error:  # FUNCTION's own code with a batch that its author did not foresee
-        return (), f"not found: with another batch the job fails: {type(error).__name__}: {first_line(str(error))}"
+        return (), f"not found: the job fails with another batch size: {type(error).__name__}: {first_line(str(error))}"
     sizes = " and ".join(map(str, sorted(runs.known)))
     return tuple(by_the_line(runs.known, one) for one in gpus), (
-        f"from the straight line through batches of {sizes}; --gpu NAME searches with real runs"
+        f"extrapolated from batches of {sizes}; --gpu NAME searches with real runs"
     )
 
 
 def _assumptions(gpu: Optional[str], world_size: int, strategy: str) -> list[str]:
     """What the tables behind the answer rest on."""
-    found = ["CUDA context and loaded kernels: as measured on an H200 (driver 580, torch 2.11); docs/estimate.md."]
+    found = ["CUDA context and loaded kernels: measured on an H200 (driver 580, torch 2.11); see docs/estimate.md."]
     if gpu is None:
-        found.append("Kernels and their workspaces are those of an H200; name another GPU with --gpu.")
+        found.append("Kernels and their workspaces: those of an H200; choose another GPU with --gpu.")
     if world_size > 1:
         found.append(
-            "NCCL's buffers: as measured for one communicator of two H200s; reports from larger jobs go from half of "
-            "that to several GiB."
+            "NCCL buffers: measured for one communicator of two H200s; larger jobs report between half of that and "
+            "several GiB."
         )
-        found.append("This is rank 0; the other ranks need the same as long as their batches are alike.")
+        found.append("The figures are for rank 0; other ranks need the same if their batches have the same shape.")
     if strategy == "fsdp2":
         found.append(
-            "The model counts as made in shards (meta device): made whole on one GPU first, it needs all of its "
-            "parameters there."
+            "The model is created in shards (meta device); if it is first created whole on one GPU, all of its "
+            "parameters must fit there."
         )
     return found

@@ -37,7 +37,7 @@ def with_checkpointing(build: Build) -> Build:
             return model, optimizer, step
         blocks = repeated_blocks(model)
         if not blocks:
-            raise NotTriedError("no repeated blocks were found in the model")
+            raise NotTriedError("the model has no repeated blocks")
         for block in blocks:
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
         return model, optimizer, step
@@ -86,7 +86,7 @@ def with_8bit_state(build: Build) -> Build:
         model, optimizer, step = build()
         kept = [(one, states_kept(one)) for one in optimizers_of(optimizer)]
         if not any(states for _, states in kept):
-            raise NotTriedError("the optimizer keeps no state, or is not one that is known here")
+            raise NotTriedError("the optimizer has no state, or is not supported")
         for one, states in kept:
             if states:
                 small = _StateIn8Bits(one.param_groups, states)

@@ -38,5 +38,5 @@ def fit(device_bytes: int, gpu: GpuType, retries_within: Callable[[int], Optiona
         if retries is None:
             verdict = FitVerdict.DOES_NOT_FIT
         else:
-            note = f"only by giving back the allocator's cache, {retries} times in these steps, which is slow"
+            note = f"only with {retries} releases of the allocator cache in these steps, which is slow"
     return Fit(gpu.name, total_bytes, verdict, margin, gpu.source.value, note)

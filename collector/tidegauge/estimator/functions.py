@@ -8,7 +8,8 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -32,7 +33,7 @@ def find_function(name: str) -> Callable[..., Any]:
         offered = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         local = [key for key in offered if getattr(getattr(module, key), "__module__", None) == module.__name__]
         raise BadFunctionError(
-            f"{module_name} has no function {function_name!r}; it has {', '.join(sorted(local)) or 'none of its own'}"
+            f"{module_name} has no function {function_name!r}; functions: {', '.join(sorted(local)) or 'none'}"
         )
     return function  # type: ignore[no-any-return]
 
@@ -41,7 +42,7 @@ def _load(module_name: str) -> Any:
     if module_name.endswith(".py"):
         path = os.path.abspath(module_name)
         if not os.path.isfile(path):
-            raise BadFunctionError(f"there is no file {path}")
+            raise BadFunctionError(f"no such file: {path}")
         # As a script would have it: what lies beside the file can be imported.
         sys.path.insert(0, os.path.dirname(path))
         module_name = os.path.basename(path)[: -len(".py")]
@@ -58,8 +59,15 @@ def _load(module_name: str) -> Any:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise  # something that the module itself imports
         raise BadFunctionError(
-            f"there is no module {module_name!r} in {os.getcwd()} or in the environment of {sys.executable}"
+            f"no module {module_name!r} in {os.getcwd()} or in the environment of {sys.executable}"
         ) from error
+
+
+@contextmanager
+def dropped_output() -> Iterator[None]:
+    """What Python code prints to stdout meanwhile is dropped; stderr is left alone."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def own_frames(error: BaseException) -> str:

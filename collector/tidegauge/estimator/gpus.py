@@ -82,7 +82,7 @@ def find_gpu(name: str) -> GpuType:
     for gpu in GPU_TYPES:
         if gpu.name == name.lower():
             return gpu
-    raise ValueError(f"{name!r} is not a GPU that is known here: choose one of {', '.join(g.name for g in GPU_TYPES)}")
+    raise ValueError(f"unknown GPU {name!r}: choose one of {', '.join(g.name for g in GPU_TYPES)}")
 
 
 def nccl_bytes(world_size: int, *, communicators: int = 1) -> int:

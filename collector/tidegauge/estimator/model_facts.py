@@ -60,7 +60,7 @@ def checked(build: Callable[[], Any]) -> Build:
         if not isinstance(built, tuple) or len(built) != 3 or not isinstance(built[0], nn.Module):
             kinds = ", ".join(type(part).__name__ for part in (built if isinstance(built, tuple) else (built,)))
             raise EstimateError(
-                f"FUNCTION must return (model, optimizer, step) with a torch.nn.Module first; it returned ({kinds})"
+                f"FUNCTION must return (model, optimizer, step), with model a torch.nn.Module; it returned ({kinds})"
             )
         return built
 

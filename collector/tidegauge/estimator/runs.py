@@ -15,6 +15,7 @@ from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.estimator.breakdown import PeakMoment, peak_moment, step_peaks, without_the_making
+from tidegauge.estimator.functions import dropped_output
 from tidegauge.estimator.gpus import CONTEXT_BYTES, nccl_bytes
 from tidegauge.estimator.model_facts import Build
 from tidegauge.estimator.recording import Phase, RecordedKind, Recording
@@ -23,7 +24,7 @@ from tidegauge.estimator.target import Target
 from tidegauge.estimator.training import record_training
 
 _PHASES = {
-    Phase.BUILD: "while the model is made",
+    Phase.BUILD: "model creation",
     Phase.INPUT: "outside forward and backward",
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
@@ -98,6 +99,12 @@ def run(build: Build, conditions: Conditions) -> Measured:
         moment=peak_moment(trace, kinds, len(RecordedKind)),
         outside_bytes=CONTEXT_BYTES + nccl_bytes(conditions.world_size),
     )
+
+
+def run_again(build: Build, conditions: Conditions) -> Measured:
+    """The same for a further run of a job: what FUNCTION prints is dropped, as the first run has shown it."""
+    with dropped_output():
+        return run(build, conditions)
 
 
 def conf_in_force(environ: Mapping[str, str], torch_version: str) -> str:

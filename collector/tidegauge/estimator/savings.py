@@ -51,7 +51,7 @@ def try_changes(
     yield _try(run, device_bytes, STATE, with_8bit_state(as_it_is))
     parts = next((parts for parts in (MAX_PARTS, 2) if batch_size and batch_size % parts == 0), None)
     if parts is None or batch_size is None:
-        reason = "FUNCTION takes no batch size" if batch_size is None else f"a batch of {batch_size} cannot be halved"
+        reason = "FUNCTION has no batch argument" if batch_size is None else f"a batch of {batch_size} cannot be halved"
         yield Tried(Saving("gradient accumulation", None, None, reason), None)
     else:
         name = f"gradient accumulation: {parts} times {batch_size // parts} instead of {batch_size}"
@@ -59,7 +59,7 @@ def try_changes(
 
 
 def _already(is_so: bool) -> Optional[str]:
-    return "the job does it already" if is_so else None
+    return "already used by the job" if is_so else None
 
 
 def _try(
@@ -71,7 +71,7 @@ def _try(
         except NotTriedError as error:
             reason = str(error)
         except Exception as error:  # FUNCTION's own code under a change that its author did not foresee
-            reason = f"the job does not run with it: {type(error).__name__}: {first_line(str(error))}"
+            reason = f"the job fails with it: {type(error).__name__}: {first_line(str(error))}"
         else:
             needed = measured.device_bytes
             return Tried(Saving(change, needed, device_bytes - needed), measured)

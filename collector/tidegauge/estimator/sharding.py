@@ -33,7 +33,7 @@ def lone_rank(world_size: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
-        raise EstimateError("a process group is there already: estimate in a process of its own")
+        raise EstimateError("a process group already exists: run the estimate in a separate process")
     dist.init_process_group(backend="fake", rank=0, world_size=world_size, store=FakeStore())
     try:
         with Patches() as patches, _environ(rank_environ(world_size)):

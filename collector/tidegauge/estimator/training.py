@@ -11,6 +11,7 @@ from torch.optim import optimizer as hooks
 
 from tidegauge.estimator.fakes.device import FakeGpu, fake_gpu
 from tidegauge.estimator.fakes.fake_mode import GPU
+from tidegauge.estimator.functions import dropped_output
 from tidegauge.estimator.recording import EstimateError, RecordedKind, Recording
 from tidegauge.estimator.target import H200, Target
 from tidegauge.estimator.torchvision_names import declare_torchvision
@@ -19,7 +20,7 @@ Build = Callable[[], tuple[Any, Any, Callable[[], object]]]
 DEFAULT_STEPS = 4
 """The optimizer's state comes with the first step, and meets gradients and activations from the second on; two more
 show whether the peak stays."""
-NO_DEVICE = "the function never uses a GPU; it was run again with CUDA as the default device"
+NO_DEVICE = "FUNCTION does not use a GPU; it was run again with CUDA as the default device"
 
 
 def record_training(
@@ -36,7 +37,10 @@ def record_training(
     """
     declare_torchvision()
     recording = _record(build, target, steps, on_step, everything_on_the_gpu=False)
-    return recording if len(recording.trace) else _record(build, target, steps, on_step, everything_on_the_gpu=True)
+    if len(recording.trace):
+        return recording
+    with dropped_output():
+        return _record(build, target, steps, on_step, everything_on_the_gpu=True)
 
 
 def _record(
@@ -84,14 +88,14 @@ def _run(gpu: FakeGpu, build: Build, steps: int, on_step: Optional[Callable[[int
 def _parts(built: Any) -> tuple[Any, Sequence[Any], Callable[[], object]]:
     """Model, optimizers and step of what the function returned, or words about what it should have been."""
     if not isinstance(built, tuple) or len(built) != 3:
-        raise EstimateError(f"the function must return (model, optimizer, step), it returned {type(built).__name__}")
+        raise EstimateError(f"FUNCTION must return (model, optimizer, step), it returned {type(built).__name__}")
     model, optimizer, step = built
     if not isinstance(model, torch.nn.Module):
         raise EstimateError(
-            f"the first thing that the function returns must be a torch.nn.Module, not {type(model).__name__}"
+            f"the first value that FUNCTION returns must be a torch.nn.Module, not {type(model).__name__}"
         )
     if not callable(step):
-        raise EstimateError("the third thing that the function returns must be callable: it runs one training step")
+        raise EstimateError("the third value that FUNCTION returns must be callable: it runs one training step")
     optimizers = optimizer if isinstance(optimizer, (list, tuple)) else () if optimizer is None else (optimizer,)
     return model, optimizers, step
 

@@ -181,7 +181,7 @@ class Keeper:
                 if exit_code is not None:
                     return exit_code
         except Exception as error:
-            self._give_up_files(f"a slip of its own ({type(error).__name__}: {error})")
+            self._give_up_files(f"internal error ({type(error).__name__}: {error})")
             return self._only_wait()
 
     def _only_wait(self) -> int:
@@ -211,7 +211,7 @@ class Keeper:
         left = self._ending.look(now_s) if self._exit_code is not None or now_s >= self._ending.next_look_s else None
         if left is not None and now_s > self._stuck_s:
             self._stuck_s = float("inf")
-            say(f"waiting for {_named(left)}: not even SIGKILL has ended it yet")
+            say(f"waiting for {_named(left)}, which has not ended after SIGKILL")
         return self._after(stop.then) if self._nobody_left(left) else None
 
     def _last_words(self) -> None:
@@ -235,21 +235,21 @@ class Keeper:
             return self._start_again()
         self._requests.ended(LaunchState.ENDED if then is LaunchState.RUNNING else then)
         if then is LaunchState.RUNNING and person is not None:
-            say("ended, and not started again: you asked it to end")
+            say("stopped on your request, not restarted")
             return -person
         if then is LaunchState.HELD:
             changes = [f"{name}={value}" for name, value in self._requests.changed_environ.items()]
             again = shlex.join([*(["env", *changes] if changes else []), *self._launch.again])
-            say(f"held. It starts again when you say so:\n    {again}")
+            say(f"held. To start it again:\n    {again}")
         return STOPPED_EXIT
 
     def _start_again(self) -> Optional[int]:
         restarts = self._requests.record.restarts + 1
-        say(f"starting again (attempt {restarts})")
+        say(f"restarting (attempt {restarts})")
         try:
             self._start(restarts=restarts)
         except OSError as error:
-            say(f"{self._launch.command[0]} cannot be started again: {error.strerror}")
+            say(f"{self._launch.command[0]} cannot be restarted: {error.strerror}")
             self._requests.ended(LaunchState.ENDED)
             return CANNOT_START_EXIT
         return None
@@ -283,7 +283,7 @@ class Keeper:
         if self._exit_code is not None:
             return "its command has just ended"
         if time.monotonic() - self._person_ended_s < PERSON_ENDS_S:
-            return "its owner asked it to end a moment ago"
+            return "its owner asked it to stop a moment ago"
         return None
 
     def _reap(self) -> None:
@@ -312,7 +312,7 @@ class Keeper:
 
     def _open_files(self) -> None:
         if self._files is None:
-            say("no run directory can be used (see docs/run.md): this job cannot be requeued or told anything")
+            say("no usable run directory (see docs/run.md): this job cannot be requeued or notified")
             return
         try:
             self._files.write(self._requests.record)
@@ -327,7 +327,7 @@ class Keeper:
                 self._files.write(record)
             except OSError as error:
                 if not self._record_fails:
-                    say(f"cannot write its record ({error.strerror}): the job goes on")
+                    say(f"cannot write the job's record ({error.strerror}): the job continues")
                 self._record_fails = True
 
     def _give_up_files(self, why: Optional[str]) -> None:
@@ -340,7 +340,7 @@ class Keeper:
         if files is not None:
             files.close()
         if why is not None:
-            say(f"{why}: the job goes on, and cannot be requeued or told anything")
+            say(f"{why}: the job continues, but cannot be requeued or notified")
 
     def _wait(self) -> list[int]:
         """Descriptors of the socket that are readable, after the next thing that happened."""
@@ -371,7 +371,7 @@ class Keeper:
                 self._touch_s = now_s + TOUCH_EVERY_S
                 self._files.touch()
         except Exception as error:
-            self._give_up_files(f"a slip of its own in serving a request ({type(error).__name__}: {error})")
+            self._give_up_files(f"internal error while serving a request ({type(error).__name__}: {error})")
 
 
 def _has_children() -> bool:

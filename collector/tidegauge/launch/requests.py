@@ -114,7 +114,7 @@ class KeeperRequests:
         if restarts != now:
             raise RequestError(f"job {job} is in attempt {now} now, not in attempt {restarts}", CHANGED)
         if self.stop is not None or self.record.state is not LaunchState.RUNNING:
-            raise RequestError(f"job {job} is being ended already", CHANGED)
+            raise RequestError(f"job {job} is already being stopped", CHANGED)
 
     def _notify(self, request: Mapping[str, Any]) -> None:
         text = _text(request, "text")
@@ -135,7 +135,7 @@ class KeeperRequests:
 
     def _requeue(self, request: Mapping[str, Any]) -> None:
         if not self.record.requeueable:
-            self._refuse("its owner did not allow it (tidegauge run --requeue)")
+            self._refuse("its owner did not allow a requeue (tidegauge run --requeue)")
         settings = _words(request, "alloc_conf")
         version = request.get("torch_version")
         changes = merge_alloc_conf(
@@ -145,15 +145,15 @@ class KeeperRequests:
         self._end(request, LaunchState.RUNNING)
         self._change(changes)
         told = "".join(f"\nwith {name}={value}" for name, value in changes.items())
-        self._say(f"this job is ended and started again: {_reason(request)}{told}")
+        self._say(f"stopping and restarting this job: {_reason(request)}{told}")
 
     def _hold(self, request: Mapping[str, Any]) -> None:
         self._end(request, LaunchState.HELD)
-        self._say(f"this job is ended and held: {_reason(request)}")
+        self._say(f"stopping and holding this job: {_reason(request)}")
 
     def _cancel(self, request: Mapping[str, Any]) -> None:
         self._end(request, LaunchState.ENDED)
-        self._say(f"this job is ended for good: {_reason(request)}")
+        self._say(f"stopping this job for good: {_reason(request)}")
 
     def _end(self, request: Mapping[str, Any], then: LaunchState) -> None:
         self._refuse_if_exempt()
@@ -169,7 +169,7 @@ class KeeperRequests:
 
     def _refuse_if_exempt(self) -> None:
         if self.record.exempt:
-            self._refuse("its owner exempts it from actions (tidegauge run --no-actions)")
+            self._refuse("its owner exempted it from actions (tidegauge run --no-actions)")
 
     def _refuse(self, why: str) -> NoReturn:
         raise RequestError(f"job {self.record.job_id}: {why}", REFUSED)
@@ -188,7 +188,7 @@ class KeeperRequests:
 
 
 def _reason(request: Mapping[str, Any]) -> str:
-    return one_line(str(request.get("reason") or "no reason was given"))
+    return one_line(str(request.get("reason") or "no reason given"))
 
 
 def _text(request: Mapping[str, Any], name: str) -> str:

@@ -97,13 +97,16 @@ NEW = ("/usr/bin/python3.14", *CUDA)
         (seen_process("/usr/bin/sleep"), "not a Python process"),
         (seen_process("/usr/bin/python3.12"), "has not loaded PyTorch"),
         (seen_process("/usr/bin/python3.14", *TORCH - {"/v/lib/libtorch_cuda.so"}), "a build without CUDA"),
-        (seen_process(*OLD), "Python 3.12 lets nothing in from outside (that begins with 3.14, PEP 768)"),
+        (seen_process(*OLD), "Python 3.12 cannot be attached to from outside (PEP 768 needs 3.14)"),
         (seen_process(*OLD), "tidegauge run --memory-profile=dormant -- CMD"),
         (seen_process(*OLD), "py-spy dump --pid 4711"),
-        (seen_process("/usr/bin/python3.12", *TORCH, TIDEGAUGE_PROFILE="dormant"), "waits for it to initialise CUDA"),
-        (seen_process(*NEW, TIDEGAUGE_PROFILE="off"), "whoever started it wants no probe in it"),
-        (replace(seen_process(*NEW), elsewhere=True, inner_pid=7), "Run `tidegauge attach 7` there"),
-        (replace(seen_process(*NEW), mapped=None), "the kernel shows nothing more of it"),
+        (
+            seen_process("/usr/bin/python3.12", *TORCH, TIDEGAUGE_PROFILE="dormant"),
+            "takes no commands until the process initialises CUDA",
+        ),
+        (seen_process(*NEW, TIDEGAUGE_PROFILE="off"), "which rules out a probe"),
+        (replace(seen_process(*NEW), elsewhere=True, inner_pid=7), "run `tidegauge attach 7` there"),
+        (replace(seen_process(*NEW), mapped=None), "the kernel denies access to the process"),
     ],
 )
 def test_what_cannot_be_attached_to_is_told_why(seen: SeenProcess, words: str) -> None:
@@ -119,7 +122,7 @@ def test_python_3_14_with_cuda_can_be_tried() -> None:
 
 
 def test_a_process_without_a_probe_cannot_be_detached() -> None:
-    assert detach(AttachTarget(seen_process(*OLD), None)).said == "it has no probe to detach"
+    assert detach(AttachTarget(seen_process(*OLD), None)).said == "no probe to detach"
 
 
 def test_whatever_the_script_finds_there_are_words_for_it() -> None:
@@ -204,7 +207,7 @@ def test_a_process_that_a_job_merely_started_is_none_of_its_ranks(
     sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["attach", "attach-unit-test"]) == 3
-    assert "no process of a job 'attach-unit-test' with PyTorch" in capsys.readouterr().err
+    assert "no job 'attach-unit-test' with PyTorch processes" in capsys.readouterr().err
 
 
 def test_a_data_loader_worker_names_the_rank_to_attach_to(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +217,7 @@ def test_a_data_loader_worker_names_the_rank_to_attach_to(capsys: pytest.Capture
         worker.stdout.readline()
         assert main(["attach", str(worker.pid)]) == 3
         worker.send_signal(signal.SIGKILL)
-    assert f"is a DataLoader worker of pid {os.getpid()}" in capsys.readouterr().err
+    assert f"is a DataLoader worker; attach to its parent instead: pid {os.getpid()}" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -222,7 +225,7 @@ def test_another_users_process_is_refused(sleeper: subprocess.Popen[bytes]) -> N
     os.seteuid(54321)
     try:
         with pytest.raises(
-            NoTargetError, match=f"pid {sleeper.pid} belongs to another user .uid 0.: only they and root"
+            NoTargetError, match=f"pid {sleeper.pid} belongs to another user .uid 0.: only that user or root"
         ):
             targets_of(str(sleeper.pid), {}, is_job=False)
     finally:

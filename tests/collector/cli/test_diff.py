@@ -55,7 +55,7 @@ def test_what_shrank_stands_at_the_end_with_negative_bytes(capsys: pytest.Captur
 
 def test_the_page_names_the_line_its_caller_and_its_stack(capsys: pytest.CaptureFixture[str]) -> None:
     page = said(capsys, *pair("outputs_kept"))
-    assert "528.0 MiB more is alive (441.3 MiB before, 969.3 MiB now)" in page
+    assert "Live memory grew by 528.0 MiB (441.3 MiB before, 969.3 MiB now)" in page
     assert "100 % of the growth was allocated by train/scenarios.py:34 in forward" in page
     assert "train/scenarios.py:90 in outputs_kept" in page
     assert "(3 library frames: site-packages/torch/nn/modules/linear.py:134 in forward ...)" in page
@@ -63,7 +63,7 @@ def test_the_page_names_the_line_its_caller_and_its_stack(capsys: pytest.Capture
 
 def test_a_graph_that_is_kept_is_told_by_the_line_that_called_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     page = said(capsys, *pair("total_loss_graph"))
-    assert "came through train/scenarios.py:83 in total_loss_graph, which called the 7 lines that allocated it" in page
+    assert "comes from train/scenarios.py:83 in total_loss_graph, which calls the 7 lines that allocated it" in page
 
 
 def test_steps_are_said_where_the_snapshots_know_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -71,22 +71,30 @@ def test_steps_are_said_where_the_snapshots_know_them(capsys: pytest.CaptureFixt
     for file, step in zip(pair("outputs_kept"), (166, 499), strict=True):
         files.append(tmp_path / f"{step}.snap.zst")
         files[-1].write_bytes(write_packed(to_packed(read_snapshot(file), {"step": step})))
-    assert "more is alive after 333 steps (" in said(capsys, *map(str, files))
+    assert "Live memory grew by 528.0 MiB after 333 steps (" in said(capsys, *map(str, files))
 
 
 @pytest.mark.parametrize(
     ("name", "sides", "words"),
     [
-        ("fragmentation_growth", ("early", "late"), "in reserve grew from 2.4 GiB to 10.4 GiB all the same"),
-        ("untracked_cudamalloc", ("early", "late"), "it is outside PyTorch's allocator, where no snapshot looks"),
-        ("ddp_comm_growth", ("rank0", "rank1"), "it is outside PyTorch's allocator, where no snapshot looks"),
+        ("fragmentation_growth", ("early", "late"), "Reserved memory still grew from 2.4 GiB to 10.4 GiB"),
+        (
+            "untracked_cudamalloc",
+            ("early", "late"),
+            "the growth is outside the PyTorch allocator, where snapshots do not reach",
+        ),
+        (
+            "ddp_comm_growth",
+            ("rank0", "rank1"),
+            "the growth is outside the PyTorch allocator, where snapshots do not reach",
+        ),
     ],
 )
 def test_where_no_line_grows_the_page_says_so(
     capsys: pytest.CaptureFixture[str], name: str, sides: tuple[str, str], words: str
 ) -> None:
     page = said(capsys, *pair(name, sides))
-    assert page.startswith("Live memory has not grown")
+    assert page.startswith("Live memory did not grow")
     assert words in page
     assert "scenarios.py" not in page
     assert rows(capsys, *pair(name, sides)) == []
@@ -108,8 +116,8 @@ def test_without_stacks_it_is_said_how_to_record_them(capsys: pytest.CaptureFixt
         files[-1].write_bytes(pickle.dumps(whole))
     page = said(capsys, *map(str, files))
     assert "16.0 MiB" in page
-    assert "no stack was recorded" in page
-    assert 'To name lines: torch.cuda.memory._record_memory_history(context="alloc", stacks="python"' in page
+    assert "no stack recorded" in page
+    assert 'To see lines: torch.cuda.memory._record_memory_history(context="alloc", stacks="python"' in page
 
 
 def test_names_of_the_job_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

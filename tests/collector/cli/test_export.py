@@ -86,11 +86,11 @@ def test_a_profile_has_what_is_in_use_and_what_was_allocated(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([EARLY], 2, "give --to torch|folded|speedscope|pprof|json"),
-        ([EARLY, LATE, "--to", "torch"], 2, "PyTorch's pickle is of one snapshot"),
+        ([EARLY], 2, "use --to torch|folded|speedscope|pprof|json"),
+        ([EARLY, LATE, "--to", "torch"], 2, "a PyTorch pickle holds one snapshot"),
         ([__file__, "--to", "json"], 2, "is neither a snapshot"),
         ([EARLY, "--to", "folded", "--device", "3"], 2, "outputs_kept.early.pickle.gz: holds nothing of device 3"),
-        ([EARLY, "-o", "/nowhere/at/all.json"], 3, "/nowhere/at/all.json: cannot be written: No such file"),
+        ([EARLY, "-o", "/nowhere/at/all.json"], 3, "cannot write /nowhere/at/all.json: No such file"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -58,7 +58,7 @@ def test_apply_puts_everything_there(
     said = capsys.readouterr()
     assert set(grafana.dashboards) == UIDS
     assert "dashboard    tidegauge-fleet       created" in said.out
-    assert f"begin at {grafana.url}/d/tidegauge-fleet" in said.out
+    assert f"first dashboard: {grafana.url}/d/tidegauge-fleet" in said.out
     assert "6 of 6" in said.err
 
 
@@ -124,7 +124,7 @@ def test_without_address_or_token_it_says_how_to_give_them(capsys: pytest.Captur
     assert main(["grafana", "apply"]) == 2
     assert "--url https://grafana.example, or the setting grafana_url" in capsys.readouterr().err
     assert main(["grafana", "apply", "--url", "http://127.0.0.1:1"]) == 2
-    assert "name that by --token-file" in capsys.readouterr().err
+    assert "pass that with --token-file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["grafana.example", "http://ada:pw@grafana.example", "http://[", "https://x/{{y}}"])
@@ -132,7 +132,7 @@ def test_what_is_no_address_is_a_wrong_call(url: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as caught:
         main(["grafana", "apply", "--url", url])
     assert caught.value.code == 2
-    assert "an address looks like https://grafana.example" in capsys.readouterr().err
+    assert "not a URL such as https://grafana.example" in capsys.readouterr().err
 
 
 # annotations
@@ -147,7 +147,7 @@ def test_recorded_incidents_are_drawn_once(
     assert len(grafana.annotations) == 4
     said = capsys.readouterr()
     assert "tidegauge, cluster:default, incident:1, job:4711, action:checkpoint" in said.out
-    assert "in Grafana now: 4 annotations" in said.out
+    assert "now in Grafana: 4 annotations" in said.out
     assert "incident 1, 2 of 2" in said.err
 
 
@@ -167,7 +167,7 @@ def test_only_incidents_of_the_time_asked_for(capsys: pytest.CaptureFixture[str]
         assert main(["grafana", "annotations", "--api", url, "--dry-run", "--since", "1h"]) == 0
     said = capsys.readouterr().out
     assert "incident:2" in said
-    assert "there should be 1 annotation" in said
+    assert "dry run: 1 annotation" in said
 
 
 # export
@@ -188,4 +188,4 @@ def test_export_writes_dashboards_and_rules(tmp_path: Path, capsys: pytest.Captu
 def test_export_into_what_is_no_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["grafana", "export", str(tmp_path / "file")]) == 3
-    assert "cannot be written: " in capsys.readouterr().err
+    assert "cannot write " in capsys.readouterr().err

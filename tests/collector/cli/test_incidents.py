@@ -43,7 +43,7 @@ def test_open_incidents_are_a_table(url: str, capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[0].split()[:3] == ["number", "job", "cause"]
-    for word in ("4711", "leak", "critical", "open", "rank 1", "12.0 MiB", "14–22 min", "requeue: under way"):
+    for word in ("4711", "leak", "critical", "open", "rank 1", "12.0 MiB", "14–22 min", "requeue: in progress"):
         assert word in lines[1]
 
 
@@ -65,14 +65,14 @@ def test_since_means_closed_ones_too(url: str, store: FakeStore, capsys: pytest.
 def test_no_incident_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FakeStore(), STATUS) as url:
         assert main(["incidents", "--api", url]) == 0
-        assert "no incident is open; `tidegauge incidents --all`" in capsys.readouterr().out
+        assert "no open incidents; `tidegauge incidents --all`" in capsys.readouterr().out
         main(["incidents", "--all", "--api", url])
-        assert capsys.readouterr().out == "no incident\n"
+        assert capsys.readouterr().out == "no incidents\n"
 
 
 def test_a_list_that_is_cut_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["incidents", "--all", "--limit", "1", "--api", url])
-    assert "the newest 1; there may be more: --limit N" in capsys.readouterr().out
+    assert "only the newest 1 are shown; for more use --limit N" in capsys.readouterr().out
 
 
 def test_json_is_what_the_service_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,12 +99,12 @@ def test_the_page_tells_the_whole_story_in_order(url: str, capsys: pytest.Captur
         f"{clock(NOW_S - 599.0)}  decided: notify: (rule leak-requeue, rung 1) rank 1 of job 4711 leaks",
         "notify: done: written to the job's terminal",
         "severity rose to critical",
-        "withheld: checkpoint, by the brake paused: (rule leak-requeue, rung 3) actions are paused: by root since noon",
+        "checkpoint on hold (brake paused): (rule leak-requeue, rung 3) actions are paused: by root since noon",
         "decided: checkpoint",
-        "checkpoint: begun (start 2, after a crash or a temporary failure)",
+        "checkpoint: started (start 2, after a crash or a temporary failure)",
         "checkpoint: done: 2 of 2 ranks saved at step 412",
         "decided: requeue",
-        "requeue: begun",
+        "requeue: started",
         "What happens next",
         "Under way: requeue: waiting, 120 s left.",
     ]
@@ -119,7 +119,7 @@ def test_the_page_of_a_wide_incident_shows_the_worst_ranks_and_counts_the_others
 ) -> None:
     main(["incidents", "show", "2", "--api", url])
     page = capsys.readouterr().out
-    assert "and 48 more ranks; --json has all of them" in page
+    assert "and 48 more ranks; --json lists all of them" in page
     assert "would requeue: (rule fragmentation, rung 1) 64 ranks of job 4712" in page
     assert "closed at" in page
     assert "Nothing: the incident is closed." in page
@@ -204,7 +204,7 @@ def test_every_outcome_is_told(outcome: Outcome, text: str) -> None:
 
 def test_what_was_not_carried_out_is_one_line() -> None:
     held = decision(ActionKind.CAP, disposition=Disposition.WITHHELD, brake="exempt", reason="ada is exempt")
-    assert told(record(held)) == ["withheld: cap, by the brake exempt: (rule leak, rung 1) ada is exempt"]
+    assert told(record(held)) == ["cap on hold (brake exempt): (rule leak, rung 1) ada is exempt"]
     would = decision(ActionKind.CAP, disposition=Disposition.WOULD, reason="it leaks")
     assert told(record(would)) == ["would cap: (rule leak, rung 1) it leaks"]
 
@@ -220,13 +220,13 @@ QUIET = LoopStatus("act", None)
         (incident(), replace(QUIET, breaker="4 of 20 jobs"), "the circuit breaker is open (4 of 20 jobs)"),
         (incident(), replace(QUIET, store_problem="disk full"), "until the database works again: disk full"),
         (incident(stale=True), QUIET, "until every node of the job reports again"),
-        (incident(state=IncidentState.RECOVERING), QUIET, "Nothing, unless it comes back"),
+        (incident(state=IncidentState.RECOVERING), QUIET, "The incident closes unless the problem returns"),
         (
             incident(),
             replace(QUIET, mode="observe"),
-            "mode is observe: everything is decided and written down, nothing",
+            "mode is observe: decisions are logged, no action is taken",
         ),
-        (incident(), QUIET, "What the policy's rules say (`tidegauge policy show`). The policy's mode is act"),
+        (incident(), QUIET, "The policy's rules apply (`tidegauge policy show`). The policy's mode is act"),
     ],
 )
 def test_what_happens_next_is_said_with_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
@@ -239,10 +239,10 @@ def test_the_open_breaker_of_one_user_is_said_of_that_users_incidents() -> None:
     others = record(
         decision(disposition=Disposition.WITHHELD, brake="user_breaker", reason="the breaker of bob opened")
     )
-    assert "until somebody says `tidegauge policy resume`: the breaker of eve opened: 4 jobs, at noon." in (
+    assert "until `tidegauge policy resume`: the breaker of eve opened: 4 jobs, at noon." in (
         incident_page.what_next(incident(), [held], status)
     )
-    assert "What the policy's rules say" in incident_page.what_next(incident(), [others], status)
+    assert "The policy's rules apply" in incident_page.what_next(incident(), [others], status)
 
 
 def test_another_incidents_action_is_not_this_ones_next() -> None:
@@ -256,8 +256,8 @@ def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
         bytes_per_step=None, seconds_to_oom=None, job_name=None, scheduler=None,
     )  # fmt: skip
     page = dict(incident_page.figures(about, now_s=time.time()))
-    assert page["severity"] == "warning (it was critical)"
-    assert page["state"].startswith("open; came back 2 times while it recovered; a node of the job does not report")
+    assert page["severity"] == "warning (peak: critical)"
+    assert page["state"].startswith("open; returned 2 times during recovery; a node of the job is not reporting")
     assert page["explanation"] == "It was the cap."
     assert (page["job"], page["scheduler"]) == ("4711, attempt 0", "none")
     assert not {"growth", "runs out in", "reports"} & set(page)

@@ -50,7 +50,7 @@ def test_where_nothing_is_watched_it_says_how_to_begin(slurm: bool, tmp_path: Pa
     if slurm:
         (tmp_path / "srun").touch(mode=0o755)
     told = nothing_watched({"PATH": str(tmp_path)})
-    assert told.startswith("no job is watched; start one with `tidegauge run -- CMD`")
+    assert told.startswith("no jobs watched; start one with `tidegauge run -- CMD`")
     assert ("`srun --memory-profile CMD`" in told) is slurm
 
 
@@ -150,7 +150,7 @@ def test_where_nothing_runs_in_pods_there_is_no_column_for_them(capsys: pytest.C
     api = serve(job_view())
     main(["jobs", "--api", api.url])
     api.stop()
-    assert capsys.readouterr().out.splitlines()[0].endswith("out of memory in")
+    assert capsys.readouterr().out.splitlines()[0].endswith("OOM in")
 
 
 def test_json_has_the_pod_of_each_rank(capsys: pytest.CaptureFixture[str]) -> None:

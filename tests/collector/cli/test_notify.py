@@ -36,9 +36,9 @@ def say(slack: FakeSlack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_channel_and_user_hear_a_word(slack: FakeSlack, say: Say) -> None:
     code, out = say("--set", "slack_channel=#gpu-memory", "--user", "ada")
-    assert (code, out) == (0, "channel #gpu-memory: told\nuser ada: told\n")
+    assert (code, out) == (0, "channel #gpu-memory: message sent\nuser ada: message sent\n")
     (thread,) = slack.threads("#gpu-memory")
-    assert "can be heard here" in thread.parent.text
+    assert "This is a test message from Tidegauge" in thread.parent.text
     assert len(slack.direct_threads("ada@example.org")) == 1
 
 
@@ -47,12 +47,12 @@ def test_what_does_not_work_is_said_and_the_rest_is_done(slack: FakeSlack, say: 
     assert code == 1
     assert "channel #nowhere: " in out.splitlines()[0]
     assert "told" not in out.splitlines()[0]
-    assert out.splitlines()[1] == "user ada: told"
+    assert out.splitlines()[1] == "user ada: message sent"
 
 
 def test_user_whom_nobody_knows_is_named(say: Say) -> None:
     code, out = say("--user", "eve")
-    assert (code, "user eve: nobody on Slack" in out, "slack_users_file" in out) == (1, True, True)
+    assert (code, "user eve: no Slack account" in out, "slack_users_file" in out) == (1, True, True)
 
 
 @pytest.mark.parametrize("missing", ["TIDEGAUGE_SLACK_TOKEN", None])

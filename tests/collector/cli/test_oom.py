@@ -52,7 +52,7 @@ def give(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 def test_a_log_is_explained_with_the_line_that_asked(run: Run) -> None:
     text = run.text(DATA / "two_ranks.txt")
     assert text.startswith("allocated: an allocation of about 64.0 MiB failed")
-    assert "  rank 1, GPU 1, asked for at /home/ada/lm/train.py:18 in tensor\n" in text
+    assert "  rank 1, GPU 1, allocation at /home/ada/lm/train.py:18 in tensor\n" in text
     assert "What to do:\n  - " in text
 
 
@@ -149,7 +149,7 @@ def test_the_first_of_several_is_explained_and_the_others_are_named(run: Run, tm
     assert [(other["kind"], other["rank"]) for other in answer["others"]] == [("allocated", 1)]
     assert [seen["kind"] for seen in answer["elsewhere"]] == ["killed"]
     text = run.text(log)
-    assert "This was the first of 2 in the log" in text
+    assert "First of 2 errors in the log" in text
     assert "OOM killer" in text
 
 
@@ -165,14 +165,14 @@ def test_refused_calls_without_an_error_are_explained_too(run: Run, tmp_path: Pa
     log = tmp_path / "log"
     log.write_text("\n".join(lines))
     assert run.json(log)["kind"] == "none"
-    assert "2 calls for device memory were refused" in run.text(log)
+    assert "2 device allocations failed without an out-of-memory error" in run.text(log)
 
 
 def test_what_holds_nothing_says_what_was_looked_for(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("epoch 1\nepoch 2\n")
-    assert "looked for 'CUDA out of memory'" in run.text(log, expect=USAGE)
-    assert "no such file, and no out-of-memory message" in run.text("nothing.log", expect=USAGE)
+    assert "searched for 'CUDA out of memory'" in run.text(log, expect=USAGE)
+    assert "neither a file nor an out-of-memory message" in run.text("nothing.log", expect=USAGE)
     assert "give a file" in run.text(expect=USAGE)
 
 
@@ -201,7 +201,7 @@ def test_two_snapshots_are_one_too_many(run: Run) -> None:
 def test_damaged_gzip_is_said_to_be_so(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "job.log.gz"
     log.write_bytes(b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff" * 50)
-    assert "job.log.gz: cannot be read: " in run.text(log, expect=ENVIRONMENT)
+    assert "cannot read " in run.text(log, expect=ENVIRONMENT)
 
 
 def test_a_file_that_is_named_by_somebody_else_reaches_no_terminal(run: Run, tmp_path: Path) -> None:
@@ -248,14 +248,14 @@ def test_a_block_that_was_freed_after_the_error_is_not_held_against_pytorch(
     path.write_bytes(pickle.dumps(whole))
     text = " ".join(run.text(path).split())
     assert ("pytorch #189504" in text) is at_the_refusal
-    assert ("the snapshot was dumped after the error" in text) is not at_the_refusal
+    assert ("the snapshot was taken after the error" in text) is not at_the_refusal
 
 
 @pytest.mark.parametrize(("message", "doubted"), [("pieces.txt", False), ("neighbour.txt", True)])
 def test_a_snapshot_of_another_process_is_doubted(run: Run, message: str, doubted: bool) -> None:
     text = run.text(DATA / message, "--snapshot", PIECES)
-    assert ("Is the snapshot of this error?" in text) is doubted
+    assert ("The snapshot may not belong to this error" in text) is doubted
 
 
 def test_an_empty_text_is_said_to_be_so(run: Run) -> None:
-    assert "the text is empty" in run.text(" ", expect=USAGE)
+    assert "empty input" in run.text(" ", expect=USAGE)

@@ -54,7 +54,7 @@ def url() -> Iterator[str]:
 def test_a_good_policy_is_shown_as_tables(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "check", str(file)]) == 0
     page = capsys.readouterr().out
-    assert "mode warn: owners are told, nothing else is done" in page
+    assert "mode warn: owners are notified, no other action is taken" in page
     assert (
         "1     leak  cause: leak, severity: critical, checkpoint: yes, requeueable: yes  1. notify, 2. notify" in page
     )
@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said_with_its_line(file: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{file}:3: error: ")
     assert lines[1].startswith(f"{file}:11: error: ")
-    assert lines[2] == f"{file} cannot be used as a policy"
+    assert lines[2] == f"{file} is not a valid policy"
 
 
 def test_what_is_odd_is_a_warning_and_the_policy_can_be_used(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,13 +113,13 @@ def test_the_policy_in_force_is_the_default_where_there_is_no_file(
 def test_a_file_on_another_machine_is_not_taken_from_this_one(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FakeStore(), replace(STATUS, policy_file=str(file))) as url:
         assert main(["policy", "show", "--yaml", "--api", url]) == 3
-    assert f"in the file {file} of the head" in capsys.readouterr().err
+    assert f"the file {file} on the head" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_in_force_is_not_shown_as_if_it_were(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FakeStore(), replace(STATUS, policy_file="/p.yaml", policy_problem="/p.yaml: line 3: no")) as url:
         assert main(["policy", "show", "--api", url]) == 1
-    assert "/p.yaml: line 3: no. What is in force is the policy as it was before" in capsys.readouterr().err
+    assert "/p.yaml: line 3: no. The last valid policy stays in force" in capsys.readouterr().err
 
 
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,9 +137,9 @@ def test_a_simulation_says_what_would_have_been_done_and_what_it_cannot_know(
     page = capsys.readouterr().out
     assert "1         4711" in page
     assert "rule leak, rung 1" in page
-    assert "In mode act it would do: " in page
-    assert "The file's own mode is warn: as it is, nothing would be done to a job." in page
-    assert "taken as done at once" in page
+    assert "Actions in mode act: " in page
+    assert "The mode in this file is warn: as it is, no action would be taken on a job." in page
+    assert "every action succeeds immediately" in page
     assert "left out of the answer" not in page
 
 
@@ -154,7 +154,7 @@ def test_a_simulation_as_json_has_the_decisions(file: Path, url: str, capsys: py
 def test_without_incidents_there_is_nothing_to_simulate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FakeStore(), STATUS) as url:
         assert main(["policy", "simulate", str(file), "--api", url]) == 0
-    assert capsys.readouterr().out == "no incident in the last 7 days: nothing to simulate\n"
+    assert capsys.readouterr().out == "nothing to simulate: no incidents in the last 7 days\n"
 
 
 def test_a_job_of_which_nothing_is_recorded_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +162,13 @@ def test_a_job_of_which_nothing_is_recorded_is_named(file: Path, capsys: pytest.
     store.audit.made.clear()
     with serving(store, STATUS) as url:
         main(["policy", "simulate", str(file), "--api", url])
-    assert "Nothing is recorded of the jobs of these incidents: 1, 2." in capsys.readouterr().out
+    assert "No job records for these incidents: 1, 2." in capsys.readouterr().out
 
 
 def test_a_policy_that_cannot_be_used_is_not_simulated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("version: 2\n")
     assert main(["policy", "simulate", str(file), "--api", "http://127.0.0.1:1"]) == 2
-    assert f"`tidegauge policy check {file}` says why" in capsys.readouterr().err
+    assert f"run `tidegauge policy check {file}`" in capsys.readouterr().err
 
 
 # status, log
@@ -180,9 +180,9 @@ def test_status_says_how_everything_stands(capsys: pytest.CaptureFixture[str]) -
     with serving(FakeStore(), busy) as url:
         assert main(["policy", "status", "--api", url]) == 0
     page = capsys.readouterr().out
-    assert "mode        act: what the rules say is done, as far as the brakes allow\n" in page
-    assert "policy      /etc/p.yaml\nactions     not paused\nbreaker     closed\ndatabase    works\n" in page
-    assert "under way   checkpoint of job 4711 since " in page
+    assert "mode        act: the actions of the rules are taken, within the brakes\n" in page
+    assert "policy      /etc/p.yaml\nactions     not paused\nbreaker     closed\ndatabase    ok\n" in page
+    assert "in progress checkpoint of job 4711 since " in page
     assert page.endswith(": waiting for proof, 210 s left\n")
 
 
@@ -196,9 +196,9 @@ def test_status_says_how_everything_stands(capsys: pytest.CaptureFixture[str]) -
             1,
             "breaker     closed\nbreaker     OPEN: 4 jobs of eve; `tidegauge policy resume` resets it",
         ),
-        ({"store_problem": "disk full"}, 1, "database    PROBLEM, nothing is decided: disk full"),
+        ({"store_problem": "disk full"}, 1, "database    PROBLEM, no decisions: disk full"),
         ({"scheduler_problems": {"ray": "no answer"}}, 1, "ray         PROBLEM: no answer"),
-        ({"policy_problem": "line 3: no"}, 1, "PROBLEM     line 3: no (the last good policy stays in force"),
+        ({"policy_problem": "line 3: no"}, 1, "PROBLEM     line 3: no (the last valid policy stays in force"),
     ],
 )
 def test_what_does_not_work_is_bad_news_and_a_pause_is_not(
@@ -224,17 +224,17 @@ def test_the_log_has_every_decision_and_what_became_of_it(url: str, capsys: pyte
     assert main(["policy", "log", "--api", url]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 6
-    assert "requeue     would be done (mode observe)" in rows[1]
-    assert "checkpoint  withheld (paused)" in rows[3]
+    assert "requeue     not taken (mode observe)" in rows[1]
+    assert "checkpoint  on hold (paused)" in rows[3]
     assert "checkpoint  done: 2 of 2 ranks saved at step 412" in rows[4]
     assert main(["policy", "log", "--limit", "1", "--api", url]) == 0
-    assert capsys.readouterr().out.startswith("4 older decisions of this time are left out (--limit)\n")
+    assert capsys.readouterr().out.startswith("4 older decisions are not shown (--limit)\n")
 
 
 def test_an_empty_log_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FakeStore(), STATUS) as url:
         assert main(["policy", "log", "--api", url]) == 0
-    assert capsys.readouterr().out == "nothing was decided in this time\n"
+    assert capsys.readouterr().out == "no decisions in this period\n"
 
 
 # pause, resume
@@ -261,8 +261,8 @@ def test_pause_and_resume_set_the_switch_of_the_head(files: StateFiles, capsys: 
     assert paused.startswith(f"by {policy_switch._who()} since ")
     assert paused.endswith(": moving the racks")
     said = capsys.readouterr().out
-    assert "nothing is done to any job until `tidegauge policy resume`" in said
-    assert "No service runs here now; it holds as soon as one does." in said
+    assert "no action on any job until `tidegauge policy resume`" in said
+    assert "No service is running here; this takes effect when one starts." in said
     assert main(["policy", "resume", *where]) == 0
     switches = ActionSwitch(files.actions).read(now_s=NOW_S)
     assert (switches.paused, switches.breaker_reset_s) == (None, NOW_S)
@@ -278,10 +278,10 @@ def test_the_switch_is_refused_where_it_would_do_nothing(
     assert "no service was ever started with the state directory" in capsys.readouterr().err
     write_spec(files, node_spec(files, is_head=False))
     assert main(["policy", what, *where]) == 3
-    assert "only an agent; actions are decided on the head 10.0.0.1:6399" in capsys.readouterr().err
+    assert "only an agent; run this on the head 10.0.0.1:6399" in capsys.readouterr().err
     files.node.write_text("{")
     assert main(["policy", what, *where]) == 3
-    assert "become the user who runs the service" in capsys.readouterr().err
+    assert "run this as the user who runs the service" in capsys.readouterr().err
     assert not files.actions.exists()
 
 

@@ -81,14 +81,14 @@ def test_an_owner_answers_and_an_admin_has_the_last_word(
 ) -> None:
     become("ada")
     assert main(["policy", "grade", "1", "not-a-leak", "--comment", "a replay buffer", "--api", url]) == 0
-    assert capsys.readouterr().out == "recorded. Incident 1 counts as not a leak, says ada: a replay buffer\n"
+    assert capsys.readouterr().out == "Recorded. Incident 1 counts as not a leak, says ada: a replay buffer\n"
     become("boss")
     assert main(["policy", "grade", "1", "leak", "--api", url]) == 0
-    assert capsys.readouterr().out == "recorded. Incident 1 counts as a leak, says boss (admin)\n"
+    assert capsys.readouterr().out == "Recorded. Incident 1 counts as a leak, says boss (admin)\n"
     become("ada")
     assert main(["policy", "grade", "1", "not-a-leak", "--api", url]) == 0
     assert " ".join(capsys.readouterr().out.split()) == (
-        f'recorded. It does not count: boss (admin) answered "a leak" on {day(NOW_S)}, and an admin\'s answer counts '
+        f'Recorded. It does not count: boss (admin) answered "a leak" on {day(NOW_S)}, and an admin\'s answer counts '
         "before the owner's."
     )
     assert main(["policy", "grade", "1", "not-a-leak", "--api", url, "--json"]) == 0
@@ -121,8 +121,8 @@ def test_a_service_that_asks_for_no_names_says_where_to_answer(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["1"], "was incident 1 a leak? `tidegauge policy grade 1 leak` or `not-a-leak`"),
-        (["--comment", "why"], "a comment belongs to an answer: name the incident, too"),
+        (["1"], "no grade: use `tidegauge policy grade 1 leak` or `not-a-leak`"),
+        (["--comment", "why"], "--comment needs an incident and a grade"),
     ],
 )
 def test_half_an_answer_is_a_wrong_call(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,15 +154,15 @@ def test_the_table_counts_what_was_told_and_says_what_it_does_not_know(
     rows = [line.split("  ") for line in page.splitlines()[:4]]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert cells == [
-        ["incidents", "told", "would tell", "answered", "leak", "not a leak", "precision of those answered"],
+        ["incidents", "notified", "would notify", "graded", "leak", "not a leak", "precision (graded)"],
         ["all", "4", "1", "3", "2", "1", "67 % (21 to 94)"],
         ["severity critical", "4", "1", "3", "2", "1", "67 % (21 to 94)"],
         ["cause leak (allocated)", "4", "1", "3", "2", "1", "67 % (21 to 94)"],
     ]
-    assert "2 of 5 have no answer, and those that have one may not be like the others." in page
-    assert "Precision of all: 40 % if every one without an answer was false, 80 % if every one was right." in page
-    assert "Without an answer: 6, 5." in page
-    assert "per 1,000 GPU-days is left out" in page
+    assert "2 of 5 incidents are not graded, and the graded ones may not be representative." in page
+    assert "Precision over all: 40 % if every ungraded one was false, 80 % if every one was right." in page
+    assert "Not graded: 6, 5." in page
+    assert "No rate per 1,000 GPU-days" in page
     assert "left out;" not in page
 
 
@@ -186,7 +186,7 @@ def test_a_table_without_an_answer_has_no_precision(
     assert main(["policy", "grade", "--api", url]) == 0
     page = capsys.readouterr().out
     assert page.splitlines()[1].split()[-1] == "-"
-    assert "Precision of all: 0 % if every one without an answer was false, 100 %" in page
+    assert "Precision over all: 0 % if every ungraded one was false, 100 %" in page
 
 
 def test_a_user_is_told_that_the_table_is_of_their_jobs_alone(
@@ -195,14 +195,14 @@ def test_a_user_is_told_that_the_table_is_of_their_jobs_alone(
     become("grace")
     assert main(["policy", "grade", "--since", "7d", "--api", url]) == 0
     page = capsys.readouterr().out
-    assert page.startswith("no incident of the last 7 days told its owner, or would have: nothing to grade\n")
-    assert "Of your jobs alone: this service sees you as grace" in page
+    assert page.startswith("nothing to grade: no notifications in the last 7 days\n")
+    assert "Only your jobs: the service sees you as grace" in page
     assert "GPU-days" not in page
 
 
 def test_a_time_goes_with_the_table_and_not_with_an_answer(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "grade", "1", "leak", "--since", "7d", "--api", url]) == 2
-    assert "--since is for the table: leave out the incident, or --since" in capsys.readouterr().err
+    assert "--since cannot be combined with an incident" in capsys.readouterr().err
 
 
 def test_the_story_of_an_incident_asks_and_tells_who_answered(

@@ -42,8 +42,8 @@ def zoe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_has_no_job_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--api", url]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("no job of yours is watched: this service sees you as zoe")
-    assert "shows what is others' to its admins alone" in said
+    assert said.startswith("no jobs of yours watched: the service sees you as zoe")
+    assert "only its admins see other users' jobs" in said
     assert "tidegauge run -- CMD" in said
 
 
@@ -51,10 +51,10 @@ def test_whoever_has_no_job_is_told_as_whom_they_are_seen(url: str, capsys: pyte
 def test_whoever_has_no_incident_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "--api", url]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("no incident of yours is open: this service sees you as zoe")
-    assert said.endswith("; `tidegauge incidents --all` lists closed ones\n")
+    assert said.startswith("no open incidents of yours: the service sees you as zoe")
+    assert said.endswith("; `tidegauge incidents --all` includes closed ones\n")
     main(["incidents", "--all", "--api", url])
-    assert capsys.readouterr().out.startswith("no incident of yours: this service sees you as zoe")
+    assert capsys.readouterr().out.startswith("no incidents of yours: the service sees you as zoe")
 
 
 @pytest.mark.parametrize(("name", "seen_as"), [("ada", "ada"), ("root", None)])

@@ -59,7 +59,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 3) -> 
         ((), ("Rank 1 runs on node7", "`tidegauge snapshot 1001`", "on the service's head")),
         (("--evidence",), ("`tidegauge snapshot 1001 --evidence`",)),
         (("--rank", "0"), ("Rank 0 runs on node0", "`tidegauge snapshot 1000`")),
-        (("-o", "x.pickle"), ("its snapshot stays in its node's store", "Rank 1 runs on node7")),
+        (("-o", "x.pickle"), ("the snapshot stays in the store of its node", "Rank 1 runs on node7")),
     ],
 )
 def test_where_the_service_cannot_be_asked_it_says_what_to_say_where(
@@ -73,8 +73,8 @@ def test_where_the_service_cannot_be_asked_it_says_what_to_say_where(
 @pytest.mark.parametrize(
     ("views", "words"),
     [
-        ((), "Nor does the service know a job"),
-        ((view(running=False),), "Nor does the service know a job"),
+        ((), "The service knows no running job"),
+        ((view(running=False),), "The service knows no running job"),
         ((view(), view(attempt=1, user_name="grace")), "several users or attempts have a job"),
     ],
 )
@@ -87,20 +87,20 @@ def test_a_job_that_cannot_be_meant_is_said_to_be_none(
 
 def test_a_rank_that_does_not_run_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(view()) as url:
-        assert "has no rank 9 that runs" in said(capsys, NAME, "--api", url, "--rank", "9", code=2)
+        assert "has no running rank 9" in said(capsys, NAME, "--api", url, "--rank", "9", code=2)
 
 
 def test_without_a_service_it_says_both(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, NAME, "--api", "http://127.0.0.1:1")
     assert NAME in text
-    assert "The service was not asked" in text
+    assert "The service could not be asked" in text
 
 
 @pytest.mark.parametrize("arguments", [("1", "--evidence", "--now"), ("1", "--evidence", "-o", "x")])
 def test_evidence_has_no_files_and_waits_for_steps(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "leave --now and -o out" in said(capsys, *arguments, code=2)
+    assert "cannot be combined with --now or -o" in said(capsys, *arguments, code=2)
 
 
 @pytest.mark.parametrize("events", ["-1", "100001", "many"])
@@ -117,7 +117,7 @@ def test_where_snapshots_go(tmp_path: Path) -> None:
     assert outputs_of("now.snap.zst", several=False).file == Path("now.snap.zst")
     with pytest.raises(CommandError, match="there are several ranks"):
         outputs_of("now.snap.zst", several=True)
-    with pytest.raises(CommandError, match=r"ends in \.snap\.zst, or in \.pickle"):
+    with pytest.raises(CommandError, match=r"must end in \.snap\.zst, or in \.pickle"):
         outputs_of("now.txt", several=False)
 
 
@@ -159,7 +159,7 @@ def test_a_refusal_is_said_without_what_a_terminal_would_obey(tmp_path: Path) ->
 
 def test_a_folder_that_is_somebody_elses_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "asks").write_text("a file where a folder belongs")
-    with pytest.raises(CommandError, match="become the user who runs it"):
+    with pytest.raises(CommandError, match="run this as the user who runs it"):
         wish(EvidenceAsks(tmp_path / "asks"), JOB, 1, {})
 
 
@@ -173,7 +173,7 @@ def test_evidence_is_told_as_line_holder_cause_and_advice(capsys: pytest.Capture
 
 def test_what_is_missing_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
     print_evidence(nothing_found())
-    assert "missing     no steps came" in capsys.readouterr().out
+    assert "missing     No steps came" in capsys.readouterr().out
 
 
 GROUPS = (view(group_name="step 0"), view(group="step 1", group_name="step 1"))
@@ -182,7 +182,7 @@ GROUPS = (view(group_name="step 0"), view(group="step 1", group_name="step 1"))
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--rank", "1"), f"2 groups of job {NAME} have a rank 1: say --group 'step 0' or --group 'step 1'"),
+        (("--rank", "1"), f"2 groups of job {NAME} have a rank 1: use --group 'step 0' or --group 'step 1'"),
         (("--group", "step 2"), f"job {NAME} has no group step 2: it has step 0, step 1"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_web_configuration_that_was_broken_at_the_start_is_said(
     head.web.write_text("CANARY: x")
     with head.running(web_config_file=head.web):
         lines, problem = told(capsys, head.local)
-    assert lines[0] == "access    CLOSED: nobody is answered on the API's port; commands on this node are"
+    assert lines[0] == "access    CLOSED: the API port answers nobody; commands on this node still work"
     assert lines[1].startswith(f"          web_config_file {head.web}: ")
     assert "there is no such key" in lines[1]
     assert lines[2].startswith("          next: mend it: ")
@@ -107,7 +107,7 @@ def test_what_was_refused_while_the_service_runs_is_said_though_nobody_knocked_u
         lines, problem = told(capsys, head.local)
         head.tokens.chmod(0o600)
         assert told(capsys, head.local) == ([], None)
-    assert lines[0] == "access    as before: what is in the files now was refused, their last good state stays in force"
+    assert lines[0] == "access    unchanged: the current files are invalid, their last valid state stays in force"
     assert "has mode 0644" in lines[1]
     assert "a restart of the service before that would close" in lines[2]
     assert (problem["closed"], problem["file"]) == (False, str(head.tokens))
@@ -132,7 +132,7 @@ def test_a_user_is_told_whether_and_an_admin_what(
         head.tokens.chmod(0o644)
         monkeypatch.setenv("TIDEGAUGE_API_TOKEN", TOKENS["ada"])
         lines, problem = told(capsys, head.url)
-        assert lines[0].startswith("access    as before: ")
+        assert lines[0].startswith("access    unchanged: ")
         assert str(head.tokens) not in "".join(lines)
         assert problem == {
             "closed": False, "file": None, "text": "(admins see why)", "advice": "tell an admin of this service",

@@ -23,7 +23,7 @@ def test_files_as_spreadsheets_write_them_are_read(tmp_path: Path, text: str, zi
 def test_an_optional_column_that_is_misspelt_is_not_passed_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "steps.csv"
     path.write_text(f"step,allocated,reserved,{name}\n1,10,20,15\n")
-    with pytest.raises(BadSeriesError, match=rf"column {name} is not known; did you mean (peak|inactive|nvml|host)_"):
+    with pytest.raises(BadSeriesError, match=rf"unknown column {name}; did you mean (peak|inactive|nvml|host)_"):
         list(read_step_series(path))
 
 

@@ -102,7 +102,7 @@ def test_a_filter_is_typed_seen_at_once_kept_by_enter_and_left_by_escape() -> No
         assert reader.jobs() == ["48219"]
         assert not reader.app.screen.query_one("#filter", Input).display
         await reader.press("slash", "q", "q")
-        assert "none of 8 jobs" in reader.text(), "q is a letter here"
+        assert "8 jobs hidden" in reader.text(), "q is a letter here"
         await reader.press("escape")
         assert len(reader.jobs()) == 8
 
@@ -155,7 +155,7 @@ def test_when_nobody_answers_the_last_figures_stay_and_are_called_old() -> None:
         reader.world.problem = "http://127.0.0.1:9 does not answer: refused"
         await reader.look_again()
         assert reader.screen()[1].startswith(" NO ANSWER for ")
-        assert "these figures are old http://127.0.0.1:9 does not answer" in reader.screen()[1]
+        assert "figures are stale http://127.0.0.1:9 does not answer" in reader.screen()[1]
         assert len(reader.jobs()) == 8
         await reader.press("enter")
         assert "NO ANSWER http://127.0.0.1:9 does not answer" in reader.screen()[1]
@@ -172,7 +172,7 @@ def test_jobs_are_seen_while_the_database_of_incidents_is_away() -> None:
 
     async def story(reader: Reader) -> None:
         assert len(reader.jobs()) == 8
-        assert "not known: the database of incidents and actions is unavailable: disk full" in reader.text()
+        assert "unavailable: the database of incidents and actions is unavailable: disk full" in reader.text()
         await reader.press("enter", "r")
         assert "no open incident here" in reader.screen()[-1]
 
@@ -303,12 +303,12 @@ def test_a_row_is_chosen_and_opened_by_the_mouse() -> None:
 
 def test_the_keys_are_explained_and_an_empty_cluster_says_how_to_begin() -> None:
     async def story(reader: Reader) -> None:
-        assert "no job is watched; start one with `tidegauge run -- CMD`" in reader.text()
+        assert "no jobs watched; start one with `tidegauge run -- CMD`" in reader.text()
         await reader.press("enter", "r", "down")
         await reader.press("question_mark")
-        assert "open what is under the cursor" in reader.text()
+        assert "open the job, rank or incident under the cursor" in reader.text()
         await reader.press("escape")
-        assert "no job is watched" in reader.text()
+        assert "no jobs watched" in reader.text()
 
     read(story, World(()))
 
@@ -324,11 +324,11 @@ def test_q_ends_it() -> None:
 def test_an_address_that_cannot_be_found_is_no_end() -> None:
     async def story(reader: Reader) -> None:
         def away() -> str:
-            raise CommandError("no service of yours runs here")
+            raise CommandError("no service of yours is running here")
 
         reader.app.source._address = away  # type: ignore[attr-defined]
         await reader.press("r")
-        assert reader.screen()[-1] == " no service of yours runs here"
+        assert reader.screen()[-1] == " no service of yours is running here"
         assert reader.app.addresses == []
 
     read(story)
@@ -368,7 +368,7 @@ def test_a_rank_is_asked_for_evidence_by_a_key_and_what_is_known_is_on_its_page(
         await reader.press("s")
         ((job, rank, request),) = world.wishes
         assert (job.job_id, rank, request["command"], request["reason"]) == ("48211", 11, "evidence", "asked")
-        assert "rank 11 collects evidence" in reader.screen()[-1]
+        assert "collecting evidence on rank 11" in reader.screen()[-1]
 
     read(story, world, size=(120, 36))
 
@@ -379,8 +379,8 @@ def test_the_rank_to_look_at_first_of_an_incident_is_asked_and_a_refusal_is_said
         assert "incident 12" in reader.screen()[0]
         await reader.press("s")
         assert [(job.job_id, rank) for job, rank, _ in reader.world.wishes] == [("48211", 11)]
-        reader.world.problem = "ranks elsewhere are asked on the service's head"
+        reader.world.problem = "to reach ranks on other hosts, run this on the service's head"
         await reader.press("s")
-        assert "are asked on the service's head" in reader.screen()[-1]
+        assert "run this on the service's head" in reader.screen()[-1]
 
     read(story)

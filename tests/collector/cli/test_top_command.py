@@ -52,7 +52,7 @@ def test_users_and_order_are_chosen_by_options(url: str, capsys: pytest.CaptureF
     out = run(capsys, "--once", "--user", "ada", "--sort", "memory", "--api", url)[1]
     assert [line.split()[1] for line in out.splitlines()[3:5]] == ["48230", "!!!"]
     assert "#11" not in out
-    assert "no such job" in run(capsys, "--once", "--user", "nobody", "--api", url)[1]
+    assert "no matching job" in run(capsys, "--once", "--user", "nobody", "--api", url)[1]
 
 
 def test_a_job_is_told_by_its_ranks(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_jobs_are_told_while_the_database_of_incidents_is_away(
     monkeypatch.setattr(world.store, "problem", "disk full")
     out = run(capsys, "--once", "--api", url)[1]
     assert "48211" in out
-    assert out.endswith("incidents are not known: the database of incidents and actions is unavailable: disk full\n")
+    assert out.endswith("incidents unavailable: the database of incidents and actions is unavailable: disk full\n")
     answer = json.loads(run(capsys, "--json", "--api", url)[1])
     assert (answer["incidents"], "disk full" in answer["incidents_problem"]) == (None, True)
 
@@ -104,13 +104,13 @@ def test_jobs_are_told_while_the_database_of_incidents_is_away(
 def test_an_empty_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     with serving_world(World(())) as url:
         code, out, _ = run(capsys, "--api", url)
-    assert (code, "no job is watched" in out, "no incident is open" in out) == (0, True, True)
+    assert (code, "no jobs watched" in out, "no open incidents" in out) == (0, True, True)
 
 
 def test_a_job_that_is_not_watched_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for form in ("--once", "--json"):
         code, _, err = run(capsys, form, "--job", "4711", "--api", url)
-        assert (code, "no job '4711' is watched; `tidegauge jobs`" in err) == (2, True)
+        assert (code, "no watched job '4711'; `tidegauge jobs`" in err) == (2, True)
 
 
 def test_without_a_service_it_says_how_to_start_one(

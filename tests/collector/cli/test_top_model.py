@@ -121,7 +121,7 @@ def test_only_one_users_jobs_are_shown_for_who_asks_for_them() -> None:
 
 
 def test_a_choice_is_said_in_words() -> None:
-    assert Selection().words(whose=True) == "by time to out of memory"
+    assert Selection().words(whose=True) == "by time to OOM"
     choice = Selection(Sort.NAME, user="ada", text="llm")
     assert choice.words(whose=True) == "by name, of ada, with 'llm'"
     assert choice.words(whose=False) == "by name, with 'llm'"

@@ -41,7 +41,7 @@ def warning(files: StateFiles, capsys: pytest.CaptureFixture[str], about: Servic
     said: str | None = json.loads(capsys.readouterr().out)["warning"]
     up._tell(files, about, as_json=False, already=True)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("careful  ")] == ([f"careful       {said}"] if said else [])
+    assert [line for line in lines if line.startswith("warning  ")] == ([f"warning       {said}"] if said else [])
     return said
 
 
@@ -108,4 +108,4 @@ def test_in_the_foreground_it_is_said_before_the_service_begins(
     assert main(["up", "--foreground", *(part for one in settings for part in ("--set", one))]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("tidegauge up: careful: the API, with /metrics, listens on 0.0.0.0")
+    assert captured.err.startswith("tidegauge up: warning: the API, with /metrics, listens on 0.0.0.0")

@@ -136,7 +136,7 @@ def test_status_is_healthy_while_every_agent_reports_and_says_so_by_its_exit_cod
     lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
     code, out, _ = run(capsys, "status", "--api", lab.service.url)
     assert code == 0
-    assert "1 jobs running, 1 of them growing" in out
+    assert "1 job running, 1 growing" in out
     assert "http://node7:9494/metrics" in out
     lab.now_s += 60
     code, out, _ = run(capsys, "status", "--api", lab.service.url)
@@ -206,7 +206,7 @@ def test_an_api_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--join", "10.0.0.1:6399"], "--token-file belong together"),
+        (["--join", "10.0.0.1:6399"], "--token-file go together"),
         (["--node-address", "node7"], "--node-address takes an IP address"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_wrong_call_of_up_is_explained(
 
 @pytest.mark.parametrize(
     ("mode", "text", "said"),
-    [(0o644, "t" * 64, "chmod 600"), (0o600, "", "holds no token"), (0o600, "two words", "holds no token")],
+    [(0o644, "t" * 64, "chmod 600"), (0o600, "", "contains no token"), (0o600, "two words", "contains no token")],
 )
 def test_a_token_that_is_open_or_empty_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, text: str, said: str

@@ -47,7 +47,7 @@ def test_a_job_that_runs_out_of_memory_far_above_the_gpu_does_not_fit() -> None:
 def test_a_job_that_lives_by_giving_back_its_cache_is_told_so() -> None:
     found = fit(2 * H100.total_bytes, H100, lambda _: 7)
     assert found.verdict is FitVerdict.TOO_CLOSE
-    assert "7 times" in found.note
+    assert "7 releases" in found.note
 
 
 def test_the_cache_is_not_asked_about_where_the_job_fits_as_it_is() -> None:
@@ -64,7 +64,7 @@ def test_gpu_types_go_from_large_to_small_and_have_names_of_their_own() -> None:
 
 
 def test_an_unknown_gpu_is_answered_with_the_names() -> None:
-    with pytest.raises(ValueError, match=r"'h300' is not a GPU .* h200, "):
+    with pytest.raises(ValueError, match=r"unknown GPU 'h300': .* h200, "):
         find_gpu("h300")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.estimator.functions import BadFunctionError, find_function, own_frames
+from tidegauge.estimator.functions import BadFunctionError, dropped_output, find_function, own_frames
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +51,13 @@ def test_a_missing_module_is_named_with_where_it_was_looked_for(folder: Path) ->
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
-    with pytest.raises(BadFunctionError, match=r"there is no file .*my_nothing\.py"):
+    with pytest.raises(BadFunctionError, match=r"no such file: .*my_nothing\.py"):
         find_function("my_nothing.py:build")
 
 
 def test_a_missing_function_is_answered_with_those_that_the_module_has(folder: Path) -> None:
     (folder / "my_other.py").write_text("from os.path import join\ndef make(): ...\ndef _hidden(): ...\n")
-    with pytest.raises(BadFunctionError, match=r"has no function 'build'; it has make$"):
+    with pytest.raises(BadFunctionError, match=r"has no function 'build'; functions: make$"):
         find_function("my_other:build")
 
 
@@ -75,3 +75,14 @@ def test_own_frames_are_those_of_the_users_files_alone(folder: Path) -> None:
     assert "my_broken.py" in frames
     assert "return json.loads('{')" in frames
     assert "json/decoder.py" not in frames
+
+
+def test_what_is_printed_again_is_dropped_and_stderr_and_what_follows_are_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print("first")
+    with dropped_output():
+        print("again")
+        print("a warning", file=sys.stderr)
+    print("last")
+    assert capsys.readouterr() == ("first\nlast\n", "a warning\n")

@@ -153,7 +153,7 @@ def test_an_owner_who_ends_the_job_while_it_is_requeued_has_the_last_word(start:
     assert job.wait() == -signal.SIGINT
     out, err = job.rest()
     assert "up 1" not in out
-    assert "not started again" in err
+    assert "not restarted" in err
 
 
 # Requeue, hold, cancel
@@ -312,7 +312,7 @@ def test_a_command_that_cannot_be_started_again_ends_the_job(start: Start, short
     program.unlink()
     job.ask("requeue")
     assert job.wait() == 126
-    assert "cannot be started again" in job.rest()[1]
+    assert "cannot be restarted" in job.rest()[1]
 
 
 # The keeper in trouble
@@ -335,7 +335,7 @@ def test_a_run_directory_that_goes_away_costs_the_job_nothing(start: Start) -> N
         while job.run_dir.exists():  # the keeper may write into it meanwhile
             shutil.rmtree(job.run_dir, ignore_errors=True)
         assert ask(connection, {"command": "notify", "id": "d-1", "restarts": 0, "text": "a word"}) == {"ok": True}
-    assert "the job goes on" in job.said()
+    assert "the job continues" in job.said()
     assert job.said() == "tidegauge: a word"
     job.type("go")
     assert job.wait() == 6

@@ -75,9 +75,9 @@ def test_level_changes_and_second_attaches_are_carried_out(
         assert code == 0
         return one["state"], one["level"], one["said"].partition(" at step")[0]
 
-    assert said("--detach") == ("dormant", "dormant", "was not watched; its probe sleeps")
+    assert said("--detach") == ("dormant", "dormant", "was not profiled; the probe is dormant")
     assert said("--level", "stats") == ("watched", "stats", "attached")
-    assert said("--level", "stats") == ("watched", "stats", "was watched already")
+    assert said("--level", "stats") == ("watched", "stats", "already profiled")
     assert said("--level", "auto")[:2] == ("watched", "auto")
     assert said("--level", "trace")[:2] == ("watched", "trace")
     assert job.rings()[0][0].profile == "trace"
@@ -98,7 +98,7 @@ def test_a_dormant_job_that_has_not_initialised_cuda_is_asked_for_later(
     job.wait_for(lambda: (job.folder / "loaded").exists())
     code, (one,) = attach(capsys, job.process.pid)
     assert (code, one["state"]) == (3, "refused")
-    assert "waits for it to initialise CUDA" in one["said"]
+    assert "takes no commands until the process initialises CUDA" in one["said"]
     (job.output.parent / "go").touch()
     job.pids()
     code, (one,) = attach(capsys, job.process.pid)
@@ -164,7 +164,7 @@ def test_forks_of_a_rank_are_not_attached_to(
     assert attach(capsys, workers[0]) == (3, [])
     code, (one,) = attach(capsys, others[0])
     assert (code, one["state"]) == (3, "refused")
-    assert f"its parent is pid {pid}" in one["said"]
+    assert f"attach to its parent: pid {pid}" in one["said"]
     os.kill(others[0], signal.SIGKILL)
     code, said = attach(capsys, pid, "--detach")
     assert (code, [one["state"] for one in said]) == (0, ["dormant"]), (

@@ -88,7 +88,7 @@ def test_a_job_that_initialises_cuda_later_is_watched_from_then_on(
     ("variable", "value", "because"),
     [
         ("PYTHON_DISABLE_REMOTE_DEBUG", "1", "PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug"),
-        ("TIDEGAUGE_PROFILE", "off", "whoever started it wants no probe in it"),
+        ("TIDEGAUGE_PROFILE", "off", "which rules out a probe"),
     ],
 )
 def test_a_job_that_lets_nobody_in_is_left_alone(
@@ -149,10 +149,12 @@ def test_a_user_attaches_to_their_own_job_and_to_nobody_elses(
 
     own = attach_as_somebody(pid)
     assert own.returncode == 0, (own.stderr, job.said())
-    assert "attached at step" in own.stdout or "was watched already" in own.stdout
+    assert "attached at step" in own.stdout or "already profiled" in own.stdout
     others = attach_as_somebody(os.getpid())
     assert others.returncode == 3
-    assert f"pid {os.getpid()} belongs to another user (uid 0): only they and root may attach to it" in others.stderr
+    assert (
+        f"pid {os.getpid()} belongs to another user (uid 0): only that user or root can attach to it" in others.stderr
+    )
     job.finish()
 
 

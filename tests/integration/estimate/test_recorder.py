@@ -82,7 +82,7 @@ def test_values_that_are_not_there_are_assumed_and_reported(estimated: Recorded)
 def test_a_job_that_names_no_device_is_run_on_the_gpu(estimated: Recorded) -> None:
     found = estimated("names_no_device")
     assert found["by_kind"]["PARAMETER"] == 4 * (192 * 7 + 7)
-    assert any("never uses a GPU" in assumption for assumption in found["assumptions"])
+    assert any("does not use a GPU" in assumption for assumption in found["assumptions"])
 
 
 def test_a_script_that_looks_for_a_gpu_finds_one(estimated: Recorded) -> None:

@@ -121,7 +121,7 @@ def test_outside_of_an_allocation_it_says_what_to_do(small_box: SlurmBox, level:
     flags = [level] if level else []
     done = small_box.run(TIDEGAUGE, "run", *flags, "--with-service", "--", "true", user="alice", check=False)
     assert done.returncode == 2
-    assert ("not inside a Slurm allocation" if not level else "nothing to watch") in done.stderr
+    assert ("not inside a Slurm allocation" if not level else "--with-service cannot be combined") in done.stderr
 
 
 def test_each_task_of_a_step_cannot_start_a_service(small_box: SlurmBox) -> None:

@@ -106,4 +106,4 @@ def test_evidence_names_line_holder_and_cause(rank: Rank, tmp_path: Path) -> Non
 def test_a_rank_that_is_not_there_is_said_to_be_missing(rank: Rank, tmp_path: Path) -> None:
     done = snapshot(rank, str(rank.pid), "--rank", "7", cwd=tmp_path)
     assert done.returncode == 3
-    assert "has no rank 7 on this host; there are 3" in done.stderr
+    assert "has no rank 7 on this host; ranks here: 3" in done.stderr

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegauge.agent.processes.procfs import ProcFs
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
 from tidegauge.cli.attach.ways import AttachOutcome, attach, detach
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
@@ -16,29 +17,32 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.progress import progress
 from tidegauge.probe.levels import AUTO, WATCHING_LEVELS
 
-HELP = "watch the GPU memory of a process that already runs, or (--detach) leave it alone again"
+HELP = "start profiling a process that is already running, or stop it (--detach)"
 
-HEADER = ("pid", "rank", "user", "state", "level", "what happened")
+HEADER = ("pid", "rank", "user", "state", "level", "result")
 WAIT_S = 30.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", nargs="+", metavar="PID|JOB",
-        help="a rank; a launcher (torchrun, `tidegauge run`), which means all its ranks; or a job's ranks on this host",
+        help="pid of a rank or of a launcher (torchrun, `tidegauge run`: all its ranks), or a job id (its ranks on "
+        "this host)",
     )  # fmt: skip
-    parser.add_argument(
-        "--level", choices=WATCHING_LEVELS, default=AUTO, help=f"how closely to watch (default: {AUTO})"
-    )
-    parser.add_argument("--detach", action="store_true", help="stop watching; the probe goes back to sleep")
-    parser.add_argument(
-        "--job", action="store_true", help="what is given are job ids, also where a process has that pid"
-    )
+    parser.add_argument("--level", choices=WATCHING_LEVELS, default=AUTO, help=f"profiling level (default: {AUTO})")
+    parser.add_argument("--detach", action="store_true", help="stop profiling: the probe is detached")
+    parser.add_argument("--job", action="store_true", help="treat numeric arguments as job ids, not pids")
     parser.add_argument(
         "--wait", type=_seconds, default=WAIT_S, metavar="S",
-        help=f"how long a process without a probe may take to begin one (default: {WAIT_S:g} s)",
+        help=f"how long to wait for a process to start its probe (default: {WAIT_S:g} s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
+    add_examples(
+        parser,
+        "tidegauge attach 12345                one rank, or all ranks of a launcher",
+        "tidegauge attach 4711 --job           the ranks of job 4711 on this host",
+        "tidegauge attach 12345 --detach       stop profiling",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

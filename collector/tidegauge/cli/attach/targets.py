@@ -33,10 +33,10 @@ def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[A
             return _of_process(int(word), environ)
     found = _ranks_among(_seen(_members(word)), environ)
     if not found:
-        kind = "" if is_job or not word.isdigit() else f"process {word}, and no "
+        kind = "" if is_job or not word.isdigit() else f"process {word} and no "
         raise NoTargetError(
-            f"there is no {kind}process of a job {one_line(word)!r} with PyTorch on this host{_whose()}; give a pid, "
-            "or run this on the job's own nodes: srun --jobid=ID --overlap tidegauge attach ID"
+            f"no {kind}job {one_line(word)!r} with PyTorch processes on this host{_whose()}; give a pid, or run this "
+            "on a node of the job: srun --jobid=ID --overlap tidegauge attach ID"
         )
     return found
 
@@ -44,12 +44,14 @@ def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[A
 def _of_process(pid: int, environ: Mapping[str, str]) -> list[AttachTarget]:
     given = see(pid)
     if given is None:
-        raise NoTargetError(f"pid {pid} has ended: only its parent has not looked yet (a zombie)")
+        raise NoTargetError(f"pid {pid} has ended (a zombie process)")
     if not _ours(given):
-        raise NoTargetError(f"pid {pid} belongs to another user (uid {given.uid}): only they and root may attach to it")
+        raise NoTargetError(
+            f"pid {pid} belongs to another user (uid {given.uid}): only that user or root can attach to it"
+        )
     if given.data_worker:
         raise NoTargetError(
-            f"pid {pid} is a DataLoader worker of pid {given.stat.parent_pid}, and trains nothing: attach to that one"
+            f"pid {pid} is a DataLoader worker; attach to its parent instead: pid {given.stat.parent_pid}"
         )
     socket = socket_of(given, environ)
     if socket is not None:

@@ -15,9 +15,9 @@ from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE
 ASK_TIMEOUT_S = 30.0
 """The probe's one thread answers between other commands; ``empty_cache`` may wait 10 s for a step."""
 NEXT_TIME = (
-    "So that it works next time, start the job with `tidegauge run --memory-profile=dormant -- CMD`, or with "
-    "TIDEGAUGE_PROFILE=dormant where the job's environment has Tidegauge. Now: `py-spy dump --pid {pid}` shows where "
-    "it is without touching it, and a restart from a checkpoint can be watched."
+    "To be able to attach next time, start the job with `tidegauge run --memory-profile=dormant -- CMD`, or with "
+    "TIDEGAUGE_PROFILE=dormant if the job's environment has Tidegauge. Now: `py-spy dump --pid {pid}` shows its "
+    "stacks, or restart it from a checkpoint with the probe."
 )
 
 
@@ -53,7 +53,7 @@ def attach(
 def detach(target: AttachTarget) -> AttachOutcome:
     """Have the process left alone again."""
     if target.socket is None:
-        return _refused(target, "it has no probe to detach")
+        return _refused(target, "no probe to detach")
     return _ask(target, target.socket, None, way="probe")
 
 
@@ -66,7 +66,7 @@ def _ask(target: AttachTarget, socket: ProcessSocket, level: Optional[str], *, w
     except NotAskedError as error:
         return _refused(target, str(error))
     if after.get("ok") is not True:
-        return _refused(target, f"its probe answers: {after.get('error', 'nothing that is understood')}")
+        return _refused(target, f"the probe answered: {after.get('error', 'an unknown reply')}")
     now = str(after.get("level"))
     said = _change(before, after, now)
     note = after.get("note")
@@ -78,50 +78,50 @@ def _change(before: Mapping[str, Any], after: Mapping[str, Any], now: str) -> st
     at = f"at step {after.get('step')}"
     watched, was = before.get("watching") is True, str(before.get("level"))
     if after.get("watching") is not True:
-        return f"detached {at}; its probe sleeps" if watched else "was not watched; its probe sleeps"
+        return f"detached {at}; the probe is dormant" if watched else "was not profiled; the probe is dormant"
     if not watched:
         return f"attached {at}"
-    return "was watched already" if was == now else f"was watched at level {was} already; now at {now}"
+    return "already profiled" if was == now else f"level changed from {was} to {now}"
 
 
 def obstacle(seen: SeenProcess) -> Optional[str]:
     """Why a process without a probe's socket cannot be attached to, or ``None`` if PEP 768 can be tried."""
     if seen.environ is None or seen.mapped is None:
         return (
-            "it has no probe's socket that can be found from here, and the kernel shows nothing more of it: that takes "
-            f"its own user{', or root' if os.geteuid() else ' or CAP_SYS_PTRACE, which this root lacks'}"
+            "no probe socket found, and the kernel denies access to the process: run this as its own user"
+            f"{' or as root' if os.geteuid() else ', or with CAP_SYS_PTRACE (which this root user lacks)'}"
         )
     pid = seen.process.pid
     given = seen.environ.get(PROFILE_VARIABLE, "").strip().lower()
     if given == OFF:
-        return f"it was started with {PROFILE_VARIABLE}=off: whoever started it wants no probe in it"
+        return f"it was started with {PROFILE_VARIABLE}=off, which rules out a probe"
     if seen.python is None:
         return "it is not a Python process"
     if not seen.torch:
-        return "it has not loaded PyTorch, so there is no GPU memory of PyTorch's to watch (yet)"
+        return "it has not loaded PyTorch (yet)"
     if not seen.cuda_build:
-        return "its PyTorch is a build without CUDA: there is no GPU memory to watch"
+        return "its PyTorch is a build without CUDA: no GPU memory to profile"
     if given in LEVELS and not seen.cuda_used:
         return (
-            f"its probe ({PROFILE_VARIABLE}={given}) waits for it to initialise CUDA, and takes no commands before: "
-            "try again when it trains"
+            f"its probe ({PROFILE_VARIABLE}={given}) takes no commands until the process initialises CUDA: try again "
+            "once it trains"
         )
     if given in LEVELS and seen.python < FIRST_PYTHON:
         return (
-            f"it was started with {PROFILE_VARIABLE}={given}, but no probe of it answers. A fork of a rank has none "
-            f"(attach to the rank: its parent is pid {seen.stat.parent_pid}), nor has a Python started with -S or -I "
-            "that does not have Tidegauge installed; its own stderr says if its run directory could not be used"
+            f"it was started with {PROFILE_VARIABLE}={given}, but its probe does not answer. A fork of a rank has no "
+            f"probe (attach to its parent: pid {seen.stat.parent_pid}), nor does a Python started with -S or -I "
+            "without Tidegauge installed. If its run directory was unusable, its stderr says so"
         )
     if seen.python < FIRST_PYTHON:
         version, first = (".".join(map(str, one)) for one in (seen.python, FIRST_PYTHON))
         return (
-            f"it runs without Tidegauge's probe, and Python {version} lets nothing in from outside (that begins with "
-            f"{first}, PEP 768). {NEXT_TIME.format(pid=pid)}"
+            f"it runs without the Tidegauge probe, and Python {version} cannot be attached to from outside (PEP 768 "
+            f"needs {first}). {NEXT_TIME.format(pid=pid)}"
         )
     if seen.elsewhere:
         return (
-            "it runs in a container and without Tidegauge's probe: only from inside that container can it be asked to "
-            f"begin one. Run `tidegauge attach {seen.inner_pid}` there (kubectl exec, srun --overlap, docker exec)"
+            "it runs in a container without the Tidegauge probe, which can only be started from inside that container: "
+            f"run `tidegauge attach {seen.inner_pid}` there (kubectl exec, srun --overlap, docker exec)"
         )
     return None
 
@@ -133,9 +133,7 @@ def _remotely(
     assert seen.python is not None
     assert seen.environ is not None
     remote = RemoteTarget(seen.process, seen.uid, seen.gid, seen.groups, seen.python, seen.environ)
-    waiting = (
-        f"waiting for pid {seen.process.pid} to come to it; a rank inside a collective does not until that returns"
-    )
+    waiting = f"waiting for pid {seen.process.pid} to start the probe; a rank inside a collective starts it afterwards"
     try:
         finding = begin_probe(remote, level, timeout_s=wait_s, asked=lambda: say(waiting))
     except NotExecutedError as error:
@@ -144,20 +142,20 @@ def _remotely(
     if socket is not None:
         return _ask(target, socket, level, way="remote_exec")
     if finding == "waiting":
-        said = "the probe is in it now, and begins when it initialises CUDA"
+        said = "probe loaded; profiling starts when the process initialises CUDA"
         return AttachOutcome(target, "waiting", "remote_exec", level, said)
     word, _, problem = finding.partition(" ")
-    return _refused(target, FINDING_WORDS.get(word, f"the probe could not begin in it: {problem or word}"))
+    return _refused(target, FINDING_WORDS.get(word, f"the probe failed to start: {problem or word}"))
 
 
 FINDING_WORDS = {
-    "off": f"it has set {PROFILE_VARIABLE}=off itself: no probe",
+    "off": f"the process itself set {PROFILE_VARIABLE}=off, which rules out a probe",
     "no_torch": "it has not imported PyTorch (yet)",
-    "importing": "it is just importing PyTorch: try again in a moment",
-    "no_device": "its PyTorch has no device whose memory could be watched",
-    "many_hooks": "it has several optimizer hooks of its own, to which none can be added while it trains without risk",
-    "watching": "the probe began, but its command socket is not where it is looked for; its stderr may say more",
-    "dormant": "the probe is in it, but can record nothing; its stderr says why",
+    "importing": "it is importing PyTorch: try again in a moment",
+    "no_device": "its PyTorch has no device to profile",
+    "many_hooks": "it has several optimizer hooks of its own, and adding another while it trains is unsafe",
+    "watching": "the probe started, but its command socket was not found; see the stderr of the process",
+    "dormant": "the probe is loaded but cannot record; see the stderr of the process",
 }
 """``launch.remote.script.FINDINGS`` with which nothing is watched, as a person can act on them."""
 

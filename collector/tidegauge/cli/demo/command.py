@@ -100,11 +100,11 @@ HEADER = (
     "nontorch",
     "verdict",
     "per step",
-    "out of memory in",
+    "OOM in",
 )
 
 
-HELP = "see it work: two small training jobs, one of which leaks on rank 1: which line allocates, and what holds it"
+HELP = "run a demo: the service and two small training jobs, one of which leaks on rank 1"
 
 LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
@@ -116,17 +116,19 @@ on a machine that is not busy."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python whose torch sees a GPU")
     parser.add_argument(
-        "--backend", choices=["nccl", "gloo"], help="of torch.distributed (default: nccl where each rank has a GPU)"
+        "--python", default=sys.executable, metavar="PATH", help="Python interpreter whose PyTorch sees a GPU"
     )
-    parser.add_argument("--seconds", type=float, default=85.0, help="how long to watch at most (default: 85)")
-    parser.add_argument("--keep", action="store_true", help="leave the service running afterwards, to look around")
-    parser.add_argument("--folder", type=Path, help="where report and metrics go (default: a new one in /tmp)")
+    parser.add_argument(
+        "--backend", choices=["nccl", "gloo"], help="torch.distributed backend (default: nccl if each rank has a GPU)"
+    )
+    parser.add_argument("--seconds", type=float, default=85.0, help="time limit for finding the leak (default: 85)")
+    parser.add_argument("--keep", action="store_true", help="leave the service running afterwards")
+    parser.add_argument("--folder", type=Path, help="folder for report and metrics (default: a new one in /tmp)")
 
 
 def run(args: argparse.Namespace) -> int:
-    need("ray", extra="agent", what="the demo (it runs the real service)")
+    need("ray", extra="agent", what="the demo")
     torch = find_torch(args.python)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="tidegauge-demo-", dir="/tmp"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
                     backend=args.backend,
                 )
             )
-        print("started two torchrun jobs of two ranks: a healthy one, and one whose rank 1 keeps its outputs")
+        print("started two torchrun jobs with two ranks each: a healthy one, and one whose rank 1 keeps its outputs")
         api_url = running.enter_context(_service(folder, environ, keep=args.keep))
         found = _watch(api_url, history, folder, seconds=args.seconds)
         evidence = _wait_for_evidence(api_url) if found else None
@@ -155,14 +157,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.keep:
         shutil.rmtree(folder / "run", ignore_errors=True)
     _tell(history, evidence, found=found)
-    print(f"\nreport    {report or 'none: there is no incident to report on'}")
-    print(f"metrics   {metrics}, as Prometheus scrapes it from /metrics on each node")
+    print(f"\nreport    {report or 'none: no incident'}")
+    print(f"metrics   {metrics}: what Prometheus scrapes from /metrics on each node")
     if args.keep:
-        print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
+        print(f"service   {api_url} is still running; Prometheus service discovery: {api_url}/sd")
         print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
-    print("Grafana   four dashboards for a real service, and Prometheus' rules: deploy/observability/README.md")
+    print("Grafana   dashboards and Prometheus rules for a real service: deploy/observability/README.md")
     if not found:
-        raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs are in {folder}")
+        raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs: {folder}")
     return 0
 
 
@@ -189,7 +191,7 @@ def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[s
     try:
         up = tidegauge("up", "--json")
         if up.returncode:
-            raise CommandError(f"the service did not start; its logs are in {folder / 'state' / 'logs'}")
+            raise CommandError(f"the service did not start; logs: {folder / 'state' / 'logs'}")
         yield str(json.loads(up.stdout)["api_url"])
     finally:
         if not keep:
@@ -209,7 +211,9 @@ def _watch(api_url: str, history: LatestAnswers, folder: Path, *, seconds: float
             time.sleep(LOOK_EVERY_S)
     for job_id in NAMES:
         if not history.ranks(job_id):
-            raise CommandError(f"the {NAMES[job_id]} job never showed up; it said:\n{last_lines(_log(folder, job_id))}")
+            raise CommandError(
+                f"the {NAMES[job_id]} job did not appear; end of its output:\n{last_lines(_log(folder, job_id))}"
+            )
     return False
 
 
@@ -239,7 +243,7 @@ def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
     """What the leaking rank was seen to keep: the agents' and coordinator's work, which began at the suspicion."""
     until_s = time.monotonic() + EVIDENCE_WITHIN_S
     with progress("demo") as say:
-        say("waiting for the evidence: the line that allocates, and what holds the memory")
+        say("waiting for evidence: the line that allocates, and what holds the memory")
         while time.monotonic() < until_s:
             for raw in client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)["incidents"]:
                 incident = from_wire(Incident, raw)
@@ -273,14 +277,14 @@ def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool
                 print(*(f"  {sentence}" for sentence in brief_sentences(evidence)), sep="\n")
     accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
     if found and not accused:
-        print("The planted leak was found, and nobody else was accused.")
+        print("Found the planted leak; no false alarms.")
         if history.verdicts(LEAKING)[LEAK_RANK].severity is not Severity.CRITICAL:
             print(
-                "Growing is not dangerous yet. Elsewhere an incident is opened once half of the free memory is taken;"
+                "The growth is not dangerous yet. By default an incident opens once half of the free memory is used up;"
             )
-            print("the demo opens it at once (incident_severity=warning), so that nobody waits.")
+            print("the demo opens it at once (incident_severity=warning).")
     elif accused:
-        print(f"FALSE ALARM: rank {accused[0]} of the healthy job was accused. Please report this, with the folder.")
+        print(f"FALSE ALARM: rank {accused[0]} of the healthy job was reported. Please file a bug with the folder.")
 
 
 def _sentence(verdict: Verdict) -> str:

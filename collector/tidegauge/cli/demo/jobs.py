@@ -45,8 +45,8 @@ def find_torch(python: str) -> Torch:
     answer = done.stdout.strip().splitlines()[-1:]
     if done.returncode or not answer or answer[0].count("|") != 2:
         raise CommandError(
-            f"{python} has no PyTorch that sees a GPU, so there is nothing to watch.\n"
-            "Name the Python of your training environment: tidegauge demo --python PATH\n"
+            f"{python} has no PyTorch that sees a GPU.\n"
+            "Give the Python of your training environment: tidegauge demo --python PATH\n"
             "(In a checkout of Tidegauge, `make demo` needs no GPU.)"
         )
     version, count, name = answer[0].rsplit("|", 2)

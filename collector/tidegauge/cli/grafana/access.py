@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tidegauge.cli.arguments import CONNECTION, group
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError, need
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ TOKEN_VARIABLE = "TIDEGAUGE_GRAFANA_TOKEN"
 
 
 def add_grafana_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", type=web_address, metavar="URL", help="Grafana (default: the setting grafana_url)")
-    parser.add_argument(
+    connection = group(parser, CONNECTION)
+    connection.add_argument(
+        "--url", type=web_address, metavar="URL", help="URL of Grafana (default: the setting grafana_url)"
+    )
+    connection.add_argument(
         "--token-file", type=Path, metavar="FILE",
-        help=f"mode 0600, with a service account's token (default: the setting grafana_token_file, then "
+        help=f"file (mode 0600) with the token of a service account (default: the setting grafana_token_file, then "
         f"{TOKEN_VARIABLE} in the environment)",
     )  # fmt: skip
 
@@ -36,7 +40,7 @@ def web_address(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or not text.isprintable() or any(mark in text for mark in " \"'<>{}|\\"):
-        raise argparse.ArgumentTypeError("an address looks like https://grafana.example, without user and password")
+        raise argparse.ArgumentTypeError("not a URL such as https://grafana.example, without user and password")
     return text.rstrip("/")
 
 
@@ -49,7 +53,7 @@ def grafana_of(args: argparse.Namespace, settings: Settings) -> Iterator[Grafana
 
     url = args.url or settings.grafana_url
     if url is None:
-        raise CommandError("where is Grafana? --url https://grafana.example, or the setting grafana_url",
+        raise CommandError("no Grafana URL: use --url https://grafana.example, or the setting grafana_url",
                            exit_code=USAGE)  # fmt: skip
     try:
         client = GrafanaClient(url, token=_token(args, settings))
@@ -72,9 +76,8 @@ def _token(args: argparse.Namespace, settings: Settings) -> str:
         raise CommandError(str(error), exit_code=USAGE) from error
     if token is None:
         raise CommandError(
-            "Grafana wants the token of a service account: make one under Administration, Users and access, Service "
-            f"accounts, write it to a file of mode 0600, and name that by --token-file (or put it into "
-            f"{TOKEN_VARIABLE})",
+            "Grafana needs the token of a service account: create one under Administration, Users and access, Service "
+            f"accounts, save it to a file with mode 0600, and pass that with --token-file (or set {TOKEN_VARIABLE})",
             exit_code=USAGE,
         )
     return token

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of
-from tidegauge.cli.output import print_table
+from tidegauge.cli.output import print_table, several
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.times import ago, moment, since_unix_s
@@ -43,7 +43,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
     add_grafana_arguments(parser)
     parser.add_argument("--since", type=ago, default=WEEK_S, metavar="7d", help="how far back (default: 7d)")
-    parser.add_argument("--dry-run", action="store_true", help="only say which annotations there should be")
+    parser.add_argument("--dry-run", action="store_true", help="only list the annotations")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:
         print(json.dumps({"dry_run": args.dry_run, "annotations": told}, indent=2))
         return
     if not found:
-        print("no incident in this time")
+        print("no incidents in this period")
         return
     rows = [
         (
@@ -105,4 +105,4 @@ def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:
         for one in found
     ]
     print_table(HEADER, rows)
-    print(f"\n{'there should be' if args.dry_run else 'in Grafana now:'} {len(rows)} annotation{'s' * (len(rows) > 1)}")
+    print(f"\n{'dry run:' if args.dry_run else 'now in Grafana:'} {several(len(rows), 'annotation')}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidegauge import __version__
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of, web_address
@@ -26,13 +27,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prometheus-url", type=web_address, metavar="URL",
-        help="Prometheus as Grafana's server reaches it: makes a data source for it, or changes ours",
+        help="URL of Prometheus as the Grafana server reaches it: create or update the Tidegauge data source",
     )  # fmt: skip
-    source.add_argument(
-        "--data-source", metavar="UID", help="an existing Prometheus data source, by uid or name, instead of ours"
+    source.add_argument("--data-source", metavar="UID", help="use this existing Prometheus data source (uid or name)")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_json(parser)
+    add_examples(
+        parser,
+        "tidegauge grafana apply --url https://grafana.example --prometheus-url http://prometheus:9090 --dry-run",
+        "tidegauge grafana apply --data-source prometheus",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would change")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
         models = tuple(dashboard.to_json() for dashboard in dashboards(settings.public_url))
         wanted = Wanted(models, args.prometheus_url, args.data_source)
-        say(f"looking at what {grafana.url} has")
+        say(f"reading {grafana.url}")
         steps: Sequence[ApplyStep] = plan(wanted, look(grafana, wanted))
         if not args.dry_run:
             done: list[ApplyStep] = []
@@ -72,6 +76,6 @@ def _print(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep]) -> No
     if steps and all(step.change.value == "unchanged" for step in steps):
         print("\nnothing to change")
     elif any(step.change.value == "refused" for step in steps):
-        print("\nwhat was refused needs a person: see the last column")
+        print("\nresolve the refused changes by hand: see the last column")
     elif not args.dry_run:
-        print(f"\nthe dashboards begin at {url}/d/tidegauge-fleet")
+        print(f"\nfirst dashboard: {url}/d/tidegauge-fleet")

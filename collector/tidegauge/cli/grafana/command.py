@@ -8,15 +8,17 @@ from tidegauge.cli.grafana import annotations as grafana_annotations
 from tidegauge.cli.grafana import apply, export
 from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
-HELP = "put dashboards and annotations into Grafana, or write dashboards and rules as files"
+HELP = "install dashboards and annotations in Grafana, or write dashboards and rules to files"
 
 
 SUBCOMMANDS = {
-    "apply": Subcommand("bring folder, data source and dashboards of a Grafana up to date", apply.prepare, apply.run),
+    "apply": Subcommand("create or update folder, data source and dashboards in Grafana", apply.prepare, apply.run),
     "annotations": Subcommand(
-        "draw recorded incidents and actions into the dashboards", grafana_annotations.prepare, grafana_annotations.run
+        "add recorded incidents and actions to the dashboards as annotations",
+        grafana_annotations.prepare,
+        grafana_annotations.run,
     ),
-    "export": Subcommand("write dashboards and Prometheus' rules as files", export.prepare, export.run),
+    "export": Subcommand("write dashboards and Prometheus rules to files", export.prepare, export.run),
 }
 
 

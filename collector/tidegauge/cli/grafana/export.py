@@ -12,15 +12,14 @@ from tidegauge.cli.grafana.access import web_address
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="gets dashboards/*.json and rules/*.yml")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="target folder for dashboards/*.json and rules/*.yml")
     parser.add_argument(
         "--grafana-url", type=web_address, metavar="URL",
-        help="where people reach Grafana, for links in the alerts (default: the setting grafana_url)",
+        help="URL of Grafana for links in alerts (default: the setting grafana_url)",
     )  # fmt: skip
     parser.add_argument(
         "--service-url", type=web_address, metavar="URL",
-        help="where people reach the coordinator's API, for links to reports and runbooks (default: the setting "
-        "public_url)",
+        help="URL of the coordinator's API for links to reports and runbooks (default: the setting public_url)",
     )  # fmt: skip
 
 
@@ -43,6 +42,6 @@ def run(args: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+            raise CommandError(f"cannot write {path}: {error.strerror}") from error
         print(path)
     return FINE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
+from tidegauge.cli.output import several
 from tidegauge.cli.timeline import MODE_WORDS, Entry
 from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.evidence.words import brief_sentences
@@ -15,7 +16,7 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_duration
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
-               "per step", "out of memory in")  # fmt: skip
+               "per step", "OOM in")  # fmt: skip
 RANKS_GIVE_WAY = ("nontorch", "reserved", "pid", "since step", "limit", "step", "GPU", "allocated", "per step")
 """Columns of the table of ranks that a narrow terminal does without, the first first."""
 MAX_SENTENCE_CHARS = 1000
@@ -38,7 +39,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
                                         further_name(incident))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
         ("ranks", f"{len(incident.findings) + incident.ranks_left_out} of {incident.world_size}"
-                  + (", all alike: a workload that grows, or code that all run" if incident.common else "")),
+                  + (", all alike: a growing workload, or a leak in shared code" if incident.common else "")),
         ("scheduler", incident.scheduler or "none"),
         ("opened", f"{moment(incident.opened_unix_s)} ({_ago(incident.opened_unix_s, now_s)})"),
         ("state", _state(incident)),
@@ -67,9 +68,7 @@ def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
         lines += [("    advice: ", one_line(sentence, MAX_SENTENCE_CHARS)) for sentence in advice]
     lines += [("  snapshot: ", one_line(place, MAX_SENTENCE_CHARS)) for place in incident.snapshots]
     if lines:
-        lines.append(
-            ("  ", f"`tidegauge report {incident.number}` shows it with stacks, curves and a map of the memory")
-        )
+        lines.append(("  ", f"stacks, curves and memory map: `tidegauge report {incident.number}`"))
     return lines
 
 
@@ -100,22 +99,20 @@ def what_next(incident: Incident, records: Sequence[DecisionRecord], status: Loo
         if under_way.decision_id in ours:
             return f"Under way: {under_way.action.value}: {under_way.what}."
     if status.store_problem is not None:
-        return f"Nothing is decided or done until the database works again: {status.store_problem}"
+        return f"Nothing until the database works again: {status.store_problem}"
     if status.paused is not None:
-        return f"Nothing, until somebody says `tidegauge policy resume`: actions are paused {status.paused}."
+        return f"Nothing until `tidegauge policy resume`: actions are paused {status.paused}."
     if status.breaker is not None:
-        return (
-            f"Nothing, until somebody says `tidegauge policy resume`: the circuit breaker is open ({status.breaker})."
-        )
+        return f"Nothing until `tidegauge policy resume`: the circuit breaker is open ({status.breaker})."
     held = _held_back(records, status)
     if held is not None:
-        return f"Nothing to this user's jobs, until somebody says `tidegauge policy resume`: {held}."
+        return f"Nothing for this user's jobs until `tidegauge policy resume`: {held}."
     if incident.stale:
-        return "Nothing, until every node of the job reports again: the figures are old."
+        return "Nothing until every node of the job reports again: the figures are stale."
     if incident.state is IncidentState.RECOVERING:
-        return "Nothing, unless it comes back; if it stays away, the incident is closed."
+        return "The incident closes unless the problem returns."
     mode = f"The policy's mode is {status.mode}: {MODE_WORDS[status.mode]}."
-    return f"What the policy's rules say (`tidegauge policy show`). {mode}"
+    return f"The policy's rules apply (`tidegauge policy show`). {mode}"
 
 
 def _ago(unix_s: float, now_s: float) -> str:
@@ -132,16 +129,16 @@ def _state(incident: Incident) -> str:
     if incident.closure is not None:
         text += f": {CLOSURES[incident.closure]}"
     if incident.flaps:
-        text += f"; came back {incident.flaps} time{'s' * (incident.flaps > 1)} while it recovered"
+        text += f"; returned {several(incident.flaps, 'time')} during recovery"
     if incident.stale:
-        text += "; a node of the job does not report, the figures are old and nothing is done on them"
+        text += "; a node of the job is not reporting: the figures are stale, and no action is taken on them"
     return text
 
 
 def _severity(incident: Incident) -> str:
     worst = incident.worst_severity
     was_worse = worst is not None and worst is not incident.severity
-    return incident.severity.value + (f" (it was {worst.value})" if worst is not None and was_worse else "")
+    return incident.severity.value + (f" (peak: {worst.value})" if worst is not None and was_worse else "")
 
 
 def _growth(incident: Incident) -> Optional[str]:
@@ -154,7 +151,7 @@ def _growth(incident: Incident) -> Optional[str]:
 
 def _end(incident: Incident) -> Optional[str]:
     end = time_left(incident.seconds_to_oom) if incident.is_open else None
-    return f"{end}, counted from {moment(incident.updated_unix_s)}" if end else None
+    return f"{end} (from {moment(incident.updated_unix_s)})" if end else None
 
 
 def _rank_row(finding: RankFinding) -> Sequence[str]:

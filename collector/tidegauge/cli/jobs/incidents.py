@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.jobs import incident_page
@@ -24,28 +25,42 @@ from tidegauge.core.incidents.grades import GradeAnswer
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, rate, time_left
 from tidegauge.core.units import format_duration
 
-HELP = "list what is wrong with jobs' memory, or tell the whole story of one incident"
+HELP = "list memory incidents, or show one in detail"
 
-HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "out of memory in",
+HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "OOM in",
           "opened", "last action")  # fmt: skip
 GIVES_WAY = ("since step", "opened", "state", "per step", "ranks", "severity")
 """Columns that a narrow terminal does without, the first first."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=["show"], help="show one incident in detail")
+    parser.add_argument("number", nargs="?", type=int, help="number of the incident to show")
+    selection = group(parser, SELECTION)
+    selection.add_argument("--all", action="store_true", help="include closed incidents")
+    selection.add_argument(
+        "--since", type=ago, metavar="7d", help="only incidents from the last 7d, including closed ones"
+    )
+    selection.add_argument(
+        "--limit", type=int, default=200, metavar="N", help="limit the output to N incidents (default: 200)"
+    )
     add_api_arguments(parser)
-    parser.add_argument("what", nargs="?", choices=["show"], help="show: everything about one incident")
-    parser.add_argument("number", nargs="?", type=int, help="of the incident to show")
-    parser.add_argument("--all", action="store_true", help="list closed incidents too")
-    parser.add_argument("--since", type=ago, metavar="7d", help="list those of this time, closed ones too")
-    parser.add_argument("--limit", type=int, default=200, metavar="N", help="list so many at most (default: 200)")
+    add_examples(
+        parser,
+        "tidegauge incidents                    open incidents",
+        "tidegauge incidents --since 7d         all incidents of the last week",
+        "tidegauge incidents show 3             ranks, evidence and timeline of incident 3",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.what is None:
         return _list(args)
     if args.number is None:
-        raise CommandError("which one? `tidegauge incidents show NUMBER`; the list says the numbers", exit_code=USAGE)
+        raise CommandError(
+            "no incident number: use `tidegauge incidents show NUMBER`; `tidegauge incidents` lists them",
+            exit_code=USAGE,
+        )
     return _show(args)
 
 
@@ -68,7 +83,7 @@ def _list(args: argparse.Namespace) -> int:
     if rows:
         print_table(HEADER, rows, gives_way=GIVES_WAY)
         if len(rows) == args.limit:
-            print(f"\nthe newest {len(rows)}; there may be more: --limit N")
+            print(f"\nonly the newest {len(rows)} are shown; for more use --limit N")
     else:
         print(_none(whose(answer), closed_too=bool(closed_too)))
     return FINE
@@ -77,8 +92,8 @@ def _list(args: argparse.Namespace) -> int:
 def _none(whose_only: str | None, *, closed_too: bool) -> str:
     of_yours, why = ("", "") if whose_only is None else (" of yours", f": {whose_only}")
     if closed_too:
-        return f"no incident{of_yours}{why}"
-    return f"no incident{of_yours} is open{why}; `tidegauge incidents --all` lists closed ones"
+        return f"no incidents{of_yours}{why}"
+    return f"no open incidents{of_yours}{why}; `tidegauge incidents --all` includes closed ones"
 
 
 def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
@@ -115,12 +130,12 @@ def _show(args: argparse.Namespace) -> int:
     for name, text in incident_page.figures(incident, now_s=time.time()):
         print_wrapped(f"{name:<12}", text)
     if incident.findings:
-        print(f"\nThe ranks, worst first, as they were at {moment(incident.updated_unix_s)}")
+        print(f"\nRanks, worst first, at {moment(incident.updated_unix_s)}")
         rows = incident_page.rank_rows(incident)
         print_table(incident_page.RANK_HEADER, rows, gives_way=incident_page.RANKS_GIVE_WAY)
         left_out = len(incident.findings) + incident.ranks_left_out - len(rows)
         if left_out > 0:
-            print(f"and {left_out} more ranks; --json has {'most' if incident.ranks_left_out else 'all'} of them")
+            print(f"and {left_out} more ranks; --json lists {'most' if incident.ranks_left_out else 'all'} of them")
     evidence = incident_page.evidence_lines(incident)
     if evidence:
         print("\nEvidence")

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegauge.cli.arguments import OUTPUT, group
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_table
@@ -22,10 +23,10 @@ from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 
-HELP = "list the jobs that are watched, and which of their ranks grow"
+HELP = "list watched jobs and the ranks whose memory grows"
 
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
-          "out of memory in")  # fmt: skip
+          "OOM in")  # fmt: skip
 GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
 """Columns that a narrow terminal does without, the first first."""
 POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
@@ -34,10 +35,9 @@ POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
-    parser.add_argument(
+    group(parser, OUTPUT).add_argument(
         "--fail-on-leak", action="store_true",
-        help="exit with 1 if the memory of a running job grows without an end in sight, dangerous (leak) or not yet "
-        "(growing)",
+        help="exit with 1 if the memory of a running job grows without bound (state leak or growing)",
     )  # fmt: skip
 
 
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
 def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:
     """How to begin, on this host: Slurm's option is named where there is an ``srun``, and in a pod (as by ``kubectl
     exec`` in the head's) the label. ``whose_only``: why others' jobs are not listed, as ``service_api.whose`` says."""
-    none = "no job is watched" if whose_only is None else f"no job of yours is watched: {whose_only}"
+    none = "no jobs watched" if whose_only is None else f"no jobs of yours watched: {whose_only}"
     if environ.get("KUBERNETES_SERVICE_HOST"):
-        return f"{none}; give the pods of one the label {PROFILE_LABEL}=auto, on the template or the namespace"
+        return f"{none}; to watch one, add the label {PROFILE_LABEL}=auto to its pod template or namespace"
     slurm = ", or with `srun --memory-profile CMD`" if shutil.which("srun", path=environ.get("PATH")) else ""
     return f"{none}; start one with `tidegauge run -- CMD`{slurm}"
 

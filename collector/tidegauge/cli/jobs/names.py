@@ -48,7 +48,7 @@ class SeveralJobsError(CommandError):
         first, *rest = sorted(map(one_line, job_ids))
         others = f"{', '.join(rest[:MAX_NAMED])}{' …' if len(rest) > MAX_NAMED else ''}"
         super().__init__(
-            f"{1 + len(rest)} jobs are called {one_line(name)!r}: give an id, {first} or {others}",
+            f"{1 + len(rest)} jobs have the name {one_line(name)!r}: use a job id, {first} or {others}",
             exit_code=USAGE,
         )
 

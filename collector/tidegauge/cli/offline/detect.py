@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE
 from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.cli.output import print_table
@@ -21,21 +22,25 @@ from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
 
 SAY_EVERY_S = 2.0
-HELP = "judge recorded step series (CSV, CSV.gz): does memory grow without end?"
+HELP = "check recorded step series (CSV, CSV.gz) for memory leaks"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE",
-        help="one row per training step; columns step, allocated, reserved, and as far as known t (seconds), "
+        help="one row per training step; columns step, allocated, reserved, and optionally t (seconds), "
         "peak_allocated, inactive_split, nvml_process, host_rss (bytes)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
     parser.add_argument(
         "--capacity-bytes", type=parse_size, metavar="N",
-        help="most that the process may use on the device: for severity, time to out-of-memory, and to judge sooner "
-        "what eats most of it",
+        help="device memory available to the process, such as 80GiB: for severity, predicted OOM and earlier detection",
     )  # fmt: skip
+    add_json(parser, "print JSON, one object per file and line")
+    add_examples(
+        parser,
+        "tidegauge detect rank0.csv rank1.csv.gz",
+        "tidegauge detect --capacity-bytes 80GiB rank0.csv",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -141,7 +146,7 @@ def _print_for_people(judged: list[Judgement]) -> None:
     print_table(header, [_cells(name, verdict) for name, verdict, _ in judged])
     for name, verdict, withdrawn in judged:
         if withdrawn:
-            print(f"\n{name}: looked like a leak at step {', '.join(map(str, withdrawn))}; the growth ended.")
+            print(f"\n{name}: alarm at step {', '.join(map(str, withdrawn))} withdrawn: the growth ended.")
         if verdict.state is LeakState.LEAK and verdict.cause is not None:
             print(f"\n{name}: {CAUSES[verdict.cause]}")
             print(f"  {_explain(verdict)}")
@@ -165,15 +170,15 @@ def _cells(name: str, verdict: Verdict) -> tuple[str, ...]:
 
 def _explain(verdict: Verdict) -> str:
     grown = format_bytes(verdict.grown_bytes or 0)
-    text = f"{verdict.signal.value if verdict.signal else '?'} has gained {grown} since step {verdict.onset_step}"
+    text = f"{verdict.signal.value if verdict.signal else '?'} grew by {grown} since step {verdict.onset_step}"
     rate = verdict.bytes_per_step
     if rate is not None:
         text += f", {format_bytes(rate.likely)} a step ({format_bytes(rate.low)} to {format_bytes(rate.high)})"
     left = verdict.steps_to_oom
     if left is None and verdict.signal is Signal.HOST:
-        return text + "; when the host runs out of memory is not known: the columns do not say what it has free."
+        return text + "; no OOM prediction for host memory: the columns do not tell how much is free."
     if left is None:
-        return text + "; time to out-of-memory is not known without --capacity-bytes."
+        return text + "; an OOM prediction needs --capacity-bytes."
     latest = _number(left.high) if math.isfinite(left.high) else "no end"
     return text + f"; out of memory in {_number(left.low)} to {latest} steps, most likely {_number(left.likely)}."
 

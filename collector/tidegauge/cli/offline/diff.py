@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import FINE, bad_file
 
-HELP = "compare two memory snapshots: which line's memory has grown, and by how much"
+HELP = "compare two memory snapshots: which lines hold more memory, and how much"
 TOP = 10
 
 
@@ -15,21 +16,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "early",
         metavar="EARLY",
-        help="a snapshot of PyTorch's (torch.cuda.memory._dump_snapshot) or Tidegauge's, or a URL",
+        help="PyTorch snapshot (torch.cuda.memory._dump_snapshot) or Tidegauge snapshot (file or URL)",
     )
-    parser.add_argument(
-        "late", metavar="LATE", help="a later one of the same rank, or one of another rank at that step"
-    )
-    parser.add_argument(
+    parser.add_argument("late", metavar="LATE", help="later snapshot of the same rank, or a snapshot of another rank")
+    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
+    output = group(parser, OUTPUT)
+    output.add_argument(
         "--by", choices=("line", "stack", "size"), default=None,
-        help="what to group by: the line of your own code, the whole stack, or the blocks' size (default: line; with "
-        "--json, stack)",
+        help="group by line of your own code, whole stack, or block size (default: line; with --json: stack)",
     )  # fmt: skip
-    parser.add_argument(
-        "--top", type=_count, metavar="N", help=f"show the largest N (default: {TOP}; with --json, all)"
+    output.add_argument(
+        "--top", type=_count, metavar="N", help=f"limit the output to the largest N (default: {TOP}; with --json: all)"
     )
-    parser.add_argument("--device", type=int, metavar="N", help="which device, where a snapshot has several")
-    parser.add_argument("--json", action="store_true", help="a JSON list, the largest growth first")
+    add_json(parser, "print a JSON list, largest growth first")
+    add_examples(
+        parser,
+        "tidegauge diff step100.pickle step200.pickle",
+        "tidegauge diff --by stack --top 3 step100.pickle step200.pickle",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

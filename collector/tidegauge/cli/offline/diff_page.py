@@ -14,7 +14,7 @@ from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
-NO_STACK = "no stack was recorded"
+NO_STACK = "no stack recorded"
 MAX_FRAMES = 60
 """Of one stack, for people."""
 MAX_LINE_CHARS = 1_000
@@ -80,7 +80,7 @@ def print_page(compared: Compared, by: str, top: int) -> None:
             ("growth", "blocks", "each", "line", "called from"), [_cells(line) for line in comparison.lines], top
         )
         if comparison.growth and comparison.growth[0].stack:
-            print("\nThe stack that grew most, innermost first:")
+            print("\nStack with the largest growth, innermost frame first:")
             for frame in folded_frames(comparison.growth[0].stack):
                 print(f"  {frame}")
     for sentence in _doubts(comparison):
@@ -99,7 +99,7 @@ def folded_frames(stack: Sequence[CodeLine]) -> Iterator[str]:
         yield one_line(line_name(frame), MAX_LINE_CHARS)
     yield from _folded(library)
     if len(stack) > MAX_FRAMES:
-        yield f"({len(stack) - MAX_FRAMES:,} more further out)"
+        yield f"({len(stack) - MAX_FRAMES:,} more outer frames)"
 
 
 def _folded(library: Sequence[CodeLine]) -> Iterator[str]:
@@ -113,11 +113,11 @@ def _summary(compared: Compared) -> Iterator[str]:
     live = f"{format_bytes(comparison.early_live_bytes)} before, {format_bytes(comparison.late_live_bytes)} now"
     apart = _apart(compared)
     if comparison.grown_bytes > 0:
-        yield f"{format_bytes(comparison.grown_bytes)} more is alive{apart} ({live}){_share(comparison)}."
+        yield f"Live memory grew by {format_bytes(comparison.grown_bytes)}{apart} ({live}){_share(comparison)}."
     elif comparison.growth:
-        yield f"No more is alive in all{apart} ({live}), but some lines hold more than before{_share(comparison)}."
+        yield f"Total live memory did not grow{apart} ({live}), but some lines hold more{_share(comparison)}."
     else:
-        yield f"Live memory has not grown{apart} ({live}): no line allocates more than it gives back."
+        yield f"Live memory did not grow{apart} ({live}): no line holds more than before."
         yield _elsewhere(comparison)
 
 
@@ -134,7 +134,7 @@ def _share(comparison: Comparison) -> str:
     first, through = comparison.lines[0], comparison.through
     if through is not None and through != first.line:
         return (
-            f"; nearly all of the growth came through {line_name(through)}, which called the "
+            f"; nearly all of the growth comes from {line_name(through)}, which calls the "
             f"{len(comparison.lines)} lines that allocated it"
         )
     share = min(1.0, first.grown_bytes / sum(line.grown_bytes for line in comparison.lines))
@@ -142,7 +142,7 @@ def _share(comparison: Comparison) -> str:
 
 
 def _named(line: Optional[CodeLine]) -> str:
-    return "calls of which no stack was recorded" if line is None else line_name(line)
+    return "calls without a recorded stack" if line is None else line_name(line)
 
 
 def _elsewhere(comparison: Comparison) -> str:
@@ -150,14 +150,14 @@ def _elsewhere(comparison: Comparison) -> str:
     early, late = comparison.early_reserved_bytes, comparison.late_reserved_bytes
     if late > early * (1 + WORTH_A_WORD):
         return (
-            f"What the allocator holds in reserve grew from {format_bytes(early)} to {format_bytes(late)} all the "
-            "same: either a step needs more at its peak than before, or free memory lies in pieces that do not fit "
-            "what is asked for (fragmentation). Which allocator setting would help: tidegauge whatif LATE."
+            f"Reserved memory still grew from {format_bytes(early)} to {format_bytes(late)}: either a step has a "
+            "higher peak than before, or the free memory is fragmented. To find an allocator setting that helps: "
+            "tidegauge whatif LATE."
         )
     return (
-        f"Nor does the allocator hold noticeably more in reserve ({format_bytes(early)} before, {format_bytes(late)} "
-        "now). If the process takes more of the GPU all the same, it is outside PyTorch's allocator, where no snapshot "
-        "looks: communicators of NCCL, CUDA libraries, extensions that call cudaMalloc."
+        f"Reserved memory did not grow either ({format_bytes(early)} before, {format_bytes(late)} now). If the process "
+        "still uses more of the GPU, the growth is outside the PyTorch allocator, where snapshots do not reach: NCCL "
+        "communicators, CUDA libraries, extensions that call cudaMalloc."
     )
 
 
@@ -165,16 +165,16 @@ def _doubts(comparison: Comparison) -> Iterator[str]:
     """What the figures leave open."""
     without, live = comparison.late_without_stack_bytes, comparison.late_live_bytes
     if without == live > 0:
-        yield f"No stacks were recorded, so blocks are told apart by their size alone. To name lines: {RECORD_STACKS}"
+        yield f"No stacks were recorded, so blocks are matched by size only. To see lines: {RECORD_STACKS}"
     elif comparison.lines and comparison.lines[0].line is None:
         yield (
-            "What grew most has no stack: it was allocated before recording began, or by autograd's own threads during "
-            'backward, which have no Python frames. Record with stacks="all" to name what backward allocates.'
+            "The largest growth has no stack: it was allocated before recording started, or by autograd threads during "
+            'backward, which have no Python frames. Record with stacks="all" to see backward allocations.'
         )
     elif without > live * WORTH_A_WORD:
         yield (
-            f"{format_bytes(without)} of what is alive has no stack (older than the recording, or of backward) and is "
-            "told apart by size: a block that only took the place of another one of its size is not counted as growth."
+            f"{format_bytes(without)} of live memory has no stack (older than the recording, or from backward) and is "
+            "matched by size: a block that replaced another of the same size does not count as growth."
         )
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.offline.estimate_page import print_estimate
 from tidegauge.cli.offline.torch_releases import torch_release
@@ -16,45 +17,55 @@ from tidegauge.estimator.gpus import GPU_TYPES, find_gpu
 from tidegauge.estimator.results import STRATEGIES, Estimate, FitVerdict
 from tidegauge.estimator.wire import read_estimate
 
-HELP = "what a training job will need on a GPU, before it queues; needs no GPU"
+HELP = "estimate the GPU memory of a training job before it queues; needs no GPU"
 WORKER = Path(__file__).parents[2] / "estimator" / "__main__.py"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "function", metavar="MODULE:FUNCTION",
-        help="train:build or path/train.py:build; returns (model, optimizer, step), where step() is one training step",
+        help="train:build or path/train.py:build; returns (model, optimizer, step); step() runs one training step",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--gpu", type=_gpu, metavar="NAME",
-        help=f"answer for one type, and search its largest batch: {', '.join(gpu.name for gpu in GPU_TYPES)}",
+        help=f"estimate for this GPU only, and search its largest batch: {', '.join(gpu.name for gpu in GPU_TYPES)}",
     )  # fmt: skip
-    parser.add_argument("--batch-size", type=_positive, metavar="N", help="for FUNCTION's batch argument")
+    parser.add_argument("--batch-size", type=_positive, metavar="N", help="value of the batch argument of FUNCTION")
     parser.add_argument(
         "--batch-argument", default="batch_size", metavar="NAME",
-        help="the argument of FUNCTION that is the batch size (default: batch_size)",
+        help="name of the batch argument of FUNCTION (default: batch_size)",
     )  # fmt: skip
-    parser.add_argument("--world-size", type=_positive, default=1, metavar="N", help="ranks of the job, one a GPU")
+    parser.add_argument(
+        "--world-size", type=_positive, default=1, metavar="N", help="number of ranks, one per GPU (default: 1)"
+    )
     parser.add_argument(
         "--strategy", choices=STRATEGIES, default="none",
-        help="what is done to the model on several ranks; none: nothing, or FUNCTION does it itself",
+        help="how the model is distributed over ranks; none: not at all, or by FUNCTION itself (default: none)",
     )  # fmt: skip
     parser.add_argument(
-        "--alloc-conf", metavar="CONF", help="as in PYTORCH_ALLOC_CONF (default: what this environment says)"
+        "--alloc-conf",
+        metavar="CONF",
+        help="allocator settings, as in PYTORCH_ALLOC_CONF (default: those of this environment)",
     )
     parser.add_argument(
         "--torch-version",
         type=torch_release,
         metavar="V",
-        help="the job's, such as 2.11.0, where it is not that of --python",
+        help="PyTorch version of the job, such as 2.11.0 (default: that of --python)",
     )
     parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="training steps to run (default: 4)")
-    parser.add_argument("--quick", action="store_true", help="leave out what would save memory, and the largest batch")
+    parser.add_argument("--quick", action="store_true", help="skip memory savings and the largest batch")
     parser.add_argument(
         "--python", default=sys.executable, metavar="PATH",
-        help="the interpreter that has the job's torch (default: this one); Tidegauge need not be installed there",
+        help="Python interpreter with the PyTorch of the job (default: this one); it does not need Tidegauge",
     )  # fmt: skip
+    add_json(parser, "print one JSON object")
+    add_examples(
+        parser,
+        "tidegauge estimate train:build",
+        "tidegauge estimate --gpu h100-80 --batch-size 32 train.py:build",
+        "tidegauge estimate --world-size 8 --strategy fsdp2 --quick train:build",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,14 +99,14 @@ def ask(python: str, options: dict[str, Any]) -> dict[str, Any]:
     try:
         done = subprocess.run([python, str(WORKER), json.dumps(options)], stdout=subprocess.PIPE, check=False)
     except OSError as error:
-        raise CommandError(f"--python {python}: it cannot be run: {error.strerror}", exit_code=USAGE) from error
+        raise CommandError(f"--python {python}: cannot be run: {error.strerror}", exit_code=USAGE) from error
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
         ending = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         raise CommandError(
-            f"the run of {options['function']} by {python} ended with {ending} and no answer; what it said is above. "
-            "Code that leaves PyTorch (CUDA extensions, Triton kernels, os._exit) cannot be run without a GPU",
+            f"{options['function']} under {python} ended with {ending} and no result; its output is above. Code "
+            "outside PyTorch (CUDA extensions, Triton kernels, os._exit) cannot run without a GPU",
             exit_code=ENVIRONMENT,
         ) from error
     if "problem" in answer:
@@ -109,14 +120,14 @@ def _as_error(answer: dict[str, Any], function: str, python: str) -> CommandErro
     problem, message = answer["problem"], answer["message"]
     if problem == "environment":
         return CommandError(
-            f"{message}\nThe estimate runs the job's own code and needs the job's own torch (a CPU build will do). "
-            "Say where it is:\n    tidegauge estimate --python PATH/TO/ENVIRONMENT/bin/python …"
+            f"{message}\nThe estimate runs the code of the job and needs its PyTorch (a CPU build is enough). "
+            "Give its environment:\n    tidegauge estimate --python PATH/TO/ENVIRONMENT/bin/python …"
         )
     if problem == "function":
         return CommandError(
             f"{function} failed without a GPU, in {python}:\n{message}\n"
-            "If it needs values that only a real run has (files, a trained model, what a tensor contains), give it a "
-            "FUNCTION that makes tensors of the same shapes and dtypes instead",
+            "If it needs values that only a real run has (files, a trained model, tensor contents), use a FUNCTION "
+            "that creates tensors with the same shapes and dtypes instead",
             exit_code=USAGE,
         )
     return CommandError(message, exit_code=USAGE)

@@ -21,22 +21,24 @@ def print_estimate(function: str, estimate: Estimate) -> None:
     """Everything to stdout."""
     print("\n".join(headline(function, estimate)))
     _section("Fits?")
-    print_table(("GPU", "has", "answer", "free", "largest batch"), fit_rows(estimate.fits, estimate.largest_batches))
+    print_table(
+        ("GPU", "memory", "verdict", "free", "largest batch"), fit_rows(estimate.fits, estimate.largest_batches)
+    )
     print_wrapped("Largest batch: ", estimate.batch_note)
-    _section("What it consists of, when allocated memory is at its peak")
+    _section("Breakdown at peak allocated memory")
     print_table(("part", "bytes", "share", ""), breakdown_rows(estimate.breakdown, estimate.device_bytes))
-    _section("By step")
+    _section("Per step")
     print_table(
         ("step", "peak allocated", "peak reserved so far"),
         [(str(s.step), format_bytes(s.allocated_bytes), format_bytes(s.reserved_bytes)) for s in estimate.steps],
     )
     if estimate.savings:
-        _section("What would save memory (each tried by another run)")
-        print_table(("change", "then needs", "saves", ""), [saving_row(saving) for saving in estimate.savings])
+        _section("Memory savings (each measured in its own run)")
+        print_table(("change", "new total", "saves", ""), [saving_row(saving) for saving in estimate.savings])
     if estimate.closed_forms:
-        _section("Beside it: what the formulas of the textbooks say")
-        print_table(("formula", "says", "estimate", "ratio"), [form_row(form) for form in estimate.closed_forms])
-    _section("Assumed")
+        _section("For comparison: textbook formulas")
+        print_table(("formula", "result", "estimate", "ratio"), [form_row(form) for form in estimate.closed_forms])
+    _section("Assumptions")
     for assumption in estimate.assumptions:
         print_wrapped("- ", assumption)
 
@@ -49,7 +51,7 @@ def headline(function: str, estimate: Estimate) -> list[str]:
         f"{function} needs {format_bytes(estimate.device_bytes)} of device memory{ranks}.",
         f"  peak allocated {format_bytes(estimate.peak_allocated_bytes)}, "
         f"peak reserved {format_bytes(estimate.peak_reserved_bytes)} (torch {estimate.torch_version}, {conf})",
-        f"  highest at: {estimate.peak_at}",
+        f"  peak at: {estimate.peak_at}",
     ]
 
 

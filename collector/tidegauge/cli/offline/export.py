@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from tidegauge.cli.arguments import OUTPUT, add_examples, group
 from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError, bad_file
 from tidegauge.cli.own_files import write_own
 
 if TYPE_CHECKING:
     from tidegauge.analysis.snapshots.traces import Snapshot
 
-HELP = "write a memory snapshot, or the growth between two, for other tools: memory_viz, flame graphs, pprof"
+HELP = "convert a memory snapshot, or the growth between two, for other tools: memory_viz, flame graphs, pprof"
 ENDINGS = {
     ".pickle": "torch",
     ".pkl": "torch",
@@ -31,36 +32,42 @@ STANDARD_OUTPUT = "-"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("snapshot", metavar="SNAPSHOT", help="a snapshot of PyTorch's or Tidegauge's, or a URL")
+    parser.add_argument("snapshot", metavar="SNAPSHOT", help="PyTorch or Tidegauge snapshot (file or URL)")
     parser.add_argument(
         "late",
         metavar="LATE",
         nargs="?",
-        help="a later one: what has grown from SNAPSHOT to it, instead of what is alive",
+        help="later snapshot: export the growth from SNAPSHOT to LATE instead of live memory",
     )
-    parser.add_argument(
+    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
+    output = group(parser, OUTPUT)
+    output.add_argument(
         "--to", choices=FORMATS,
-        help="torch: PyTorch's own pickle, for pytorch.org/memory_viz; folded: folded stacks, for flamegraph.pl; "
-        "speedscope: for speedscope.app; pprof: for go tool pprof; json (default: by the ending of FILE)",
+        help="torch: PyTorch pickle for pytorch.org/memory_viz; folded: stacks for flamegraph.pl; speedscope: for "
+        "speedscope.app; pprof: for go tool pprof; json (default: from the extension of FILE)",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", metavar="FILE", default=STANDARD_OUTPUT, help="default: standard output")
-    parser.add_argument("--device", type=int, metavar="N", help="which device, where a snapshot has several")
+    output.add_argument(
+        "-o", "--output", metavar="FILE", default=STANDARD_OUTPUT, help="output file (default: standard output)"
+    )
+    add_examples(
+        parser,
+        "tidegauge export rank-0.snap.zst -o rank-0.pickle         for pytorch.org/memory_viz",
+        "tidegauge export early.pickle late.pickle -o leak.folded  flame graph of the growth",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     wanted = args.to or format_of(args.output)
     if wanted is None:
         raise CommandError(
-            f"the ending of {args.output!r} says no format: give --to {'|'.join(FORMATS)}, or a name that ends in "
+            f"unknown format of {args.output!r}: use --to {'|'.join(FORMATS)}, or a file name that ends in "
             f"{', '.join(ENDINGS)}",
             exit_code=USAGE,
         )
     if args.late is not None and wanted == "torch":
-        raise CommandError(
-            "PyTorch's pickle is of one snapshot: leave LATE out, or choose another --to", exit_code=USAGE
-        )
+        raise CommandError("a PyTorch pickle holds one snapshot: omit LATE, or choose another --to", exit_code=USAGE)
     if args.output == STANDARD_OUTPUT and wanted in BINARY and sys.stdout.isatty():
-        raise CommandError(f"{wanted} is no text: give -o FILE, or a pipe", exit_code=USAGE)
+        raise CommandError(f"{wanted} is a binary format: use -o FILE, or a pipe", exit_code=USAGE)
     # What reads and compares is loaded here: the other commands start without it.
     from tidegauge.cli.offline.export_forms import exported
 
@@ -92,4 +99,4 @@ def _write(output: str, content: bytes) -> None:
     try:
         write_own(Path(output), content)
     except OSError as error:
-        raise CommandError(f"{output}: cannot be written: {error.strerror or error}", exit_code=ENVIRONMENT) from error
+        raise CommandError(f"cannot write {output}: {error.strerror or error}", exit_code=ENVIRONMENT) from error

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.errors import BAD_NEWS, FINE, bad_file
 from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.sizes import parse_cap
@@ -16,30 +17,36 @@ from tidegauge.cli.sizes import parse_cap
 if TYPE_CHECKING:
     from tidegauge.analysis.traces.replays import ReplayAnswer
 
-HELP = "replay a recorded allocator trace: peaks, waste and out-of-memory, as recorded or under other settings"
+HELP = "replay a recorded allocator trace: peaks, waste and OOMs, with the recorded or other settings"
 SAY_EVERY_S = 2.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="a PyTorch memory snapshot with history, or an .npz")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="PyTorch memory snapshot with history, or .npz file")
     parser.add_argument(
         "--alloc-conf", metavar="CONF",
-        help="settings to replay under, as in PYTORCH_ALLOC_CONF; '' for torch's defaults (default: the recorded ones)",
+        help="allocator settings, as in PYTORCH_ALLOC_CONF; '' for PyTorch's defaults (default: the recorded ones)",
     )  # fmt: skip
     cap = parser.add_mutually_exclusive_group()
     cap.add_argument(
         "--cap-bytes", type=parse_cap, metavar="N",
-        help="most that PyTorch may reserve, as set_per_process_memory_fraction would have it (default: the recorded "
-        "cap)",
+        help="limit of reserved memory, as set by set_per_process_memory_fraction (default: the recorded cap)",
     )  # fmt: skip
-    cap.add_argument("--cap", dest="cap_bytes", type=parse_cap, metavar="SIZE", help="the same, such as 80GiB")
-    parser.add_argument("--device", type=int, metavar="N", help="which device's trace, where a snapshot has several")
+    cap.add_argument(
+        "--cap", dest="cap_bytes", type=parse_cap, metavar="SIZE", help="same as --cap-bytes, such as 80GiB"
+    )
+    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
         "--torch-version", type=torch_release, metavar="V",
-        help="the job's torch, such as 2.12.0: which of equally large free blocks its allocator takes (default: what "
-        "the file says or its keys show)",
+        help="PyTorch version of the job, such as 2.12.0: decides which of several equal free blocks is used (default: "
+        "detected from the file)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_json(parser, "print one JSON object")
+    add_examples(
+        parser,
+        "tidegauge replay snapshot.pickle",
+        "tidegauge replay --alloc-conf expandable_segments:True --cap 70GiB snapshot.pickle",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +57,11 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.core.allocator.compiled import is_ready
 
     if not is_ready():
-        print("tidegauge replay: compiling the model, once for this installation …", file=sys.stderr, flush=True)
+        print(
+            "tidegauge replay: compiling the allocator model (only once per installation) …",
+            file=sys.stderr,
+            flush=True,
+        )
 
     try:
         trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)

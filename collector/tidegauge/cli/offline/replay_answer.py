@@ -92,36 +92,35 @@ def sentences(answer: ReplayAnswer) -> Iterator[str]:
     if not trace.complete:
         held = sum(segment.total_bytes for segment in trace.start)
         yield (
-            "The recording has lost its beginning: it was replayed from what lived at its first event, "
-            f"{format_bytes(held)} in {len(trace.start):,} segments, worked out from its end. Peaks before that are "
-            "not in it; how long free blocks had been free then is not known, and which segments are older only as far "
-            "as addresses betray it."
+            "The beginning of the recording is missing: the replay starts from the memory held at its first event, "
+            f"{format_bytes(held)} in {len(trace.start):,} segments, derived from its end. Earlier peaks are not "
+            "included; the age of the free blocks there is unknown, and that of segments is inferred from addresses."
         )
     for reason, count in trace.skipped.items():
-        yield f"Left out: {count:,} {reason}; every address came back without them."
+        yield f"Ignored: {count:,} {reason}; every address matched without them."
     if answer.other is not None:
         yield (
-            "The second row is what would have been: the same requests in the same order, with segments where the "
-            "model puts them. What a trace cannot tell is in docs/allocator_model.md."
+            "The second row is a simulation: the same requests in the same order, with segments placed by the model. "
+            "Its limits: docs/allocator_model.md."
         )
     yield from _failures(answer.asked)
 
 
 def _addresses(answer: ReplayAnswer) -> str:
     recorded = answer.recorded
-    version = f"torch {answer.trace.torch_version}" if answer.trace.torch_version else "an unknown torch"
+    version = f"torch {answer.trace.torch_version}" if answer.trace.torch_version else "an unknown PyTorch version"
     if answer.version_by_addresses:
-        version += " (by the addresses; name it with --torch-version if you know it)"
+        version += " (inferred from the addresses; if you know it, use --torch-version)"
     first = recorded.first_mismatch
     if first is None:
-        return f"{recorded.events:,} events of {version} replayed as recorded: every address came back."
-    suspects = "Is it another torch (--torch-version), or did the job have a cap that the file does not tell (--cap)?"
+        return f"{recorded.events:,} events of {version} replayed as recorded: every address matches."
+    suspects = "Check the PyTorch version (--torch-version) and whether the job had a cap (--cap)."
     if not answer.trace.complete:
-        suspects = f"The order in which free blocks of the lost beginning were made is not known. {suspects}"
+        suspects = f"The order of free blocks in the missing beginning is unknown. {suspects}"
     return (
-        f"{recorded.events:,} events of {version} replayed as recorded: {recorded.address_mismatches:,} addresses did "
-        f"not come back, the first at event {first.event:,} (recorded {first.recorded:#x}, replayed "
-        f"{first.replayed:#x}). From there on the model is not what ran, and peaks are estimates. {suspects}"
+        f"{recorded.events:,} events of {version} replayed as recorded: {recorded.address_mismatches:,} addresses do "
+        f"not match, the first at event {first.event:,} (recorded {first.recorded:#x}, replayed "
+        f"{first.replayed:#x}). From there on, the replay differs from the run, and peaks are estimates. {suspects}"
     )
 
 
@@ -133,11 +132,11 @@ def _failures(replay: Replay) -> Iterator[str]:
 
 
 def _failure(failed: FailedRequest) -> str:
-    recorded = " as it did in the recording" if failed.recorded else ""
+    recorded = " (as in the recording)" if failed.recorded else ""
     wanted, segment = format_bytes(failed.rounded_bytes), format_bytes(failed.segment_bytes)
     return (
-        f"Event {failed.event:,} ran out of memory{recorded}: it wanted {wanted}, for which {segment} would have had "
-        f"to come from the device; {format_bytes(failed.allocated_bytes)} were allocated and "
-        f"{format_bytes(failed.reserved_bytes)} reserved, and the largest free block that it could have used had "
-        f"{format_bytes(failed.largest_free_bytes)} of {format_bytes(failed.free_bytes)} free in all."
+        f"Event {failed.event:,} ran out of memory{recorded}: it requested {wanted}, which needs a device "
+        f"segment of {segment}. Allocated: {format_bytes(failed.allocated_bytes)}, reserved: "
+        f"{format_bytes(failed.reserved_bytes)}, largest usable free block: {format_bytes(failed.largest_free_bytes)} "
+        f"of {format_bytes(failed.free_bytes)} free in total."
     )

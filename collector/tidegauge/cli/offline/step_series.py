@@ -70,21 +70,23 @@ def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         seen = ", ".join(columns)[:200] or "nothing"
-        raise BadSeriesError(f"{path}: row 1: no column {', '.join(missing)}; the header has: {seen}")
+        raise BadSeriesError(f"{path}: row 1: missing column {', '.join(missing)}; the header has: {seen}")
     others = set(columns).difference(REQUIRED, OPTIONAL)
     for name in set(OPTIONAL).difference(columns):
         if near := get_close_matches(name, others, cutoff=0.8):
-            raise BadSeriesError(f"{path}: row 1: column {near[0]} is not known; did you mean {name}?")
+            raise BadSeriesError(f"{path}: row 1: unknown column {near[0]}; did you mean {name}?")
     last: StepRow | None = None
     for row in reader:
         cells = _Cells(path, reader.line_num, row)
         this = cells.as_row()
         if last is not None and this.step < last.step:
-            raise cells.wrong("step", f"goes back from {last.step} to {this.step}: one file is one attempt of one rank")
+            raise cells.wrong(
+                "step", f"goes back from {last.step} to {this.step}: a file must hold one attempt of one rank"
+            )
         yield this
         last = this
     if last is None:
-        raise BadSeriesError(f"{path}: has a header and no rows")
+        raise BadSeriesError(f"{path}: has a header but no rows")
 
 
 class _Cells:
@@ -129,7 +131,7 @@ class _Cells:
         except ValueError:
             raise self.wrong(column, f"is not a number: {text[:40]!r}") from None
         if not abs(value) < LARGEST:
-            raise self.wrong(column, f"is not a possible number: {text[:40]!r}")
+            raise self.wrong(column, f"is out of range: {text[:40]!r}")
         return value
 
     def wrong(self, column: str, what: str) -> BadSeriesError:

@@ -15,5 +15,5 @@ def torch_release(text: str) -> str:
     Raises ``argparse.ArgumentTypeError``, so that it may be an argument's type.
     """
     if not _RELEASE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a release of PyTorch, such as 2.11.0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a PyTorch version such as 2.11.0")
     return text

@@ -7,33 +7,39 @@ import json
 import sys
 from pathlib import Path
 
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError, bad_file
 from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.progress import progress
 from tidegauge.cli.sizes import parse_cap
 
-HELP = "replay a recorded trace under other allocator settings: which would have needed least memory?"
+HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="a PyTorch memory snapshot with history, or an .npz")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="PyTorch memory snapshot with history, or .npz file")
     parser.add_argument(
         "--cap", type=parse_cap, metavar="SIZE",
-        help="most that PyTorch may reserve, such as 80GiB: as set_per_process_memory_fraction would have it, so "
-        "without the CUDA context and NCCL (default: the recorded cap)",
+        help="limit of reserved memory, such as 80GiB, as set by set_per_process_memory_fraction: without CUDA context "
+        "and NCCL (default: the recorded cap)",
     )  # fmt: skip
     parser.add_argument(
         "--torch-version", type=torch_release, metavar="V",
-        help="the job's torch, such as 2.11.0, where the recording does not say: which settings it knows, and how its "
-        "allocator chooses among equal blocks",
+        help="PyTorch version of the job, such as 2.11.0, if the recording does not have it: decides which settings "
+        "exist and which of several equal blocks is used",
     )  # fmt: skip
-    parser.add_argument("--device", type=int, metavar="N", help="which device's trace, where a snapshot has several")
-    parser.add_argument(
+    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
+    group(parser, OUTPUT).add_argument(
         "--plot", type=Path, metavar="FILE",
-        help="draw memory over time, under today's setting and the two best: a picture (.svg) or a page (.html)",
+        help="plot memory over time for the current setting and the two best, as .svg or .html",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="a JSON list of all settings tried, best first")
+    add_json(parser, "print a JSON list of all settings tried, best first")
+    add_examples(
+        parser,
+        "tidegauge whatif snapshot.pickle",
+        "tidegauge whatif --cap 70GiB --plot memory.html snapshot.pickle",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,4 +75,4 @@ def _check_plot(path: Path) -> None:
         raise CommandError(f"--plot {path}: the name must end in {' or '.join(PLOT_FORMATS)}", exit_code=USAGE)
     if sys.version_info < EXTRAS_NEED_PYTHON:
         wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
-        raise CommandError(f"--plot needs Python {wanted} or later; the answer itself does not")
+        raise CommandError(f"--plot needs Python {wanted} or later; without it the command works here")

@@ -76,12 +76,12 @@ def _is_advised(trial: Trial, result: WhatIf) -> bool:
 
 
 def print_for_people(result: WhatIf) -> None:
-    header = ("setting", "peak reserved", "waste", "retries", "OOMs", "free / wanted", "device calls", "confidence")
+    header = ("setting", "peak reserved", "waste", "retries", "OOMs", "free / requested", "device calls", "confidence")
     shown = _shown(result)
     print_table(header, [_cells(trial, result) for trial in shown], gives_way=header[:4:-1])
     left_out = len(result.trials) - len(shown)
     if left_out:
-        print_wrapped("", f"({left_out} more: --json has them)")
+        print_wrapped("", f"({left_out} more with --json)")
     if sys.stdout.isatty():
         _print_charts(result)
     print()
@@ -89,7 +89,7 @@ def print_for_people(result: WhatIf) -> None:
         print_wrapped("- ", sentence)
     line = export_line(result)
     if line is not None:
-        print(f"\nPut this before the command that starts the job:\n\n    {line}")
+        print(f"\nTo use it, put this before the command that starts the job:\n\n    {line}")
 
 
 def _shown(result: WhatIf) -> list[Trial]:

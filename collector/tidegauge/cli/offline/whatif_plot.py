@@ -22,7 +22,7 @@ def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
         if trial.replay.curve is not None
     ]
     moments = Moments(trace.marks.get("step", ()), trace.time_us)
-    heading = "Reserved and allocated memory under today's allocator settings and the best"
+    heading = "Reserved and allocated memory: current allocator settings and the best ones"
     if path.suffix.lower() == ".svg":
         text = plot_svg(courses, moments=moments, limit_bytes=result.limits.lowest_bytes, heading=heading)
     else:
@@ -36,7 +36,7 @@ def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
     try:
         write_own(path, text.encode(errors="replace"))
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def others(result: WhatIf) -> list[Trial]:

@@ -5,33 +5,40 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.sizes import parse_cap
 
-HELP = "explain an out-of-memory error, from its text, a log, or a memory snapshot"
+HELP = "explain an out-of-memory error from its message, a log or a memory snapshot"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", metavar="FILE|-|TEXT", nargs="?",
-        help="a log, a snapshot (told apart by content), - for standard input, or the message itself",
+        help="log or snapshot file, - for standard input, or the error message itself",
     )  # fmt: skip
     parser.add_argument(
         "--snapshot", type=Path, metavar="S",
-        help="a snapshot of the process that the text is from: adds who held the memory, and the largest free block",
+        help="snapshot of the failed process: shows what held the memory, and the largest free block",
     )  # fmt: skip
-    parser.add_argument("--device", type=int, metavar="N", help="which device, where a snapshot has several")
+    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
         "--cap", type=parse_cap, metavar="SIZE",
-        help="what PyTorch was allowed to reserve, where a snapshot does not say (a text does)",
+        help="limit of reserved memory, if a snapshot does not contain it (an error message does)",
     )  # fmt: skip
     parser.add_argument(
         "--torch-version",
         type=torch_release,
         metavar="V",
-        help="the job's torch, such as 2.11.0: which settings it knows, and their names",
+        help="PyTorch version of the job, such as 2.11.0: decides which settings exist",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_json(parser, "print one JSON object")
+    add_examples(
+        parser,
+        "tidegauge oom slurm-4711.out",
+        "tidegauge oom slurm-4711.out --snapshot oom.pickle",
+        "kubectl logs train-0 | tidegauge oom -",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

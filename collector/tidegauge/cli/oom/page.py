@@ -20,12 +20,12 @@ MAX_OTHERS = 8
 SAME_FRACTION = 0.1
 """Of what was reserved: a text has two decimals, and a handler may have emptied a little of the cache."""
 SERVED_NEXT_TIME = (
-    "A free block was large enough all the same: PyTorch gives its cache back before it gives up, and does not look "
-    "again (pytorch #189504). If it is of the same stream, the same request, repeated, is served."
+    "A large enough free block existed: PyTorch releases its cache before it fails, but does not search again "
+    "(pytorch #189504). If the block belongs to the same stream, retrying the same request succeeds."
 )
 LATE = (
-    "That is large enough: the snapshot was dumped after the error, and what the program's way out had freed by then "
-    "is counted as free."
+    "That is large enough, because the snapshot was taken after the error: memory freed by error handling counts as "
+    "free."
 )
 
 
@@ -50,7 +50,7 @@ def print_page(page: OomPage) -> None:
             print_wrapped("\n", line)
         _print_held(answer.held, answer, taken_late=page.snapshot is not None and not page.snapshot.at_the_refusal)
     if page.tried is not None:
-        print("\nOther allocator settings, by a replay of the history in the snapshot:")
+        print("\nOther allocator settings (replay of the history in the snapshot):")
         for finding in page.tried.findings:
             print_wrapped("  ", one_line(finding, len(finding)))
     if answer.advice:
@@ -135,7 +135,7 @@ def _where(answer: OomAnswer) -> Iterator[str]:
     place = found.place
     if place is not None:
         at = f"{place.filename}:{place.line}"
-        who.append(f"asked for at {at} in {place.function}" if place.function else f"asked for at {at}")
+        who.append(f"allocation at {at} in {place.function}" if place.function else f"allocation at {at}")
     if who:
         yield one_line(", ".join(who), 1000)
     if place is not None and place.code:
@@ -151,13 +151,14 @@ def _of_another(page: OomPage) -> Iterator[str]:
         return
     if abs(snapshot.reserved_bytes - case.reserved_bytes) > SAME_FRACTION * case.reserved_bytes:
         yield (
-            f"Is the snapshot of this error? {format_bytes(snapshot.reserved_bytes)} were reserved on its device "
-            f"{snapshot.device}, and {format_bytes(case.reserved_bytes)} by the text. What follows is the snapshot's."
+            f"The snapshot may not belong to this error: {format_bytes(snapshot.reserved_bytes)} reserved on its "
+            f"device {snapshot.device}, but {format_bytes(case.reserved_bytes)} in the message. "
+            "The rest is from the snapshot."
         )
 
 
 def _print_held(held: HeldMemory, answer: OomAnswer, *, taken_late: bool) -> None:
-    print(f"\nWho held {format_bytes(held.live_bytes)} in {held.live_blocks:,} blocks:")
+    print(f"\nLive memory: {format_bytes(held.live_bytes)} in {held.live_blocks:,} blocks")
     rows = [_row(owner, held.live_bytes) for owner in held.owners[:MAX_OWNERS]]
     print_table(("bytes", "share", "blocks", "each", "allocated at"), rows)
     if len(held.owners) > MAX_OWNERS:
@@ -166,9 +167,9 @@ def _print_held(held: HeldMemory, answer: OomAnswer, *, taken_late: bool) -> Non
     print()
     print_wrapped("", free_words(held, None if answer.case is None else answer.case.wanted_bytes))
     if held.private_free_bytes:
-        print_wrapped("", f"{format_bytes(held.private_free_bytes)} more were free in private pools.")
+        print_wrapped("", f"Another {format_bytes(held.private_free_bytes)} was free in private pools.")
     if held.pending_bytes:
-        print_wrapped("", f"{format_bytes(held.pending_bytes)} were freed, and waited for other streams.")
+        print_wrapped("", f"{format_bytes(held.pending_bytes)} was freed but still waiting for other streams.")
     if answer.case is not None and 0 < answer.case.wanted_bytes <= (answer.case.largest_free_bytes or 0):
         print_wrapped("", LATE if taken_late else SERVED_NEXT_TIME)
 
@@ -185,12 +186,12 @@ def _beside(page: OomPage) -> Iterator[str]:
         told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MAX_OTHERS])
         more = len(page.others) - MAX_OTHERS + page.log.not_kept
         yield (
-            f"This was the first of {len(page.others) + 1 + page.log.not_kept:,} in the log, and mostly the first is "
-            f"the cause. The others: {told}{f'; {more:,} more' if more > 0 else ''}."
+            f"First of {len(page.others) + 1 + page.log.not_kept:,} errors in the log; the first is usually the cause. "
+            f"The others: {told}{f'; {more:,} more' if more > 0 else ''}."
         )
     if page.first.found is not None or page.snapshot is not None:
         for seen in page.log.elsewhere:
-            yield f"Line {seen.line_number:,} of the log: {seen.what.what}. That is another thing."
+            yield f"Also in the log, line {seen.line_number:,}: {seen.what.what}."
 
 
 def _named(found: Optional[FoundOom], kind: str) -> str:

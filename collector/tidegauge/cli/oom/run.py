@@ -23,8 +23,8 @@ from tidegauge.cli.oom.whatif import try_settings
 from tidegauge.core.text import one_line
 
 LOOKED_FOR = (
-    "looked for 'CUDA out of memory' as every PyTorch since 1.12 writes it (also HIP and XPU), the text of "
-    "cudaMallocAsync, and for NCCL, CUDA libraries, the driver, host memory and OOM killers"
+    "searched for 'CUDA out of memory' (also HIP and XPU) of PyTorch 1.12 and later, cudaMallocAsync errors, and OOM "
+    "messages of NCCL, CUDA libraries, the driver, host memory and OOM killers"
 )
 _PICKLES = (b"\x80", b"(dp")
 """How a pickled dict begins: protocols 2 to 5, and 0. Nothing that a person reads begins so."""
@@ -36,11 +36,11 @@ _LONG_TEXT = 60
 def explain(args: argparse.Namespace) -> int:
     """Print the answer; the exit code. Raises ``CommandError``."""
     if args.what is None and args.snapshot is None:
-        raise CommandError("give a file, the text of the error, or - for standard input", exit_code=USAGE)
+        raise CommandError("no input: give a file, the error message, or - for standard input", exit_code=USAGE)
     log, snapshot = _read(args)
     page = _page(log, snapshot, args)
     if page is None:
-        raise CommandError(f"{_named(args.what)}: no out-of-memory error in it; {LOOKED_FOR}", exit_code=USAGE)
+        raise CommandError(f"{_named(args.what)}: no out-of-memory error found; {LOOKED_FOR}", exit_code=USAGE)
     if args.json:
         print(json.dumps(as_json(page), indent=2))
     else:
@@ -71,9 +71,9 @@ def _got_over(log: OomLog) -> OomAnswer:
     return OomAnswer(
         "none",
         None,
-        f"{log.refused_mallocs:,} calls for device memory were refused, and no out-of-memory error followed: the "
-        "allocator gave its cache back and went on. Each of these costs time.",
-        ("Lower the peak, or cap PyTorch a little below what the GPU has, so that it gives back earlier.",),
+        f"{log.refused_mallocs:,} device allocations failed without an out-of-memory error: the allocator released its "
+        "cache and retried. Each retry costs time.",
+        ("Lower the peak, or cap PyTorch slightly below the GPU's memory, so that it releases its cache earlier.",),
     )
 
 
@@ -94,12 +94,12 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
     except BadTraceError as error:
         raise CommandError(one_line(str(error), MAX_QUOTE_CHARS), exit_code=USAGE) from error
     except (OSError, EOFError, zlib.error) as error:  # the latter two from damaged gzip
-        raise CommandError(f"{_named(args.what)}: cannot be read: {error}", exit_code=ENVIRONMENT) from error
+        raise CommandError(f"cannot read {_named(args.what)}: {error}", exit_code=ENVIRONMENT) from error
     if not args.what.strip():
-        raise CommandError("the text is empty: give a file, the text of the error, or -", exit_code=USAGE)
+        raise CommandError("empty input: give a file, the error message, or -", exit_code=USAGE)
     log = read_log(io.StringIO(args.what))
     if not (log.found or log.elsewhere or log.refused_mallocs):
-        raise CommandError(f"{_named(args.what)}: no such file, and no out-of-memory message", exit_code=USAGE)
+        raise CommandError(f"{_named(args.what)}: neither a file nor an out-of-memory message", exit_code=USAGE)
     return log, snapshot
 
 
@@ -119,7 +119,9 @@ def _of_plain(
     if not begin.startswith(_PICKLES) and not is_own_form(begin):
         return read_log(_lines(stream)), snapshot
     if snapshot is not None:
-        raise CommandError("two snapshots: give the error's text, and its snapshot by --snapshot", exit_code=USAGE)
+        raise CommandError(
+            "two snapshots given: give the error message, and its snapshot with --snapshot", exit_code=USAGE
+        )
     try:
         return OomLog(), look_into(read_stream(stream), device=args.device, cap_bytes=args.cap)
     except BadTraceError as error:

@@ -32,7 +32,7 @@ def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version:
         with progress("oom") as say:
             result = whatif(trace, on_progress=say)
     except ValueError as error:
-        return TriedSettings(None, (f"What-if is not possible with this history: {error}",), None, ())
+        return TriedSettings(None, (f"This history cannot be replayed: {error}",), None, ())
     return TriedSettings(
         result, tuple(findings(result)), export_line(result), tuple(as_json(trial, result) for trial in result.trials)
     )

@@ -7,28 +7,28 @@ import argparse
 from tidegauge.cli.policy import files, grade, simulate, status, switch
 from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
-HELP = "check, simulate and show what is done about incidents; grade them; pause and resume all actions"
+HELP = "check, simulate and show the policy, grade incidents, pause and resume actions"
 
 
 SUBCOMMANDS = {
-    "status": Subcommand("how policy and actions stand", status.prepare_status, status.status),
-    "log": Subcommand("every decision, and what came of it", status.prepare_log, status.log),
-    "show": Subcommand("the policy in force, or the default to start from", files.prepare_show, files.show),
-    "check": Subcommand("what is wrong or odd in a policy file", files.prepare_check, files.check),
+    "status": Subcommand("show the state of policy and actions", status.prepare_status, status.status),
+    "log": Subcommand("list decisions and their outcomes", status.prepare_log, status.log),
+    "show": Subcommand("show the policy in force, or print the default policy", files.prepare_show, files.show),
+    "check": Subcommand("check a policy file for errors and oddities", files.prepare_check, files.check),
     "simulate": Subcommand(
-        "what a policy file would have done to the incidents of the last days",
+        "show what a policy file would have done about recent incidents",
         simulate.prepare,
         simulate.run,
     ),
     "grade": Subcommand(
-        "say whether an incident was a leak; without one, how often this site's notifications are right",
+        "record whether an incident was a leak, or show the precision of notifications",
         grade.prepare,
         grade.run,
     ),
-    "schema": Subcommand("the JSON Schema of policy files", files.prepare_schema, files.schema),
-    "pause": Subcommand("stop all actions, at once (on the head)", switch.prepare_pause, switch.pause),
+    "schema": Subcommand("print the JSON Schema of policy files", files.prepare_schema, files.schema),
+    "pause": Subcommand("stop all actions immediately (on the head)", switch.prepare_pause, switch.pause),
     "resume": Subcommand(
-        "allow actions again, and reset the circuit breaker (on the head)",
+        "allow actions again and reset the circuit breakers (on the head)",
         switch.prepare_resume,
         switch.resume,
     ),

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.policy.summary import print_summary
@@ -14,15 +15,19 @@ from tidegauge.core.incidents.actions import LoopStatus
 
 
 def prepare_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("file", type=Path, metavar="FILE", help="policy file")
+    add_json(parser)
 
 
 def prepare_show(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
-    parser.add_argument("--yaml", action="store_true", help="the file as it is, comments included")
-    parser.add_argument(
-        "--default", action="store_true", help="the default policy's file, to start from: … --default > policy.yaml"
+    output = group(parser, OUTPUT)
+    output.add_argument("--yaml", action="store_true", help="print the file as it is, with comments")
+    output.add_argument("--default", action="store_true", help="print the file of the default policy")
+    add_examples(
+        parser,
+        "tidegauge policy show                            rules and brakes in force",
+        "tidegauge policy show --default > policy.yaml    start a policy of your own",
     )
 
 
@@ -43,7 +48,7 @@ def check(args: argparse.Namespace) -> int:
         where = f"{args.file}:{one.line}" if one.line is not None else str(args.file)
         print_wrapped(f"{where}: {one.level}: ", one.message)
     if findings.policy is None:
-        print(f"{args.file} cannot be used as a policy")
+        print(f"{args.file} is not a valid policy")
         return BAD_NEWS
     if findings.found:
         print()
@@ -63,7 +68,7 @@ def show(args: argparse.Namespace) -> int:
         return FINE
     policy = check_policy(text).policy
     if policy is None:
-        raise CommandError(f"{path} was changed, and cannot be used any more: see `tidegauge policy check {path}`")
+        raise CommandError(f"{path} has changed and is no longer valid: run `tidegauge policy check {path}`")
     if args.json:
         print(policy.model_dump_json(indent=2))
         return FINE
@@ -103,13 +108,13 @@ def _file_in_force(args: argparse.Namespace) -> Path | None:
 
     found = read(LoopStatus, ask(args, "/api/v1/policy"))
     if found.policy_file == POLICY_FILE_UNTOLD:
-        raise CommandError("the policy in force is in a file of the head; admins (api_admins) are told which")
+        raise CommandError("the policy in force is a file on the head; only admins (api_admins) can see its path")
     if found.policy_problem is not None:
         raise CommandError(
-            f"{found.policy_problem}. What is in force is the policy as it was before that, or the default if the "
-            "service was started with the file like this",
+            f"{found.policy_problem}. The last valid policy stays in force, or the default policy if the service "
+            "started with this file",
             exit_code=BAD_NEWS,
         )
     if found.policy_file is not None and args.api:
-        raise CommandError(f"the policy in force is in the file {found.policy_file} of the head: look there")
+        raise CommandError(f"the policy in force is the file {found.policy_file} on the head: run this there")
     return None if found.policy_file is None else Path(found.policy_file)

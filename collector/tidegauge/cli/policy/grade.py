@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tidegauge.cli.arguments import add_examples
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
@@ -28,25 +29,31 @@ from tidegauge.core.incidents.grades import (
 from tidegauge.core.units import format_duration
 from tidegauge.core.wire import to_wire
 
-HEADER = ("incidents", "told", "would tell", "answered", "leak", "not a leak", "precision of those answered")
+HEADER = ("incidents", "notified", "would notify", "graded", "leak", "not a leak", "precision (graded)")
 DEFAULT_SINCE_S = 30 * 86_400.0
 MAX_INCIDENTS = 1000
 """The newest of the time, as many as the API gives at once."""
 MAX_NAMED = 20
 WORDS = {grade.value.replace("_", "-"): grade for grade in Grade}
 NO_GPU_TIME = (
-    "How many there are per 1,000 GPU-days is left out: the service keeps no GPU time of jobs without an incident. "
-    "docs/policy.md says how to count it from Prometheus or the scheduler."
+    "No rate per 1,000 GPU-days: the service does not record the GPU time of jobs without an incident. "
+    "docs/policy.md shows how to get it from Prometheus or the scheduler."
 )
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description} {_rule()}"
     add_api_arguments(parser)
-    parser.add_argument("incident", nargs="?", type=int, metavar="INCIDENT", help="the incident to grade")
-    parser.add_argument("grade", nargs="?", choices=list(WORDS), help="what it was")
-    parser.add_argument("--comment", metavar="TEXT", help=f"why ({MAX_COMMENT_CHARS} characters at most)")
-    parser.add_argument("--since", type=ago, metavar="30d", help="for the table alone: how far back (default: 30d)")
+    parser.add_argument("incident", nargs="?", type=int, metavar="INCIDENT", help="incident to grade")
+    parser.add_argument("grade", nargs="?", choices=list(WORDS), help="your verdict")
+    parser.add_argument("--comment", metavar="TEXT", help=f"reason (up to {MAX_COMMENT_CHARS} characters)")
+    parser.add_argument("--since", type=ago, metavar="30d", help="for the table: how far back (default: 30d)")
+    add_examples(
+        parser,
+        "tidegauge policy grade                     precision of the last 30 days",
+        "tidegauge policy grade 3 leak              incident 3 was a leak",
+        "tidegauge policy grade 3 not-a-leak --comment 'buffer of fixed size'",
+    )
 
 
 def _rule() -> str:
@@ -60,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
     if args.incident is None:
         args.since = DEFAULT_SINCE_S if args.since is None else args.since
         if args.comment is not None:
-            raise CommandError("a comment belongs to an answer: name the incident, too", exit_code=USAGE)
+            raise CommandError("--comment needs an incident and a grade", exit_code=USAGE)
         return _table(args)
     if args.since is not None:
-        raise CommandError("--since is for the table: leave out the incident, or --since", exit_code=USAGE)
+        raise CommandError("--since cannot be combined with an incident", exit_code=USAGE)
     if args.grade is None:
         raise CommandError(
-            f"was incident {args.incident} a leak? `tidegauge policy grade {args.incident} leak` or `not-a-leak`",
+            f"no grade: use `tidegauge policy grade {args.incident} leak` or `not-a-leak`",
             exit_code=USAGE,
         )
     return _answer(args)
@@ -82,7 +89,7 @@ def _answer(args: argparse.Namespace) -> int:
         return FINE
     answers, yours = [read(GradeAnswer, raw) for raw in answer["answers"]], read(GradeAnswer, answer.get("yours", {}))
     counted = f"Incident {args.incident} counts as {answer_in_words(yours)}"
-    print_wrapped("", f"recorded. {why_not_counted(yours, answers, when=day) or counted}")
+    print_wrapped("", f"Recorded. {why_not_counted(yours, answers, when=day) or counted}")
     return FINE
 
 
@@ -94,7 +101,7 @@ def _table(args: argparse.Namespace) -> int:
         print(json.dumps({**answer, "precision": [_as_json(row) for row in rows]}, indent=2))
         return FINE
     if not incidents:
-        print(f"no incident of the last {format_duration(args.since)} told its owner, or would have: nothing to grade")
+        print(f"nothing to grade: no notifications in the last {format_duration(args.since)}")
     else:
         print_table(HEADER, list(map(_row, rows)))
         print()
@@ -120,25 +127,25 @@ def _in_words(row: PrecisionRow, incidents: Sequence[GradedIncident], answer: di
     if row.unanswered and row.precision_of_all is not None:
         lowest, highest = row.precision_of_all
         yield (
-            f"{row.unanswered} of {len(incidents)} have no answer, and those that have one may not be like the others. "
-            f"Precision of all: {100 * lowest:.0f} % if every one without an answer was false, {100 * highest:.0f} % "
-            "if every one was right."
+            f"{row.unanswered} of {len(incidents)} incidents are not graded, and the graded ones may not be "
+            f"representative. Precision over all: {100 * lowest:.0f} % if every ungraded one was false, "
+            f"{100 * highest:.0f} % if every one was right."
         )
         unanswered = [str(one.number) for one in incidents if one.answer is None]
         more = f" and {len(unanswered) - MAX_NAMED} more" if len(unanswered) > MAX_NAMED else ""
         how = "`tidegauge policy grade INCIDENT leak` or `not-a-leak`"
-        yield f"Without an answer: {', '.join(unanswered[:MAX_NAMED])}{more}. {how}."
+        yield f"Not graded: {', '.join(unanswered[:MAX_NAMED])}{more}. {how}."
     if row.told + row.would_tell:
         yield (
-            "told: the owner got a message; would tell: the policy's mode (observe) kept it back. Ranges are Wilson's "
-            "95 % intervals, as if incidents were independent of each other."
+            "notified: the owner got a message; would notify: suppressed by policy mode observe. Ranges are Wilson "
+            "95 % intervals, assuming independent incidents."
         )
         yield NO_GPU_TIME
     if answer["left_out"]:
-        yield f"{answer['left_out']} older incidents of this time are left out; a shorter --since counts all."
+        yield f"{answer['left_out']} older incidents are not counted; use a shorter --since to count all."
     whose_only = whose(answer)
     if whose_only is not None:
-        yield f"Of your jobs alone: {whose_only}."
+        yield f"Only your jobs: {whose_only}."
 
 
 def _as_json(row: PrecisionRow) -> dict[str, Any]:

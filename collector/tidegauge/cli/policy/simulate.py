@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegauge.cli.arguments import add_examples
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy.files import need_policy, read_file
@@ -30,8 +31,13 @@ WEEK_S = 604800.0
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file")
+    parser.add_argument("file", type=Path, metavar="FILE", help="policy file")
     parser.add_argument("--since", type=ago, default=WEEK_S, metavar="7d", help="how far back (default: 7d)")
+    add_examples(
+        parser,
+        "tidegauge policy simulate policy.yaml              the last 7 days",
+        "tidegauge policy simulate policy.yaml --since 30d",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +66,7 @@ def _policy(path: Path) -> Policy:
 
     policy = check_policy(read_file(path)).policy
     if policy is None:
-        raise CommandError(f"{path} cannot be used: `tidegauge policy check {path}` says why", exit_code=USAGE)
+        raise CommandError(f"{path} is not a valid policy: run `tidegauge policy check {path}`", exit_code=USAGE)
     return policy
 
 
@@ -73,7 +79,7 @@ def _row(decision: Decision) -> Sequence[str]:
         decision.incident.user_name,
         decision.incident.key.cause.value,
         decision.action.value,
-        f"withheld ({decision.brake}): {decision.reason}" if withheld else "would be done",
+        f"on hold ({decision.brake}): {decision.reason}" if withheld else "would be done",
         whence(decision),
     )
 
@@ -81,35 +87,32 @@ def _row(decision: Decision) -> Sequence[str]:
 def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_out: int) -> Iterator[str]:
     """Totals first, then what to think of them."""
     if not simulation.incidents:
-        yield f"no incident in the last {format_duration(since_s)}: nothing to simulate"
+        yield f"nothing to simulate: no incidents in the last {format_duration(since_s)}"
         return
     totals = ", ".join(f"{count} x {action.value}" for action, count in simulation.totals.items()) or "nothing"
-    yield f"{simulation.incidents} incidents since {moment(simulation.from_s)}. In mode act it would do: {totals}."
-    yield (
-        f"Jobs that it would have acted on: {len(simulation.jobs_touched)}; "
-        f"jobs whose owner it would have told something: {len(simulation.jobs_told)}."
-    )
+    yield f"{simulation.incidents} incidents since {moment(simulation.from_s)}. Actions in mode act: {totals}."
+    yield (f"Jobs acted on: {len(simulation.jobs_touched)}; jobs whose owner is notified: {len(simulation.jobs_told)}.")
     if simulation.brakes:
         held = ", ".join(f"{brake} {count}" for brake, count in sorted(simulation.brakes.items()))
-        yield f"Held back, for a while or for good, by brake: {held}."
+        yield f"On hold, by brake: {held}."
     if simulation.breaker is not None:
-        yield f"The circuit breaker would have opened ({simulation.breaker}): nothing after that until it is reset."
+        yield f"The circuit breaker would have opened ({simulation.breaker}): no actions after that until it is reset."
     for why in simulation.user_breakers:
-        yield f"A user's breaker would have opened ({why}): nothing to that user's jobs until it is reset."
+        yield f"A user's breaker would have opened ({why}): no actions on that user's jobs until it is reset."
     if simulation.assumed:
         numbers = ", ".join(map(str, simulation.assumed))
         yield (
-            f"Nothing is recorded of the jobs of these incidents: {numbers}. They are taken as jobs that can be told, "
-            "and neither saved nor started again."
+            f"No job records for these incidents: {numbers}. The simulation assumes that their owners can be notified, "
+            "and that the jobs can neither checkpoint nor requeue."
         )
     if left_out:
-        yield f"{left_out} intermediate figures are left out of the answer: some actions may seem to come later."
+        yield f"{left_out} intermediate figures are missing from the answer: some actions may appear too late."
     yield (
-        "Every action is taken as done at once and without a failure. What it would have changed is not known: a job "
-        "that it would have ended is left out from then on, although it went on."
+        "The simulation assumes that every action succeeds immediately. After an action that ends a job, the job is "
+        "ignored, although it kept running."
     )
     if policy.mode != "act":
-        yield f"The file's own mode is {policy.mode}: as it is, nothing would be done to a job."
+        yield f"The mode in this file is {policy.mode}: as it is, no action would be taken on a job."
 
 
 def _as_json(simulation: Simulation, *, left_out: int) -> dict[str, Any]:

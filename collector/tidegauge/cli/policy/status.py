@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from tidegauge.cli.errors import BAD_NEWS, FINE
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_table, print_wrapped, several
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.timeline import MODE_WORDS, became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
@@ -25,7 +25,13 @@ def prepare_status(parser: argparse.ArgumentParser) -> None:
 def prepare_log(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
     parser.add_argument("--since", type=ago, default=DAY_S, metavar="1d", help="how far back (default: 1d)")
-    parser.add_argument("--limit", type=int, default=1000, metavar="N", help="the newest N (default and most: 1000)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="limit the output to the newest N (default and maximum: 1000)",
+    )
 
 
 def status(args: argparse.Namespace) -> int:
@@ -49,10 +55,10 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
     """The page, as name and text."""
     page = [
         ("mode", f"{found.mode}: {MODE_WORDS[found.mode]}"),
-        ("policy", found.policy_file or "the default; `tidegauge policy show --default` prints it"),
+        ("policy", found.policy_file or "default (`tidegauge policy show --default` prints it)"),
     ]
     if found.policy_problem is not None:
-        page.append(("PROBLEM", f"{found.policy_problem} (the last good policy stays in force, else the default)"))
+        page.append(("PROBLEM", f"{found.policy_problem} (the last valid policy stays in force, else the default)"))
     page += [
         ("actions", "not paused" if found.paused is None else f"PAUSED {found.paused}"),
         (
@@ -60,28 +66,27 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
             "closed" if found.breaker is None else f"OPEN: {found.breaker}; `tidegauge policy resume` resets it",
         ),
         *(("breaker", f"OPEN: {why}; `tidegauge policy resume` resets it") for why in found.user_breakers),
-        ("database", "works" if found.store_problem is None else f"PROBLEM, nothing is decided: {found.store_problem}"),
+        ("database", "ok" if found.store_problem is None else f"PROBLEM, no decisions: {found.store_problem}"),
         *((name, f"PROBLEM: {problem}") for name, problem in sorted(found.scheduler_problems.items())),
         ("incidents", f"{found.incidents_open} open"),
     ]
     for each in found.under_way:
         what = f"{each.action.value} of {name_job(each.job)} since {clock(each.since_s)}: {each.what}"
-        page.append(("under way", what))
+        page.append(("in progress", what))
     return page
 
 
 def in_one_line(found: LoopStatus) -> str:
     """The same for ``tidegauge status``."""
-    parts = [f"policy {found.mode}", f"{found.incidents_open} incident{'s' * (found.incidents_open != 1)} open"]
+    parts = [f"policy {found.mode}", f"{several(found.incidents_open, 'incident')} open"]
     if found.paused is not None:
         parts.append(f"PAUSED {found.paused}")
     if found.breaker is not None:
         parts.append("circuit breaker OPEN")
     if found.user_breakers:
-        users = len(found.user_breakers)
-        parts.append(f"circuit breaker of {users} user{'s' * (users != 1)} OPEN")
+        parts.append(f"circuit breaker of {several(len(found.user_breakers), 'user')} OPEN")
     if found.under_way:
-        parts.append(f"{len(found.under_way)} action{'s' * (len(found.under_way) != 1)} under way")
+        parts.append(f"{several(len(found.under_way), 'action')} in progress")
     if found.policy_problem or found.store_problem or found.scheduler_problems:
         parts.append("PROBLEMS, see `tidegauge policy status`")
     return ", ".join(parts)
@@ -94,11 +99,11 @@ def log(args: argparse.Namespace) -> int:
         return FINE
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
     if answer["left_out"]:
-        print(f"{answer['left_out']} older decisions of this time are left out (--limit)\n")
+        print(f"{answer['left_out']} older decisions are not shown (--limit)\n")
     if records:
         print_table(LOG_HEADER, [_row(record) for record in records])
     else:
-        print("nothing was decided in this time")
+        print("no decisions in this period")
     return FINE
 
 

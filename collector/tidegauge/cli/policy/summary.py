@@ -21,7 +21,7 @@ def print_summary(policy: Policy) -> None:
         rows = [(str(number), rule.name, _when(rule), _ladder(rule)) for number, rule in enumerate(policy.rules, 1)]
         print_table(("rule", "name", "when", "ladder"), rows)
     else:
-        print("no rules: nothing is ever done")
+        print("no rules: no actions")
     print()
     print_table(("brake", "value"), list(_brakes(policy.brakes)))
 

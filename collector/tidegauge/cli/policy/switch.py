@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tidegauge.cluster.actions.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import StateFiles
 
-IN_FORCE = "In force within a second: the switch is looked at every second, and again right before each action."
+IN_FORCE = "In force within a second: the switch is read every second, and again right before each action."
 
 
 def prepare_pause(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("--reason", metavar="TEXT", help="why, for everybody who asks why nothing is done")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, shown to everybody who asks")
 
 
 def prepare_resume(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +33,9 @@ def pause(args: argparse.Namespace) -> int:
         switch.pause(args.reason, _who(), time.time())
     except OSError as error:
         _not_written(files, error)
-    print("actions are paused: nothing is done to any job until `tidegauge policy resume`. Incidents are still kept.")
+    print("Actions are paused: no action on any job until `tidegauge policy resume`. Incidents are still recorded.")
     _tell_when(files)
-    print("What was handed to a scheduler before cannot be called back; `tidegauge policy status` says what that is.")
+    print("Actions already handed to a scheduler cannot be undone; `tidegauge policy status` lists them.")
     return FINE
 
 
@@ -45,8 +45,8 @@ def resume(args: argparse.Namespace) -> int:
         switch.resume(_who(), time.time())
     except OSError as error:
         _not_written(files, error)
-    print("actions are no longer paused, and the circuit breakers are reset: they open again only for what comes now.")
-    print("The policy decides what is done: in the modes observe and warn, nothing is done to jobs.")
+    print("Actions are no longer paused, and the circuit breakers are reset: only new events open them again.")
+    print("The policy decides which actions are taken: none on jobs in the modes observe and warn.")
     _tell_when(files)
     return FINE
 
@@ -61,25 +61,23 @@ def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
         if not files.node.exists():
             raise CommandError(
                 f"no service was ever started with the state directory {files.root}. The switch is on the head, in the "
-                "state directory of the user who runs the service: go there, become that user, or name the directory "
+                "state directory of the user who runs the service: run this there as that user, or name the directory "
                 "with --set state_dir=DIR"
             )
         spec = read_spec(files.node)
     except (OSError, RecordError) as error:
         raise CommandError(
-            f"the service's files cannot be read ({error}): become the user who runs the service"
+            f"cannot read the files of the service ({error}): run this as the user who runs the service"
         ) from error
     if not spec.is_head:
-        raise CommandError(
-            f"this node has only an agent; actions are decided on the head {spec.head_address}: say it there"
-        )
+        raise CommandError(f"this node runs only an agent; run this on the head {spec.head_address}")
     return files, ActionSwitch(files.actions)
 
 
 def _not_written(files: StateFiles, error: OSError) -> NoReturn:
     raise CommandError(
-        f"NOTHING HAS CHANGED: {files.actions} cannot be written ({error.strerror}). To stop all actions another way, "
-        "end the service with `tidegauge down`; jobs go on untouched"
+        f"NOTHING HAS CHANGED: cannot write {files.actions} ({error.strerror}). To stop all actions another way, stop "
+        "the service with `tidegauge down`; jobs keep running"
     ) from error
 
 
@@ -91,7 +89,7 @@ def _tell_when(files: StateFiles) -> None:
         runs = running_record(files) is not None
     except RecordError:
         runs = True
-    print(IN_FORCE if runs else "No service runs here now; it holds as soon as one does.")
+    print(IN_FORCE if runs else "No service is running here; this takes effect when one starts.")
 
 
 def _who() -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError
 from tidegauge.cli.own_files import write_own
 from tidegauge.cli.service_api import add_api_arguments
@@ -17,43 +18,47 @@ from tidegauge.cli.sizes import parse_size
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.evidence_values import ReportContent
 
-HELP = "make one HTML file that shows what grows, who holds it and why: of an incident, a job, or snapshots"
+HELP = "write an HTML report on an incident, a job or snapshots: what grows, what holds it, and why"
 STDOUT = Path("-")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", nargs="+", metavar="JOB|INCIDENT|FILE",
-        help="the number of an incident, the id of a job, or files: an early and a late snapshot of one rank, a step "
-        "series (CSV), what the rank found (.evidence.json). A snapshot beside an incident is shown with it",
+        help="incident number, job id, or files: an early and a late snapshot of one rank, a step series (CSV), an "
+        "evidence file (.evidence.json). Snapshots given with an incident are included",
     )  # fmt: skip
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--incident", action="store_true", help="a number means an incident, should a job be called so")
-    kind.add_argument("--job", action="store_true", help="a number means a job")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write it (default: named by what it is about); -: stdout",
+    kind = group(parser, SELECTION).add_mutually_exclusive_group()
+    kind.add_argument("--incident", action="store_true", help="treat a numeric argument as an incident number")
+    kind.add_argument("--job", action="store_true", help="treat a numeric argument as a job id")
+    group(parser, SELECTION).add_argument(
+        "--device", type=int, metavar="N", help="device to use if a snapshot has several"
     )
-    parser.add_argument("--device", type=int, metavar="N", help="which device, where a snapshot has several")
-    parser.add_argument(
-        "--capacity-bytes",
-        type=parse_size,
-        metavar="SIZE",
-        help="most that the process may use on the device, such as 80GiB: for the forecast of a step series",
-    )
-    parser.add_argument("--no-whatif", action="store_true", help="do not try other allocator settings on the snapshot")
+    output = group(parser, OUTPUT)
+    output.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="output file, - for standard output (default: tidegauge-report-….html)",
+    )  # fmt: skip
+    output.add_argument(
+        "--capacity-bytes", type=parse_size, metavar="SIZE",
+        help="device memory available to the process, such as 80GiB: for the OOM prediction of a step series",
+    )  # fmt: skip
+    output.add_argument("--no-whatif", action="store_true", help="do not try other allocator settings on the snapshot")
     add_api_arguments(parser)
+    add_examples(
+        parser,
+        "tidegauge report 3                                 incident 3",
+        "tidegauge report 4711 --job -o report.html         newest incident of job 4711",
+        "tidegauge report early.pickle late.pickle          two snapshots, without a service",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if sys.version_info < EXTRAS_NEED_PYTHON:
         wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
-        raise CommandError(f"a report needs Python {wanted} or later; the jobs that it is about need not")
+        raise CommandError(f"a report needs Python {wanted} or later (jobs can use older versions)")
     if args.json and args.output == STDOUT:
-        raise CommandError("--json and --output - both want stdout: choose one", exit_code=USAGE)
+        raise CommandError("--json cannot be combined with --output -", exit_code=USAGE)
     # What reads snapshots and draws is loaded here: the other commands start without it.
     from tidegauge_exporter.reports.evidence import render_evidence_report
 
@@ -66,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         write_own(path, text.encode(errors="replace"))
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
     if args.json:
         print(json.dumps(_as_json(content, path, text), indent=2))
         return FINE
-    print(f"{path}: one file that needs nothing beside itself; open it in a browser")
+    print(f"{path}: self-contained report, open it in a browser")
     for sentence in content.absent:
         print(f"- {sentence}")
     return FINE
@@ -88,7 +93,7 @@ def _content(args: argparse.Namespace) -> tuple[ReportContent, str]:
         return content_of_files(files, args, now_unix_s=now_unix_s), "tidegauge-report.html"
     looks_like_a_file = next((text for text in others if "/" in text and Path(text).suffix), None)
     if len(others) > 1 or looks_like_a_file:
-        raise CommandError(f"{looks_like_a_file or others[1]}: no such file, and one report is about one job",
+        raise CommandError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)",
                            exit_code=USAGE)  # fmt: skip
     content = content_of_job(others[0], files, args, now_unix_s=now_unix_s)
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in others[0])[:80]

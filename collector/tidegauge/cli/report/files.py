@@ -85,7 +85,7 @@ def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
                 raise bad_file(path, error) from error
     if len(snapshots) > MAX_SNAPSHOTS:
         raise CommandError(
-            f"{len(snapshots)} snapshots were given; a report compares an early one with a late one", exit_code=USAGE
+            f"{len(snapshots)} snapshots given; a report compares two, an early and a late one", exit_code=USAGE
         )
     ordered = in_order(snapshots) if len(snapshots) == MAX_SNAPSHOTS else tuple(snapshots)
     return Given(ordered, tuple(series), found)
@@ -125,21 +125,20 @@ def _lacks(given: Given) -> list[str]:
     """What would have told more."""
     lacks = []
     if len(given.snapshots) == 1:
-        lacks.append("One snapshot says what lives. Give an earlier one of the same rank too, to see what grows.")
+        lacks.append("One snapshot shows live memory. Add an earlier one of the same rank to see what grows.")
     if given.snapshots and all(one.rank is None for one in given.snapshots):
-        lacks.append("The snapshots do not say of which rank they are; it is called rank 0 here.")
+        lacks.append("The snapshots do not contain their rank; the report calls it rank 0.")
     ranks = [one.rank for one in given.snapshots if one.rank is not None]
     if len(set(ranks)) > 1:
         lacks.append(
-            f"The snapshots are of ranks {ranks[0]} and {ranks[1]}: what grew is what rank {ranks[1]} has more."
+            f"The snapshots are from ranks {ranks[0]} and {ranks[1]}: growth here is what rank {ranks[1]} has more."
         )
     if given.snapshots and given.found is None:
         lacks.append(
-            "Who holds the tensors only the process itself can say: `tidegauge snapshot --evidence` asks it while it "
-            "runs."
+            "What holds the tensors is unknown: only the running process can tell (`tidegauge snapshot --evidence`)."
         )
     if not given.series:
-        lacks.append("No step series was given: memory over time, and whether growth ends, is not shown.")
+        lacks.append("No step series given: memory over time and the trend are not shown.")
     return lacks
 
 
@@ -173,7 +172,7 @@ def _head(path: Path) -> bytes:
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=USAGE) from error
     except EOFError as error:
-        raise CommandError(f"{path}: is cut off", exit_code=USAGE) from error
+        raise CommandError(f"{path}: file is truncated", exit_code=USAGE) from error
 
 
 def _read_found(path: Path) -> RankEvidence:
@@ -181,9 +180,9 @@ def _read_found(path: Path) -> RankEvidence:
         with path.open("rb") as file:
             content = file.read(MAX_EVIDENCE_BYTES + 1)
         if len(content) > MAX_EVIDENCE_BYTES:
-            raise ValueError("is larger than anything that a rank writes")
+            raise ValueError("too large")
         return bounded(from_wire(RankEvidence, json.loads(content)))
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=USAGE) from error
     except (ValueError, RecursionError) as error:
-        raise bad_file(path, ValueError(f"is not what a rank writes of itself (.evidence.json): {error}")) from error
+        raise bad_file(path, ValueError(f"not a valid evidence file (.evidence.json): {error}")) from error

@@ -54,10 +54,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
     absent += [why_not] if why_not else []
     if not story.memory:
-        absent.append(
-            "The service remembers the memory of a rank while it lives and for a while after: there is no curve any "
-            "more."
-        )
+        absent.append("No memory curve: the service keeps the history of a rank only while it runs and shortly after.")
     return ReportContent(
         made_unix_s=now_unix_s,
         title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
@@ -87,7 +84,7 @@ def _number(what: str, args: argparse.Namespace) -> int:
     by_number = is_number and any(one.number == int(what) for one in known)
     if of_job and by_number and not (args.incident or args.job):
         raise CommandError(
-            f"{what} is an incident and a job: say --incident or --job (the job's newest is incident "
+            f"{what} is both an incident and a job: use --incident or --job (newest incident of the job: "
             f"{_newest(of_job).number})",
             exit_code=USAGE,
         )
@@ -97,9 +94,9 @@ def _number(what: str, args: argparse.Namespace) -> int:
     if is_number and not args.job:
         return int(what)
     raise CommandError(
-        f"no incident of a job {what!r} is known; `tidegauge incidents --all` lists those that are. A job without an "
-        "incident has no report, even while it grows: `tidegauge jobs` and `tidegauge top` show it, and `tidegauge "
-        "snapshot --evidence` says what holds its memory",
+        f"no incident found for job {what!r}; `tidegauge incidents --all` lists all. A job without an incident has no "
+        "report, even while its memory grows: see `tidegauge jobs`, `tidegauge top`, and `tidegauge snapshot "
+        "--evidence` for what holds its memory",
         exit_code=USAGE,
     )
 
@@ -113,7 +110,7 @@ def _tell_others(chosen: Incident, of_job: Sequence[Incident]) -> None:
     others = [str(one.number) for one in of_job if one.is_open and one.number != chosen.number]
     if others:
         print(
-            f"tidegauge report: this is incident {chosen.number}; also open in this job: {', '.join(others)}",
+            f"tidegauge report: incident {chosen.number}; other open incidents of this job: {', '.join(others)}",
             file=sys.stderr,
         )
 
@@ -185,19 +182,19 @@ def _evidence(incident: Incident, args: argparse.Namespace, absent: list[str]) -
     try:
         answer: dict[str, Any] = ask(args, f"/api/v1/evidence?incident={incident.number}", timeout_s=LONG_ANSWER_S)
     except CommandError as error:
-        absent.append(f"The service does not tell its evidence: {error}.")
+        absent.append(f"The service returned no evidence: {error}.")
         return None
     pieces = [read(Evidence, raw) for raw in answer["evidence"]]
     if not pieces:
         absent.append(
-            "No evidence has been collected: it is where the job's level is auto and the rank was still suspected. "
-            "`tidegauge snapshot --evidence` asks for it while the job runs."
+            "No evidence was collected: that needs level auto and a rank that was still suspected. To collect it while "
+            "the job runs: `tidegauge snapshot --evidence`."
         )
     others = sorted({piece.rank for piece in pieces} - {piece.rank for piece in pieces[:1]})
     if others:
         absent.append(
-            f"{capitalised(name_ranks(others))} {'were' if len(others) > 1 else 'was'} looked into as well: `tidegauge "
-            f"incidents show {incident.number}` says what was found there."
+            f"{capitalised(name_ranks(others))} {'have' if len(others) > 1 else 'has'} evidence as well: see "
+            f"`tidegauge incidents show {incident.number}`."
         )
     return _with_bound_now(pieces[0], incident) if pieces else None
 
@@ -222,9 +219,9 @@ def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> Ran
         return read_rank_snapshot(_place(ref), device)
     except (BadTraceError, SnapshotStoreError, FileNotFoundError) as error:
         absent.append(
-            f"The snapshot of step {ref.step:,} is not in reach of this machine ({error}); it lies at "
-            f"`{ref.store}/{ref.key}`. Without it there are no map and no history: run this command there, or name "
-            "copies of the snapshots behind the incident."
+            f"The snapshot of step {ref.step:,} cannot be read from this machine ({error}); it is at "
+            f"`{ref.store}/{ref.key}`. For memory map and history, run this command there, or pass copies of the "
+            "snapshots after the incident number."
         )
         return None
 
@@ -237,7 +234,7 @@ def _place(ref: SnapshotRef) -> str:
     host, _, folder = ref.store.partition(":")
     path = Path(folder) / ref.key
     if not path.exists():
-        raise FileNotFoundError(f"this is {socket.gethostname()}, it is on {host}")
+        raise FileNotFoundError(f"it is on {host}, this is {socket.gethostname()}")
     return str(path)
 
 

@@ -63,10 +63,10 @@ def read_rank_snapshot(where: str, device: int | None) -> RankSnapshot:
 def _chosen(snapshot: Snapshot, device: int | None, where: str) -> Trace:
     traces = snapshot.traces
     if not traces:
-        raise BadTraceError(f"{where}: holds no memory of any device")
+        raise BadTraceError(f"{where}: contains no device memory")
     chosen = device if device is not None else max(traces, key=lambda one: _held_bytes(traces[one]))
     if chosen not in traces:
-        raise BadTraceError(f"{where}: has no device {chosen}; there are {', '.join(map(str, traces))}")
+        raise BadTraceError(f"{where}: has no device {chosen}; devices: {', '.join(map(str, traces))}")
     return traces[chosen]
 
 
@@ -87,7 +87,7 @@ def in_order(two: Sequence[RankSnapshot]) -> tuple[RankSnapshot, RankSnapshot]:
 def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | None]:
     """Other allocator settings on its history, or why not: a sentence for people."""
     if not len(snapshot.trace):
-        return None, f"{snapshot.where} has no history: no curve of it, and no other allocator settings to try on it."
+        return None, f"{snapshot.where} has no history: no memory curve, and other allocator settings cannot be tried."
     ends_s = time.monotonic() + MAX_WHATIF_S
 
     try:
@@ -101,8 +101,8 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
             return _table(whatif(with_beginning(snapshot.trace), on_progress=tell)), None
     except _OutOfTimeError:
         return None, (
-            f"Trying other allocator settings takes more than {MAX_WHATIF_S:.0f} s here: "
-            f"`tidegauge whatif {snapshot.where}` takes its time."
+            f"Trying other allocator settings took more than {MAX_WHATIF_S:.0f} s and was stopped: run "
+            f"`tidegauge whatif {snapshot.where}`."
         )
     except ValueError as error:
         return None, f"Other allocator settings cannot be tried on this history: {one_line(str(error), 300)}."

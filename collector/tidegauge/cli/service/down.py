@@ -8,7 +8,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError
 from tidegauge.cli.progress import progress
 
-HELP = "end the service on this node; jobs go on untouched"
+HELP = "stop the service on this node; jobs keep running"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -25,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
             ended = service_control.end(files, say)
     except service_control.ServiceError as error:
         raise CommandError(str(error)) from error
-    print("down" if ended else f"nothing to end: no service was started with state directory {files.root}")
+    print("down" if ended else f"nothing to stop: no service was started with state directory {files.root}")
     return FINE

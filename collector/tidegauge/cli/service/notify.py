@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tidegauge.settings import Settings
     from tidegauge_exporter.messages.chat import Chat, Message
 
-HELP = "say a word on Slack: in the channel, and with --user to the owner of a job"
+HELP = "send a test message to Slack: to the channel, and with --user also to a user"
 
-WORDS = "Tidegauge can be heard here: somebody asked it to say a word. Nothing has happened on cluster {cluster}."
+WORDS = "This is a test message from Tidegauge on cluster {cluster}. Nothing has happened."
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("--user", metavar="NAME", help="a user of the cluster, who gets a direct message as well")
+    parser.add_argument("--user", metavar="NAME", help="user of the cluster to send a direct message to")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = load_settings(args)
     if settings.slack_channel is None and args.user is None:
-        raise CommandError("to whom? Set slack_channel, or name a user with --user", exit_code=USAGE)
+        raise CommandError("no recipient: set slack_channel, or name a user with --user", exit_code=USAGE)
     chat, message = _chat(settings), Message(WORDS.format(cluster=settings.cluster))
     told: list[bool] = []
     if settings.slack_channel is not None:
@@ -46,13 +46,13 @@ def _say(whom: str, find: Callable[[], str | None], chat: Chat, message: Message
     try:
         where = find()
         if where is None:
-            print(f"{whom}: nobody on Slack is known to be that user; see slack_users_file and slack_email_domain")
+            print(f"{whom}: no Slack account known for this user; see slack_users_file and slack_email_domain")
             return False
         chat.post(where, message)
     except (RefusedError, RetryLaterError) as error:
         print(f"{whom}: {error}")
         return False
-    print(f"{whom}: told")
+    print(f"{whom}: message sent")
     return True
 
 
@@ -67,7 +67,7 @@ def _chat(settings: Settings) -> Chat:
         token = read_secret(settings.slack_token_file, os.environ, SLACK_TOKEN)
         if token is None:
             raise CommandError(
-                f"there is no token: set slack_token_file, or {SLACK_TOKEN} in the environment (docs/slack.md)",
+                f"no Slack token: set slack_token_file, or {SLACK_TOKEN} in the environment (docs/slack.md)",
                 exit_code=USAGE,
             )
         people = People(settings.slack_users_file, settings.slack_email_domain)

@@ -11,6 +11,7 @@ import sys
 import time
 from fractions import Fraction
 
+from tidegauge.cli.arguments import add_examples, group
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
@@ -22,7 +23,7 @@ from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_si
 from tidegauge.probe.levels import LEVELS
 from tidegauge.probe.runtime.fraction import fraction_in
 
-HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"
+HELP = "run a command with GPU-memory profiling: tidegauge run -- torchrun train.py"
 
 
 NOT_RUNNABLE, NOT_FOUND = 126, 127
@@ -32,55 +33,61 @@ NOT_RUNNABLE, NOT_FOUND = 126, 127
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-profile", nargs="?", const="auto", choices=LEVELS, metavar="LEVEL",
-        help=f"how closely to watch: {', '.join(LEVELS)} (default: TIDEGAUGE_PROFILE, else auto)",
+        help=f"profiling level: {', '.join(LEVELS)} (default: TIDEGAUGE_PROFILE, else auto)",
     )  # fmt: skip
-    parser.add_argument(
+    limits = group(parser, "memory limits")
+    limits.add_argument(
         "--memory-fraction", type=_fraction, metavar="F",
-        help="share of each GPU (above 0, at most 1) that PyTorch's allocator may take",
+        help="fraction of each GPU (above 0, at most 1) that the PyTorch allocator may reserve",
     )  # fmt: skip
-    parser.add_argument(
+    limits.add_argument(
         "--gpu-share", type=_share, metavar="F",
-        help="share of each GPU that this job was given, such as 1/4 or 0.25; without --memory-fraction it is the cap, "
-        "less room for the CUDA context",
+        help="fraction of each GPU allocated to this job, such as 1/4 or 0.25; without --memory-fraction it is the "
+        "cap, less room for the CUDA context",
     )  # fmt: skip
     parser.add_argument(
-        "--job-name", metavar="NAME", help="what people call this job (default: its name in Slurm, else the command's)"
+        "--job-name", metavar="NAME", help="display name of the job (default: its Slurm name, else the command's name)"
     )
-    parser.add_argument(
+    actions = group(parser, "actions and checkpoints")
+    actions.add_argument(
         "--requeue", action="store_true",
-        help="allow Tidegauge to end the command and start it again, where the admin's policy wants that; "
-        "the command must go on from its last checkpoint by itself",
+        help="allow Tidegauge to stop and restart the command if the admin's policy says so; the command must resume "
+        "from its last checkpoint by itself",
     )  # fmt: skip
-    parser.add_argument(
-        "--no-actions", action="store_true", help="watch and report only: nothing is ever done to this job"
-    )
-    parser.add_argument(
+    actions.add_argument("--no-actions", action="store_true", help="profile and report only: no actions on this job")
+    actions.add_argument(
         "--checkpoint-signal", nargs="?", const="USR1", type=_signal_name, metavar="NAME",
-        help="signal at which every rank saves its state (default of the bare flag: USR1); needs --checkpoint-path",
+        help="signal on which every rank writes a checkpoint (without NAME: USR1); needs --checkpoint-path",
     )  # fmt: skip
-    parser.add_argument(
+    actions.add_argument(
         "--checkpoint-path", action="append", type=_path, metavar="PATH",
-        help="file or folder that checkpoints are written to, where the proof of one is looked for; may be repeated",
+        help="file or folder where checkpoints are written, checked to verify a checkpoint; repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--with-service", action="store_true",
-        help="inside a Slurm allocation: watch its nodes with a service of your own, which ends with the command and "
-        "leaves its results in ./tidegauge-JOBID",
+        help="inside a Slurm allocation: start a service on its nodes for this command only; results go to "
+        "./tidegauge-JOBID",
     )  # fmt: skip
-    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help="what to run")
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help="command to run")
+    add_examples(
+        parser,
+        "tidegauge run -- torchrun --nproc-per-node=8 train.py",
+        "tidegauge run --memory-profile=trace -- python train.py",
+        "tidegauge run --requeue --checkpoint-signal --checkpoint-path ckpt -- torchrun train.py",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     if not command:
-        raise CommandError("there is no command to run; say: tidegauge run -- torchrun train.py", exit_code=USAGE)
+        raise CommandError("no command to run; example: tidegauge run -- torchrun train.py", exit_code=USAGE)
     if shutil.which(command[0]) is None:
-        raise CommandError(f"{command[0]}: there is no such command here", exit_code=NOT_FOUND)
+        raise CommandError(f"{command[0]}: command not found", exit_code=NOT_FOUND)
     level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
     if level not in LEVELS:
         raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
     if level == "off" and args.with_service:
-        raise CommandError("--with-service has nothing to watch with the memory profile off", exit_code=USAGE)
+        raise CommandError("--with-service cannot be combined with the memory profile off", exit_code=USAGE)
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
@@ -94,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     other = "TIDEGAUGE_PROFILE=off" if level == "off" else other_keeper(os.environ)
     idle = [flag for flag, given in (("--requeue", args.requeue), ("--no-actions", args.no_actions)) if given]
     if other is not None and idle:
-        print(f"tidegauge: {' and '.join(idle)} count for nothing here ({other}), see docs/run.md", file=sys.stderr)
+        print(f"tidegauge: {' and '.join(idle)} ignored ({other}), see docs/run.md", file=sys.stderr)
     if level != "off":
         job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
         where = "" if args.with_service else "; see `tidegauge jobs`"  # that service says itself where it is asked
@@ -124,7 +131,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace)
             gpu_share=fraction_in(environ, SHARE_VARIABLE),
         )
     except CannotKeepError as error:
-        print(f"tidegauge: this job cannot be requeued or told anything ({error})", file=sys.stderr, flush=True)
+        print(f"tidegauge: this job cannot be requeued or notified ({error})", file=sys.stderr, flush=True)
         os.execvpe(command[0], command, environ)
 
 
@@ -138,8 +145,8 @@ def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> 
     both = {**environ, **found}
     if found and not (both.get(SIGNAL_VARIABLE) and both.get(PATH_VARIABLE)):
         raise CommandError(
-            "--checkpoint-signal and --checkpoint-path go together: the signal asks for a checkpoint, and a new file "
-            "at the path is the proof that there is one",
+            "--checkpoint-signal and --checkpoint-path go together: the signal requests a checkpoint, and a new file "
+            "at the path proves that it was written",
             exit_code=USAGE,
         )
     return found
@@ -175,10 +182,10 @@ def job_environ(
 def _why_not(error: OSError) -> str:
     """Why a file that is there and executable does not run (execve(2))."""
     if error.errno == errno.ENOEXEC:
-        return "it is no program: a script begins with a line such as #!/bin/sh, or is named after its interpreter"
+        return "not an executable format: a script needs a first line such as #!/bin/sh, or an interpreter before it"
     if error.errno == errno.ENOENT:
         return "the interpreter in its first line does not exist"
-    return f"it cannot be run: {error.strerror}"
+    return f"cannot be run: {error.strerror}"
 
 
 def new_job_id() -> str:
@@ -203,7 +210,7 @@ def _share(text: str) -> float:
     except (ValueError, ZeroDivisionError):
         share = 0.0
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1, such as 1/4 or 0.25")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction above 0 and at most 1, such as 1/4 or 0.25")
     return share
 
 
@@ -217,7 +224,5 @@ def _signal_name(text: str) -> str:
 def _path(text: str) -> str:
     path = os.path.abspath(text)  # the job may change its directory
     if not text or os.pathsep in path:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be one of several paths (it is empty, or has a {os.pathsep!r})"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid path (empty, or contains {os.pathsep!r})")
     return path

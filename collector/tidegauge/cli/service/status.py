@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_table, print_wrapped, several
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.web.access import split_scheme
 
-HELP = "say whether the service is up and every node's agent reports"
+HELP = "show service status and check that every node agent is reporting"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -95,26 +95,26 @@ def _print(answer: Mapping[str, Any]) -> None:
         print(f"{local['role']} {local['node_address']}: {local['phase']}", end="")
         print("" if local["phase"] == "running" else f" ({local['detail']})")
         if local["role"] == "node":
-            print(f"head      {local['head_address']}  (ask there for the whole cluster, or with --api URL)")
+            print(f"head      {local['head_address']}  (for the whole cluster: ask there, or use --api URL)")
             print(f"metrics   {_url(local['metrics_address']) or 'no agent yet'}")
         else:
             print(f"engine    {local['head_address']}")
-            print(f"API, /sd  {local['api_url'] or 'the coordinator is not there'}")
+            print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
         print(f"logs      {local['logs']}")
     if service is not None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
-        print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them growing")
+        print(f"{several(service['jobs_running'], 'job')} running, {service['jobs_leaking']} growing")
         if answer["actions"] is not None:
             loop = read(LoopStatus, answer["actions"])
             print(f"actions   {in_one_line(loop)}")
             if loop.telling:
-                print(f"telling   {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
+                print(f"notifiers {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
         _print_web_access(service.get("web_access_problem"))
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
     if not answer["healthy"]:
-        print("\nnot healthy: not every node has an agent that reports")
+        print("\nnot healthy: some nodes have no agent that reports")
 
 
 def _print_web_access(problem: Mapping[str, Any] | None) -> None:
@@ -122,9 +122,9 @@ def _print_web_access(problem: Mapping[str, Any] | None) -> None:
     if problem is None:
         return
     if problem["closed"]:
-        print("access    CLOSED: nobody is answered on the API's port; commands on this node are")
+        print("access    CLOSED: the API port answers nobody; commands on this node still work")
     else:
-        print("access    as before: what is in the files now was refused, their last good state stays in force")
+        print("access    unchanged: the current files are invalid, their last valid state stays in force")
     print_wrapped("          ", problem["text"])
     print_wrapped("          ", f"next: {problem['advice']}")
 

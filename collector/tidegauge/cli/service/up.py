@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_wrapped
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles
     from tidegauge.settings import Settings
 
-HELP = "start the service on this node: the coordinator and an agent, or with --join an agent alone"
+HELP = "start the service on this node: coordinator and agent, or with --join only an agent"
 
 NEEDED = {"ray": "agent", "sqlalchemy": "agent"}
 LOOPBACK = "127.0.0.1"
@@ -31,15 +32,25 @@ LOOPBACK = "127.0.0.1"
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("--join", metavar="HOST:PORT", help="join the cluster whose head is there (needs --token-file)")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="the head's token, copied to this node (0600)")
+    parser.add_argument("--join", metavar="HOST:PORT", help="join the cluster with this head (needs --token-file)")
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="copy of the head's token on this node (mode 0600)"
+    )
     parser.add_argument(
         "--node-address", metavar="IP",
-        help="this node's address for the cluster's other nodes; default for a head: 127.0.0.1, which no other node "
-        "can join; with --join: the address from which this node reaches the head",
+        help="address under which other nodes reach this one (default: 127.0.0.1 for a head, which no other node can "
+        "join; with --join, the address from which this node reaches the head)",
     )  # fmt: skip
-    parser.add_argument("--foreground", action="store_true", help="stay until a signal ends it (systemd, containers)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--foreground", action="store_true", help="run in the foreground until a signal stops it (systemd, containers)"
+    )
+    add_json(parser)
+    add_examples(
+        parser,
+        "tidegauge up                                               head and agent on one machine",
+        "tidegauge up --node-address 10.0.0.1                       head that other nodes can join",
+        "tidegauge up --join 10.0.0.1:6399 --token-file ./token     agent on another node",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,14 +62,12 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
-        raise CommandError(
-            "--join and --token-file belong together: a node joins with the head's token", exit_code=USAGE
-        )
+        raise CommandError("--join and --token-file go together: a node joins with the head's token", exit_code=USAGE)
     try:
         files = prepare_state_dir(settings.state_dir.resolve())
     except OSError as error:
         raise CommandError(
-            f"the state directory cannot be used: {error}; choose one with --set state_dir=DIR"
+            f"cannot use the state directory: {error}; choose another with --set state_dir=DIR"
         ) from error
     try:
         record = service_control.running_record(files)
@@ -73,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     write_spec(files, spec)
     if args.foreground:
         if (warning := _warning(spec)) is not None:
-            print(f"tidegauge up: careful: {warning}", file=sys.stderr)
+            print(f"tidegauge up: warning: {warning}", file=sys.stderr)
         return service_control.run_in_foreground(files)
     supervisor = service_control.start_in_background(files)
     try:
@@ -121,7 +130,7 @@ def _warning(spec: NodeSpec) -> str | None:
 
 def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
     if args.join and args.join != record.spec.head_address:
-        raise CommandError(f"already up, with head {record.spec.head_address}; say `tidegauge down` first")
+        raise CommandError(f"already up with head {record.spec.head_address}; run `tidegauge down` first")
 
 
 def _clean_up_after_crash(files: StateFiles) -> None:
@@ -133,7 +142,7 @@ def _clean_up_after_crash(files: StateFiles) -> None:
     if record is not None:
         left = service_control.sweep(record)
         if left:
-            raise CommandError(f"process {left[0].process.pid} of a service that crashed does not end")
+            raise CommandError(f"process {left[0].process.pid} of a crashed service does not end")
         service_control.remove_traces(files, record, keep_cluster_state=True)
 
 
@@ -149,7 +158,7 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
         try:
             node_address = args.node_address or address_towards(head)
         except OSError as error:
-            raise CommandError(f"there is no way from here to the head {args.join}: {error}") from error
+            raise CommandError(f"cannot reach the head {args.join} from here: {error}") from error
     else:
         make_token(files)
         node_address = args.node_address or LOOPBACK
@@ -173,11 +182,11 @@ def _resolved(join: str) -> str:
     try:
         address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]
     except OSError as error:
-        raise CommandError(f"the head's name {host!r} is not known here: {error}") from error
+        raise CommandError(f"cannot resolve the head's name {host!r}: {error}") from error
     if address in (LOOPBACK, "::1"):
         raise CommandError(
-            f"{join} is this machine's loopback, which takes no other nodes; start the head with --node-address "
-            "and an address that the nodes can reach"
+            f"{join} is the loopback of this machine; start the head with --node-address and an address that the "
+            "nodes can reach"
         )
     return f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
 
@@ -187,11 +196,13 @@ def _read_token(path: Path) -> str:
         mode = path.stat().st_mode
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"the token file cannot be read: {error}") from error
+        raise CommandError(f"cannot read the token file: {error}") from error
     if mode & 0o077:
-        raise CommandError(f"{path} can be read by others: whoever has the token controls the cluster; chmod 600 it")
+        raise CommandError(
+            f"{path} is readable by others, and the token gives control of the cluster: chmod 600 {path}"
+        )
     if not token or not token.isascii() or len(token) > 1000 or any(c.isspace() for c in token):
-        raise CommandError(f"{path} holds no token; copy the file that `tidegauge up` names on the head")
+        raise CommandError(f"{path} contains no token; copy the file that `tidegauge up` prints on the head")
     return token
 
 
@@ -206,7 +217,7 @@ def _engine_port(settings: Settings, node_address: str) -> int:
             probe.bind((node_address, settings.engine_port))
         except OSError as error:
             raise CommandError(
-                f"port {settings.engine_port} on {node_address} cannot be used: {error.strerror}; "
+                f"cannot use port {settings.engine_port} on {node_address}: {error.strerror}; "
                 "choose another with --set engine_port=PORT (0: any free one)"
             ) from error
     return settings.engine_port
@@ -243,11 +254,11 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
             f"other nodes   tidegauge up --join {spec.head_address} --token-file FILE   (a copy of {spec.token_file})"
         )
     elif spec.is_head:
-        print("other nodes   cannot join: this head listens on loopback alone (see --node-address)")
+        print("other nodes   cannot join: this head listens on loopback only (see --node-address)")
     if spec.node_address != LOOPBACK and str(spec.settings.get("listen_host", "")).startswith("127."):
-        print("careful       /metrics listens on loopback, so a Prometheus elsewhere cannot scrape this node:")
-        print("              start it with --set listen_host=0.0.0.0 to change that")
+        print("warning       /metrics listens on loopback, so Prometheus on another host cannot scrape this node;")
+        print("              to change that, start with --set listen_host=0.0.0.0")
     if (warning := _warning(spec)) is not None:
-        print_wrapped("careful       ", warning)
+        print_wrapped("warning       ", warning)
     print(f"logs          {files.logs}")
     print("next          tidegauge status, tidegauge run -- CMD, tidegauge jobs, tidegauge down")

@@ -28,7 +28,7 @@ def asks_here(args: argparse.Namespace) -> EvidenceAsks:
 
     files, record = local_service(args)
     if args.api or record is None or not record.spec.is_head:
-        raise CommandError("ranks elsewhere are asked on the service's head, by its user or root")
+        raise CommandError("to reach ranks on other hosts, run this on the service's head, as its user or root")
     return EvidenceAsks(files.asks)
 
 
@@ -37,16 +37,16 @@ def wish(asks: EvidenceAsks, job: JobKey, rank: int, request: Mapping[str, Any])
     try:
         made = asks.put(job, rank, request)
     except OSError as error:
-        raise CommandError(f"the service cannot be asked ({error}): become the user who runs it, or root") from error
+        raise CommandError(
+            f"cannot reach the service ({error}): run this as the user who runs it, or as root"
+        ) from error
     try:
         answer = until(lambda: asks.fetch(made), within_s=ANSWER_WITHIN_S)
         asks.withdraw(made)
     except OSError as error:
-        raise CommandError(f"the service's answer cannot be read: {error}") from error
+        raise CommandError(f"cannot read the service's answer: {error}") from error
     if answer is None:
-        raise CommandError(
-            f"the service did not answer within {ANSWER_WITHIN_S:.0f} s; `tidegauge status` says how it is"
-        )
+        raise CommandError(f"no answer from the service within {ANSWER_WITHIN_S:.0f} s; check `tidegauge status`")
     if answer.reply is None:
         raise CommandError(f"rank {rank}: {one_line(answer.error or 'no answer')}")
     return answer.reply

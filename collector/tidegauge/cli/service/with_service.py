@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.output import several
 from tidegauge.cli.service import job_results
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
@@ -124,12 +125,12 @@ class JobService:
         try:
             spec = self._start_head()
         except (service_control.ServiceError, AllocationError, CommandError, OSError) as error:
-            _say(f"the service did not start, the command runs without: {error}")
+            _say(f"the service did not start; the command runs without it: {error}")
             return False
         try:
             self._start_join(spec)
         except (AllocationError, OSError) as error:
-            _say(f"only this host is watched: {error}")
+            _say(f"watching only this host: {error}")
         _say(_where_to_look(self._allocation, self._api_url or ""))
         return True
 
@@ -137,12 +138,12 @@ class JobService:
         """Keep what is known now."""
         url = self._api_url
         if url is not None:
-            job_results.quietly(lambda: self._results.save(url), _say, f"results are not kept in {self._folder}")
+            job_results.quietly(lambda: self._results.save(url), _say, f"cannot save results in {self._folder}")
 
     def finish(self) -> None:
         """Keep the results, then end everything and remove what was needed only while it ran."""
         if self._api_url is not None:
-            failure = f"results in {self._folder} are those of some seconds ago"
+            failure = f"results in {self._folder} are a few seconds old"
             job_results.quietly(self._keep_all, _say, failure)
         if self._join is not None:
             _end_join(self._join)
@@ -181,7 +182,7 @@ class JobService:
         if not self._allocation.others:
             return
         if not can_overlap():
-            raise AllocationError("srun here has no --overlap (Slurm 20.11), so nothing runs beside a step")
+            raise AllocationError("srun has no --overlap (needs Slurm 20.11), so no agent can run beside the job step")
         logs = self._folder / "logs"
         logs.mkdir(exist_ok=True)
         order = JoinOrder(
@@ -204,9 +205,9 @@ class JobService:
         nodes = client.get(self._api_url, "/api/v1/nodes")["nodes"]
         hosts = len(self._allocation.others) + 1
         if len(nodes) < hosts:
-            _say(f"{len(nodes)} of {hosts} hosts were watched; see {self._folder / 'logs'}")
+            _say(f"only {len(nodes)} of {hosts} hosts were watched; see {self._folder / 'logs'}")
         print(summary, file=sys.stderr)
-        _say(f"results are in {self._folder}")
+        _say(f"results: {self._folder}")
 
 
 class _PassedSignals:
@@ -250,14 +251,14 @@ def _results_folder(allocation: Allocation) -> Path:
         return job_results.make_folder(place, allocation.job_id, allocation.restarts)
     except OSError as error:
         raise CommandError(
-            f"there is no place for the results: {error}; submit the job from a folder that you can write to"
+            f"cannot create the results folder: {error}; submit the job from a writable folder"
         ) from error
 
 
 def _where_to_look(allocation: Allocation, api_url: str) -> str:
     look = f"tidegauge jobs --api {api_url}"
-    nodes = f"{len(allocation.nodes)} node{'s' * (len(allocation.nodes) != 1)}"
-    started = f"job {allocation.job_id} on {nodes} is watched by a service of its own; look with: "
+    nodes = several(len(allocation.nodes), "node")
+    started = f"watching job {allocation.job_id} on {nodes} with a service of its own; show it with: "
     if allocation.here is None:
         return f"{started}{look}"
     return (

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
 from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.progress import progress
@@ -20,45 +21,51 @@ if TYPE_CHECKING:
     from tidegauge.cli.snapshot.ranks import TakenSnapshot
     from tidegauge.core.evidence import Evidence
 
-HELP = "take a memory snapshot of a rank that runs, or (--evidence) find the line that grows and what holds it"
+HELP = "take a memory snapshot of a running rank, or (--evidence) find the line that leaks and what holds it"
 
-HEADER = ("rank", "pid", "step", "file", "size", "training stood still")
+HEADER = ("rank", "pid", "step", "file", "size", "training paused")
 MAX_ASKED_EVENTS = 100_000
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", metavar="PID|JOB", help="a rank's pid, a launcher's (all its ranks), or a job: its ranks on this host, "
-        "else one rank elsewhere, through the service",
-    )  # fmt: skip
-    parser.add_argument("--job", action="store_true", help="PID|JOB is a job id, also where a process has that pid")
-    parser.add_argument("--rank", type=int, metavar="R", help="this rank alone")
-    parser.add_argument(
-        "--group",
-        metavar="NAME",
-        help="of this group of ranks, where the job has several, as `tidegauge jobs` says",
-    )
-    parser.add_argument(
-        "--events", type=_events, default=MAX_EVENTS, metavar="N",
-        help=f"at most so many events of the allocation history, if one is kept (default: {MAX_EVENTS:,})",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", metavar="FILE|FOLDER",
-        help="where to: a folder (default: this one), NAME.snap.zst, or NAME.pickle for pytorch.org/memory_viz",
+        "what", metavar="PID|JOB", help="pid of a rank or launcher (all its ranks), or a job id (its ranks on this "
+        "host, else one rank on another host, through the service)",
     )  # fmt: skip
     parser.add_argument(
         "--evidence", action="store_true",
-        help="record some 30 steps with allocation stacks, compare, and search for what holds the tensors that grow",
+        help="record about 30 steps with allocation stacks, compare, and search for what holds the growing tensors",
     )  # fmt: skip
     parser.add_argument("--now", action="store_true", help="do not wait for the end of a training step")
+    selection = group(parser, SELECTION)
+    selection.add_argument("--job", action="store_true", help="treat a numeric argument as a job id, not a pid")
+    selection.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    selection.add_argument(
+        "--group", metavar="NAME", help="only this group of ranks, if the job has several (see `tidegauge jobs`)"
+    )
+    output = group(parser, OUTPUT)
+    output.add_argument(
+        "-o", "--output", metavar="FILE|FOLDER",
+        help="folder (default: this one), NAME.snap.zst, or NAME.pickle for pytorch.org/memory_viz",
+    )  # fmt: skip
+    output.add_argument(
+        "--events", type=_events, default=MAX_EVENTS, metavar="N",
+        help=f"limit the allocation history to N events (default: {MAX_EVENTS:,})",
+    )  # fmt: skip
     add_api_arguments(parser)
+    add_examples(
+        parser,
+        "tidegauge snapshot 12345                           snapshot of one rank, into this folder",
+        "tidegauge snapshot 4711 --rank 3 -o r3.pickle      for pytorch.org/memory_viz",
+        "tidegauge snapshot 4711 --rank 3 --evidence        what grows on rank 3, and what holds it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.evidence and (args.now or args.output):
         raise CommandError(
-            "--evidence goes from one step to another, and its snapshots go into the service's store: leave --now and "
-            "-o out",
+            "--evidence cannot be combined with --now or -o: it covers several steps, and its snapshots go to the "
+            "service's store",
             exit_code=USAGE,
         )
     from tidegauge.cli.attach.targets import NoTargetError, targets_of
@@ -66,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.group is not None:
         from tidegauge.cli.snapshot.elsewhere import ask_elsewhere
 
-        return ask_elsewhere(args, not_here="the service knows the groups of a job's ranks, this command does not")
+        return ask_elsewhere(args, not_here="only the service knows the groups of ranks of a job")
     try:
         found = targets_of(args.what, os.environ, is_job=args.job)
     except NoTargetError as error:
@@ -76,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     targets = [target for target in found if args.rank in (None, target.seen.rank)]
     if not targets:
         known = ", ".join(sorted(str(target.seen.rank) for target in found if target.seen.rank is not None))
-        raise CommandError(f"{args.what} has no rank {args.rank} on this host; there are {known or 'none'}")
+        raise CommandError(f"{args.what} has no rank {args.rank} on this host; ranks here: {known or 'none'}")
     return _find_evidence(args, targets) if args.evidence else _take(args, targets)
 
 
@@ -90,7 +97,7 @@ def _take(args: argparse.Namespace, targets: list[AttachTarget]) -> int:
     refused: list[str] = []
     with progress("snapshot") as say:
         for target in targets:
-            say(f"rank {_rank(target)} is asked for a snapshot")
+            say(f"taking a snapshot of rank {_rank(target)}")
             try:
                 snapshot = take_snapshot(target, max_events=args.events, now=args.now)
                 taken.append((snapshot, outputs.write(snapshot, with_pid=times_there[target.seen.rank] > 1)))
@@ -112,7 +119,7 @@ def _print_taken(args: argparse.Namespace, taken: list[tuple[TakenSnapshot, str]
     if taken:
         print_table(HEADER, [one.row(file) for one, file in taken], gives_way=("pid", "size"))
         first = taken[0][1]
-        print(f"\ntidegauge report {first}   shows it; tidegauge diff EARLY LATE compares two of one rank")
+        print(f"\nto view it: tidegauge report {first}; to compare two of one rank: tidegauge diff EARLY LATE")
     for sentence in refused:
         print_wrapped("", sentence)
 
@@ -125,12 +132,12 @@ def _find_evidence(args: argparse.Namespace, targets: list[AttachTarget]) -> int
         numbers = [_rank(target) for target in targets]
         several = len(set(numbers)) < len(numbers)
         one_of = (
-            f"give a pid, one of {', '.join(f'{target.seen.process.pid} (rank {_rank(target)})' for target in targets)}"
+            f"use a pid: {', '.join(f'{target.seen.process.pid} (rank {_rank(target)})' for target in targets)}"
             if several
-            else f"--rank R, one of {', '.join(numbers)}"
+            else f"use --rank with one of {', '.join(numbers)}"
         )
         raise CommandError(
-            f"evidence is collected on one rank at a time, so as not to slow down all: {one_of}", exit_code=USAGE
+            f"evidence is collected on one rank at a time, to avoid slowing down all: {one_of}", exit_code=USAGE
         )
     try:
         with progress("snapshot") as say:

@@ -46,7 +46,7 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     try:
         views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
     except CommandError as error:
-        raise CommandError(f"{not_here}. The service was not asked: {error}") from error
+        raise CommandError(f"{not_here}. The service could not be asked: {error}") from error
     living = [view for view in views if view.running and view.ranks]
     of_job = meant(living, args.what, _named)
     if len(ids := {view.job_id for view in of_job}) > 1:
@@ -55,11 +55,11 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     asks = _asks(args, chosen)
     evidence_id = f"asked-{secrets.token_hex(8)}"
     with progress("snapshot") as say:
-        say(f"rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)} is asked")
+        say(f"asking rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)}")
         answer = wish(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
         if not args.evidence:
             return _tell_snapshot(args, chosen, answer)
-        say("it records; its node compares the snapshots and sends what it finds")
+        say("recording; the node then compares the snapshots and sends the result")
         found = _wait_for(args, chosen, evidence_id)
     if args.json:
         print(json.dumps(to_wire(found), indent=2))
@@ -78,13 +78,13 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     """The rank that was named, else the one to look at first."""
     what = one_line(str(args.what))
     if not views:
-        raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
+        raise CommandError(f"{not_here}. The service knows no running job {what} either; `tidegauge jobs` lists them")
     if len({view.key.whole for view in views}) == 1 or _are_groups(views):
         views = _of_group(views, args, what)
     if len(views) > 1:
         owners = ", ".join(f"{one_line(view.user_name)} (attempt {view.attempt})" for view in views[:MAX_NAMED])
         raise CommandError(
-            f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the one that is meant"
+            f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the job you mean"
         )
     (view,) = views
     living = {
@@ -96,7 +96,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     found = next((living[rank] for rank in wanted if rank in living), None)
     if found is None:
         which = "" if args.rank is None else f" {args.rank}"
-        raise CommandError(f"job {what} has no rank{which} that runs", exit_code=USAGE)
+        raise CommandError(f"job {what} has no running rank{which}", exit_code=USAGE)
     return found
 
 
@@ -119,7 +119,7 @@ def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> 
     having = [view for view in views if args.rank in view.living_numbers]
     if len(having) > 1:
         groups = " or ".join(f"--group '{one_line(view.group_name)}'" for view in having)
-        raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: say {groups}", exit_code=USAGE)
+        raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: use {groups}", exit_code=USAGE)
     return having or views[:1]
 
 
@@ -127,11 +127,13 @@ def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
     """The way to the coordinator. Raises ``CommandError`` with what to do where there is none from here."""
     rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
     what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
-    there = f"Rank {rank} runs on {one_line(chosen.hostname)}: say there, as its user or root, `{what}`"
+    there = f"Rank {rank} runs on {one_line(chosen.hostname)}: run `{what}` there, as its user or root"
     if args.output and chosen.hostname == socket.gethostname():
-        raise CommandError(f"-o is for a rank's pid: `{what} -o {args.output}`", exit_code=USAGE)
+        raise CommandError(f"-o needs the pid of a rank: `{what} -o {args.output}`", exit_code=USAGE)
     if args.output:
-        raise CommandError(f"its snapshot stays in its node's store: -o is for ranks on this host. {there}")
+        raise CommandError(
+            f"-o works only for ranks on this host: the snapshot stays in the store of its node. {there}"
+        )
     try:
         return asks_here(args)
     except CommandError as error:
@@ -152,8 +154,8 @@ def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[st
         return FINE
     step = answer.get("step")
     print(
-        f"rank {rank} wrote a snapshot at step {step} on {one_line(chosen.hostname)}; its node puts it into its store "
-        f"within seconds. Once rank {rank} has an incident, its report shows the snapshot"
+        f"rank {rank} wrote a snapshot at step {step} on {one_line(chosen.hostname)}; its node stores it within "
+        f"seconds. If rank {rank} gets an incident, its report shows the snapshot"
     )
     return FINE
 
@@ -171,7 +173,5 @@ def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Ev
 
     found = until(look, within_s=longest_s, every_s=4 * LOOK_EVERY_S)
     if found is None:
-        raise CommandError(
-            f"no evidence came within {longest_s:.0f} s; it may still come, and `tidegauge report` has it then"
-        )
+        raise CommandError(f"no evidence within {longest_s:.0f} s; it may still arrive: see `tidegauge report` later")
     return found

@@ -24,15 +24,16 @@ from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
+from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.run_dirs import evidence_name
 from tidegauge.core.text import one_line
 
 LOOK_EVERY_S = 0.5
 ANSWER_WITHIN_S = 15.0
 SENTENCES: Mapping[str, str] = {
-    "warming": "allocation history is on; the first snapshot comes in a few steps",
-    "recording": "it records the window's steps",
-    "searching": "it searches for what holds the tensors that grow",
+    "warming": "allocation history is on; first snapshot in a few steps",
+    "recording": "recording steps",
+    "searching": "searching for what holds the growing tensors",
 }
 """By the state that ``evidence_status`` answers."""
 MAX_SENTENCE_CHARS = 1000
@@ -58,9 +59,9 @@ def find_evidence(
         if state == "done":
             return _read(target, evidence_id)
         if monotonic_s() >= deadline_s:
-            raise NoAnswerError(f"its window has not ended for {window.most_s + SEARCH_AND_TRIP_S:.0f} s ({state})")
+            raise NoAnswerError(f"no evidence within {window.most_s + SEARCH_AND_TRIP_S:.0f} s (state {state})")
         if state != told:
-            say(f"{SENTENCES.get(state, 'going on')} (step {answer.get('step')})")
+            say(f"{SENTENCES.get(state, 'in progress')} (step {answer.get('step')})")
             told = state
         sleep(LOOK_EVERY_S)
 
@@ -75,7 +76,7 @@ def print_evidence(evidence: Evidence) -> None:
         ("cause       ", cause_words(cause.cause, cause.confidence)),
         *(("because     ", sentence) for sentence in because_lines(evidence)),
         ("advice      ", advice_of(evidence)),
-        *(("missing     ", sentence) for sentence in evidence.problems),
+        *(("missing     ", capitalised(sentence)) for sentence in evidence.problems),
     ]
     for start, text in texts:
         if text:
@@ -87,9 +88,9 @@ def _read(target: AttachTarget, evidence_id: str) -> Evidence:
     try:
         found = read_evidence(read_file(target, evidence_name(claimed), MAX_EVIDENCE_BYTES), claimed)
     except UnsafeFileError as error:
-        raise NoAnswerError(f"what it wrote cannot be used: {error}") from error
+        raise NoAnswerError(f"invalid evidence file: {error}") from error
     if found.evidence_id != evidence_id:
-        raise NoAnswerError("another window of evidence has begun since; ask again")
+        raise NoAnswerError("a newer evidence window has started; run this again")
     problems = [found.problem] if found.problem else []
     early = _snapshot(target, found.early_file, found, problems)
     late = _snapshot(target, found.late_file, found, problems)

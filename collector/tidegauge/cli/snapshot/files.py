@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
         except BadTraceError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
-            raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
+            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
         return str(path)
 
     def _name(self, snapshot: TakenSnapshot, *, with_pid: bool) -> str:
@@ -53,10 +53,12 @@ def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
     if path.is_dir():
         return Outputs(path)
     if several:
-        raise CommandError(f"{given} is no folder, and there are several ranks: --rank R, or a folder", exit_code=USAGE)
+        raise CommandError(
+            f"{given} is not a folder, and there are several ranks: use --rank R, or a folder", exit_code=USAGE
+        )
     if not given.endswith((*PICKLES, PACKED)):
         raise CommandError(
-            f"{given} is no folder; a file's name ends in {PACKED}, or in {PICKLES[0]} for PyTorch's own form",
+            f"{given} is not a folder; a file name must end in {PACKED}, or in {PICKLES[0]} for a PyTorch snapshot",
             exit_code=USAGE,
         )
     return Outputs(path.parent, path)

@@ -76,14 +76,14 @@ def ask_rank(target: AttachTarget, request: Mapping[str, Any], *, timeout_s: flo
     except NotAskedError as error:
         raise NoAnswerError(str(error)) from error
     if "error" in answer:
-        raise NoAnswerError(f"it refuses: {answer['error']}")
+        raise NoAnswerError(f"the rank refused: {answer['error']}")
     return answer
 
 
 def socket_of_target(target: AttachTarget) -> ProcessSocket:
     """Raises ``NoAnswerError`` for a process without one."""
     if target.socket is None:
-        raise NoAnswerError(f"it has no probe of Tidegauge's; `tidegauge attach {target.seen.process.pid}` first")
+        raise NoAnswerError(f"it has no Tidegauge probe; run `tidegauge attach {target.seen.process.pid}` first")
     return target.socket
 
 
@@ -99,7 +99,7 @@ def read_written(target: AttachTarget, name: str) -> tuple[bytes, PackedSnapshot
     try:
         return read_snapshot(read_file(target, name, MAX_SNAPSHOT_BYTES))
     except UnsafeFileError as error:
-        raise NoAnswerError(f"{name} cannot be used: {error}") from error
+        raise NoAnswerError(f"invalid file {name}: {error}") from error
 
 
 def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
@@ -113,6 +113,6 @@ def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
             finally:
                 os.close(fd)
     except UnsafeFileError as error:
-        raise NoAnswerError(f"{folder}/{name} cannot be used: {error}") from error
+        raise NoAnswerError(f"invalid file {folder}/{name}: {error}") from error
     except OSError as error:
-        raise NoAnswerError(f"{folder}/{name} cannot be read: {error.strerror or error}") from error
+        raise NoAnswerError(f"cannot read {folder}/{name}: {error.strerror or error}") from error

@@ -94,7 +94,7 @@ class TopApp(App[None]):
 
     async def ask_evidence(self, job: JobKey, rank: int) -> None:
         """Have a rank collect evidence, and say what comes of that."""
-        self.say(f"rank {rank} is asked for evidence …")
+        self.say(f"asking rank {rank} for evidence …")
         try:
             self.say(await asyncio.to_thread(self.source.ask_evidence, job, rank))
         except CommandError as error:

@@ -191,5 +191,5 @@ def _incident_ranks(line: IncidentRow, width: int) -> Cell:
 
 def _last(line: IncidentRow) -> Cell:
     if line.last is None:
-        return Cell("nothing decided", Tone.DIM)
+        return Cell("none", Tone.DIM)
     return Cell(last_action([line.last]))

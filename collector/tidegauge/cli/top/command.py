@@ -9,6 +9,7 @@ import pwd
 import sys
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.service_api import add_api_arguments
 
@@ -24,17 +25,24 @@ SORTS = ("time", "memory", "growth", "name")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    add_api_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="print the tables once (also where stdout is no terminal)")
-    parser.add_argument(
-        "--job", metavar="JOB",
-        help="begin with the ranks of this job: its id, or its name as `tidegauge jobs` shows it",
-    )  # fmt: skip
-    parser.add_argument("--user", metavar="NAME", help="only this user's jobs")
-    parser.add_argument(
+    selection = group(parser, SELECTION)
+    selection.add_argument(
+        "--job", metavar="JOB", help="start with the ranks of this job (id or name, see `tidegauge jobs`)"
+    )
+    selection.add_argument("--user", metavar="NAME", help="only jobs of this user")
+    output = group(parser, OUTPUT)
+    output.add_argument(
         "--sort", choices=SORTS, default="time",
-        help="by time to out of memory (default), share of memory used, growth per step, or name",
+        help="by time to OOM (default), share of memory used, growth per step, or name",
     )  # fmt: skip
+    output.add_argument("--once", action="store_true", help="print the tables once (default without a terminal)")
+    add_api_arguments(parser)
+    add_examples(
+        parser,
+        "tidegauge top --user ada               only ada's jobs",
+        "tidegauge top --job 4711 --once        print the ranks of job 4711",
+        "tidegauge top --api http://head:9495   a service on another host",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +114,7 @@ def _find(overview: Overview, job_id: str) -> list[JobKey]:
 
     found = find_job(overview.jobs, job_id)
     if not found:
-        raise CommandError(f"no job {job_id!r} is watched; `tidegauge jobs` lists those that are", exit_code=USAGE)
+        raise CommandError(f"no watched job {job_id!r}; `tidegauge jobs` lists watched jobs", exit_code=USAGE)
     return [key_of(job) for job in found]
 
 

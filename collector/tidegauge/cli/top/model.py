@@ -29,9 +29,9 @@ class Sort(str, Enum):
 
     @property
     def words(self) -> str:
-        """For the title: "by time to out of memory"."""
+        """For the title: "by time to OOM"."""
         return {
-            Sort.TIME: "by time to out of memory",
+            Sort.TIME: "by time to OOM",
             Sort.MEMORY: "by share of memory used",
             Sort.GROWTH: "by growth per step",
             Sort.NAME: "by name",

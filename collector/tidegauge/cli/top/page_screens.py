@@ -61,7 +61,7 @@ class PageScreen(LiveScreen[T], Generic[T]):
     def action_evidence(self) -> None:
         meant = self.rank_meant()
         if meant is None:
-            self.top.say("no rank is known here that could be asked for evidence")
+            self.top.say("no rank to collect evidence from")
         else:
             self.run_worker(self._ask_evidence(*meant))
         self._draw_lines()
@@ -95,7 +95,7 @@ class RankScreen(PageScreen[RankSeen]):
     def ask(self) -> RankSeen:
         page = self.top.source.job(self._job, rank=self._rank)
         if not page.ranks:
-            raise CommandError(f"rank {self._rank} of job {self._job.job_id} is no longer known")
+            raise CommandError(f"rank {self._rank} of job {self._job.job_id} is no longer watched")
         points = self.top.source.memory(self._job, self._rank)
         return RankSeen(page.now_unix_s, page.job, page.ranks[0], points)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidegauge.cli.jobs import incident_page
-from tidegauge.cli.output import narrowed, plain_lines
+from tidegauge.cli.output import narrowed, plain_lines, several
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import moment
 from tidegauge.cli.top.cells import Cell, Tone, cut
@@ -29,31 +29,31 @@ NARROWEST = 20
 """Characters of text in a wrapped line, however narrow the screen."""
 
 KEYS = (
-    ("Enter", "open what is under the cursor: a job, a rank, an incident"),
+    ("Enter", "open the job, rank or incident under the cursor"),
     ("Escape", "back"),
     ("up, down", "move; also k, j, page up, page down, home, end, and the mouse"),
-    ("Tab", "from the table to the open incidents and back; i does too"),
-    ("t m g n", "sort by time to out of memory, share of memory used, growth per step, name"),
-    ("/", "show only what has a text in its id, name, user, host or state; empty shows all"),
-    ("u", "only my own jobs, or everybody's"),
-    ("s", "on a rank or an incident: find the line that grows and what holds it (on the head)"),
-    ("r", "address of the incident's report, to open in a browser; printed again at the end"),
+    ("Tab", "switch between the table and the open incidents; also i"),
+    ("t m g n", "sort by time to OOM, share of memory used, growth per step, name"),
+    ("/", "filter by text in id, name, user, host or state; empty shows all"),
+    ("u", "toggle between your own jobs and all jobs"),
+    ("s", "on a rank or incident: find the line that leaks and what holds it (on the head)"),
+    ("r", "show the URL of the incident's report; printed again on exit"),
     ("?", "this page"),
     ("q", "quit"),
 )
 _SIGNS = (
-    ("leak !!!", "memory grows, and has taken half of what was free: dangerous"),
-    ("growing !!", "memory grows, and is not dangerous yet; ! would take weeks to matter, !! days"),
-    ("suspected", "a trend, not yet sure"),
+    ("leak !!!", "memory grows and has used up half of the free memory: dangerous"),
+    ("growing !!", "memory grows, not dangerous yet; ! OOM weeks away, !! days away"),
+    ("suspected", "a trend that is not certain yet"),
     (
         "no steps",
-        "no training step seen yet; after five minutes memory is judged by time (tidegauge.step())",
+        "no training step yet; after five minutes growth is measured by time (see tidegauge.step())",
     ),
-    ("stale", "the node does not report: these are its last figures"),
-    ("memory", "what the rank holds of its GPU over its life, oldest first; full height is its limit"),
-    ("used", "the fullest rank's share of its limit"),
-    ("rank", "the one to look at first; alike: most ranks grow alike"),
-    ("OOM in", "time until it is out of memory at this rate, from - to; in steps where time is not known"),
+    ("stale", "the node is not reporting: last known figures"),
+    ("memory", "GPU memory of the rank over time, oldest first; full height is its limit"),
+    ("used", "highest share of the limit in use by any rank"),
+    ("rank", "rank to look at first; alike: most ranks grow alike"),
+    ("OOM in", "predicted time to out of memory, from\N{EN DASH}to; in steps if time is unknown"),
 )
 
 
@@ -67,14 +67,14 @@ def headline(overview: Overview) -> Line:
             running[owned] = job
     words = Counter(state_word(job.state, job.severity) for job in running.values())
     leaking, growing = words["leak"], words["growing"]
-    cells = [Cell(_several(sum(counts.values()) - counts.get("gone", 0), "node"))]
+    cells = [Cell(several(sum(counts.values()) - counts.get("gone", 0), "node"))]
     for health in ("waiting", "stale", "gone"):
         cells += [Cell(", "), Cell(f"{counts[health]} {health}", Tone.WARNING)] if counts.get(health) else []
-    more = f" and {overview.left_out} that are not shown" if overview.left_out else ""
-    cells.append(Cell(f"   {_several(len(running), 'job')}{more}"))
-    cells += [Cell(", "), Cell(f"{leaking} {'leak' if leaking == 1 else 'leaks'}", Tone.ALARM)] if leaking else []
+    more = f" and {overview.left_out} not shown" if overview.left_out else ""
+    cells.append(Cell(f"   {several(len(running), 'job')}{more}"))
+    cells += [Cell(", "), Cell(several(leaking, "leak"), Tone.ALARM)] if leaking else []
     cells += [Cell(", "), Cell(f"{growing} growing", Tone.WARNING)] if growing else []
-    cells.append(Cell(f"   {_several(overview.gpus, 'GPU')}"))
+    cells.append(Cell(f"   {several(overview.gpus, 'GPU')}"))
     if overview.gpu_total_bytes and overview.gpu_used_bytes is not None:
         share = overview.gpu_used_bytes / overview.gpu_total_bytes
         cells += [Cell(", "), Cell(f"{share:.0%} full", Tone.WARNING if share >= NEARLY_FULL else Tone.PLAIN)]
@@ -83,7 +83,7 @@ def headline(overview: Overview) -> Line:
 
 def job_headline(job: JobLine) -> Line:
     """A job in one line: whose it is, how large, how far."""
-    size = f"{job.alive} of {_several(job.world_size, 'rank')} on {_several(job.nodes, 'node')}, step {job.step:,}"
+    size = f"{job.alive} of {several(job.world_size, 'rank')} on {several(job.nodes, 'node')}, step {job.step:,}"
     about = [size, f"of {job.user_name}", job.scheduler or "no scheduler"]
     cells = [Cell(cut(job.job_name, 40) + "   ", Tone.STRONG)] if job.job_name else []
     cells.append(Cell(", ".join(about)))
@@ -95,7 +95,7 @@ def job_headline(job: JobLine) -> Line:
 def incident_headline(incident: Incident) -> Line:
     """What it is and where it stands."""
     severity = Tone.ALARM if incident.is_open and incident.severity is Severity.CRITICAL else Tone.STRONG
-    stale = ", the figures are old" if incident.stale else ""
+    stale = ", stale figures" if incident.stale else ""
     return [
         Cell(f"{incident.key.cause.value}, {incident.severity.value}", severity),
         Cell(f", {incident.state.value}{stale}"),
@@ -109,7 +109,7 @@ def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Li
     for name, text in incident_page.figures(incident, now_s=now_s):
         lines += _wrapped(f"{name:<12}", text, width)
     if incident.findings:
-        lines += ["", f"The ranks, worst first, as they were at {moment(incident.updated_unix_s)}"]
+        lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
     evidence = incident_page.evidence_lines(incident)
     lines += ["", "Evidence"] if evidence else []
@@ -145,7 +145,3 @@ def _wrapped(start: str, text: str, width: int) -> list[str]:
     hang = len(start) if width - len(start) >= NARROWEST else 2
     lines = textwrap.wrap(text, max(width, 20), initial_indent=start, subsequent_indent=" " * hang)
     return lines or [start.rstrip()]
-
-
-def _several(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"

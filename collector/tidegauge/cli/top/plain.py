@@ -24,7 +24,7 @@ def print_cluster(overview: Overview, incidents: OpenIncidents, choice: Selectio
     _print_line([Cell(f"{overview.cluster}   "), *headline(overview)])
     _print_line([Cell(in_one_line(overview.actions))])
     longest = _longest(name_job_shortly(row.called, row.job.array) for row in jobs)
-    _print_table(job_columns(longest), jobs, empty="no job is watched" if not overview.jobs else "no such job")
+    _print_table(job_columns(longest), jobs, empty="no jobs watched" if not overview.jobs else "no matching job")
     _print_incidents(incidents, choice)
 
 
@@ -34,7 +34,7 @@ def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Select
         row = JobRow(page.job, ())
         print("\n" * bool(number), end="")
         _print_line([Cell(f"job {name_job_shortly(row.called, page.job.array)}   "), *job_headline(page.job)])
-        _print_table(rank_columns(), rank_rows(page.ranks, choice), empty="no rank is known")
+        _print_table(rank_columns(), rank_rows(page.ranks, choice), empty="no ranks known")
         if page.left_out:
             print(f"and {page.left_out:,} more ranks")
     of_job = by_job(incidents.lines)
@@ -50,12 +50,12 @@ def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Selection) -> d
 
 def _print_incidents(incidents: OpenIncidents, choice: Selection) -> None:
     if incidents.problem is not None:
-        print(f"\nincidents are not known: {incidents.problem}")
+        print(f"\nincidents unavailable: {incidents.problem}")
         return
     print()
     rows = incident_rows(incidents.lines, choice)
     longest = _longest(name_job_shortly(line.incident.called) for line in rows)
-    _print_table(incident_columns(longest), rows, empty="no incident is open")
+    _print_table(incident_columns(longest), rows, empty="no open incidents")
 
 
 def _longest(names: Iterable[str]) -> int:

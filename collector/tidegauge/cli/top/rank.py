@@ -61,7 +61,7 @@ def rank_page(
         [],
     ]
     if not points:
-        return [*lines, [Cell("no reading since the coordinator was started", Tone.DIM)]]
+        return [*lines, [Cell("no readings since the coordinator started", Tone.DIM)]]
     parts = _parts(rank, points)
     side_by_side = 2 if width >= TWO_COLUMNS else 1
     across = (width - GAP * (side_by_side - 1)) // side_by_side
@@ -117,9 +117,9 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
     if rank.state is LeakState.OK or rank.signal is None:
         return [[Cell(state.text, state.tone)], []]
     cause = CAUSE_OF_SIGNAL[rank.signal]
-    sure = "" if rank.state is LeakState.LEAK else "it seems that "
+    sure = "" if rank.state is LeakState.LEAK else "apparently "
     if rank.bound is not None and rank.bound.holds:
-        end = f"; it fills what has a bound, and {end_words(rank.bound)}."
+        end = f"; the growth is bounded: it {end_words(rank.bound)}."
     else:
         end = outlook(rank.severity, rank.seconds_to_oom, rank.steps_to_oom)
     sentence = f"{sure}rank {rank.rank} {does(cause, rank.bytes_per_step, rank.severity)}{since(rank.onset_step)}{end}"
@@ -143,7 +143,7 @@ def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
 
 
 def _where(rank: RankLine) -> str:
-    gpu = "GPU not known" if rank.gpu is None else f"GPU {rank.gpu}"
+    gpu = "GPU unknown" if rank.gpu is None else f"GPU {rank.gpu}"
     srun = "" if rank.slurm_step is None else f", Slurm step {rank.slurm_step}"
     return f"on {rank.hostname}, {gpu}, pid {rank.pid}{srun}, step {rank.step:,}"
 
@@ -157,7 +157,7 @@ def _in_pod(rank: RankLine) -> list[str]:
 
 def _also(rank: RankLine) -> str:
     """What else is known."""
-    limit = "limit not known" if rank.limit_bytes is None else f"limit {format_bytes(rank.limit_bytes)}"
+    limit = "limit unknown" if rank.limit_bytes is None else f"limit {format_bytes(rank.limit_bytes)}"
     cap = f" (capped at {rank.cap_fraction:.0%} of the GPU)" if rank.cap_fraction is not None else ""
     host = "" if rank.host_rss_bytes is None else f", host memory {format_bytes(rank.host_rss_bytes)}"
     oom = "" if rank.oom_at_unix_s is None else f", ran out of memory at {moment(rank.oom_at_unix_s)}"
@@ -179,7 +179,7 @@ def _on_host(rank: RankLine) -> list[str]:
 def _title(part: _Part, rank: RankLine, width: int) -> Line:
     """In exactly so many characters: what it is now, whether it is this that grows, and the picture's height."""
     now = part.amounts[-1]
-    cells = [Cell(f"{part.name} {'not known' if now is None else format_bytes(now)}", Tone.STRONG)]
+    cells = [Cell(f"{part.name} {'unknown' if now is None else format_bytes(now)}", Tone.STRONG)]
     if part.signal is not None and part.signal is rank.signal and rank.state is not LeakState.OK:
         speed = rate(rank.bytes_per_step)
         cells += [Cell(" "), Cell(f"+{speed}/step" if speed else "grows", Tone.ALARM)]

@@ -185,7 +185,7 @@ class LiveScreen(Screen[None], Generic[T]):
         if self._problem is None:
             return [Cell(" asking", Tone.DIM)] if self.seen is None else [Cell(" "), *self.about(self.seen)]
         since = format_duration(time.monotonic() - self._seen_s)
-        old = f" for {since}, these figures are old" if self.seen is not None else ""
+        old = f" for {since}, figures are stale" if self.seen is not None else ""
         return [Cell(" "), Cell(f"NO ANSWER{old}", Tone.ALARM), Cell(f" {cut(self._problem, 500)}")]
 
     def _line(self, name: str, cells: Line) -> None:
@@ -201,7 +201,7 @@ class LiveScreen(Screen[None], Generic[T]):
     def action_report(self) -> None:
         number = self.report_number()
         if number is None:
-            self.top.say("no open incident here, so there is no report")
+            self.top.say("no report: no open incident here")
         else:
             self.top.tell_report(number)
         self._draw_lines()
@@ -244,7 +244,7 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
         yield self.table()
         yield Static(id="incidents-title", classes="title")
         yield RowTable(incident_columns(), lambda line: line.incident.number, id="incidents", empty="")
-        yield Input(id="filter", placeholder="show only what has this text; Enter keeps it, Escape shows all")
+        yield Input(id="filter", placeholder="filter text; Enter applies it, Escape shows all")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -265,7 +265,7 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
         found = self.incidents(seen)
         lines = incident_rows(found.lines, self.top.choice)
         title = [Cell(f" {self.incidents_title(seen, len(lines))}", Tone.STRONG)]
-        title += [Cell(f"  not known: {cut(found.problem, 300)}", Tone.WARNING)] if found.problem else []
+        title += [Cell(f"  unavailable: {cut(found.problem, 300)}", Tone.WARNING)] if found.problem else []
         self._line("#incidents-title", title)
         pane = self.incidents_table
         if not lines and pane.has_focus:

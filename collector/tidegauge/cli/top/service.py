@@ -110,7 +110,7 @@ class Service:
         """Have a rank collect evidence; returns what to say of it. Blocks for seconds."""
         evidence_id = f"asked-{secrets.token_hex(8)}"
         self._wish(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
-        return f"rank {rank} collects evidence: its incident and `tidegauge report` have it in a minute or two"
+        return f"collecting evidence on rank {rank}: in one or two minutes its incident and `tidegauge report` show it"
 
     def report_url(self, number: int) -> str:
         """Where the report of an incident is: as people reach it if the settings say so, else as this machine does."""

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
+from tidegauge.cli.output import several
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.top.columns import job_columns, name_job_shortly, rank_columns
 from tidegauge.cli.top.model import JobRow, by_job, job_rows, rank_rows
@@ -60,12 +61,12 @@ class ClusterScreen(TableScreen[ClusterSeen, JobRow]):
     def rows(self, seen: ClusterSeen) -> Sequence[JobRow]:
         rows = job_rows(seen.overview.jobs, seen.incidents.lines, self.top.choice)
         hidden = len(seen.overview.jobs) - len(rows)
-        none = "no job is watched; start one with `tidegauge run -- CMD`"
-        self.rows_table.empty = f"none of {hidden} jobs; u and / show more" if hidden else none
+        none = "no jobs watched; start one with `tidegauge run -- CMD`"
+        self.rows_table.empty = f"{hidden} jobs hidden; u and / change the filter" if hidden else none
         return rows
 
     def rows_title(self, shown: int) -> str:
-        return f"{shown} job{'s' * (shown != 1)} {self.top.choice.words(whose=True)}"
+        return f"{several(shown, 'job')} {self.top.choice.words(whose=True)}"
 
     def incidents(self, seen: ClusterSeen) -> OpenIncidents:
         return seen.incidents
@@ -111,21 +112,23 @@ class JobScreen(TableScreen[JobSeen, RankLine]):
         return seen.page.now_unix_s
 
     def table(self) -> RowTable[RankLine]:
-        return RowTable(rank_columns(), lambda rank: rank.rank, id="rows", empty="no rank has this text; / changes it")
+        return RowTable(
+            rank_columns(), lambda rank: rank.rank, id="rows", empty="no matching rank; / changes the filter"
+        )
 
     def rows(self, seen: JobSeen) -> Sequence[RankLine]:
         return rank_rows(seen.page.ranks, self.top.choice)
 
     def rows_title(self, shown: int) -> str:
         left_out = 0 if self.seen is None else self.seen.page.left_out
-        more = f", {left_out:,} more are not shown" if left_out else ""
-        return f"{shown:,} rank{'s' * (shown != 1)} {self.top.choice.words(whose=False)}{more}"
+        more = f", {left_out:,} more not shown" if left_out else ""
+        return f"{several(shown, 'rank')} {self.top.choice.words(whose=False)}{more}"
 
     def incidents(self, seen: JobSeen) -> OpenIncidents:
         return seen.incidents
 
     def incidents_title(self, seen: JobSeen, shown: int) -> str:  # noqa: ARG002 - nothing of it is told
-        return "incidents of this job" if shown else "no incident of this job is open"
+        return "open incidents of this job" if shown else "no open incidents of this job"
 
     def report_number(self) -> int | None:
         line = self.incidents_table.current if self.incidents_table.has_focus else None

@@ -131,7 +131,7 @@ def refuse(what: str, advice: str) -> Callable[..., Any]:
 
 
 def _refusal(what: str, advice: str) -> EstimateError:
-    return EstimateError(f"{what} cannot run without a GPU, so this function cannot be estimated as it is: {advice}")
+    return EstimateError(f"{what} cannot run without a GPU, so FUNCTION cannot be estimated as it is: {advice}")
 
 
 def pretend_cuda(patches: Patches, target: Target, log: AllocatorEventLog) -> None:
