@@ -191,7 +191,7 @@ def test_a_cap_set_while_the_job_runs_is_why_it_runs_out_of_memory(stage: Stage)
     assert oom.free_bytes > 5 * GIB
     explained = explain_oom(oom, verdict=rank.verdict, cap_fraction=rank.cap_fraction, usable_bytes=8 * GIB)
     assert (explained.kind, explained.retry, explained.capped) == (OomKind.CAP, False, True)
-    assert "its memory fraction, not the GPU, was the reason" in explanation_for(rank, stage.job())
+    assert "the memory fraction set the limit (" in explanation_for(rank, stage.job())
 
 
 def test_without_a_cap_the_card_is_the_reason(stage: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -12,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from integration.server_process import free_port
 
 MODULE = "tidegauge_scheduler_hooks.kubernetes.controller"
 READY_WITHIN_S = 100.0
 """Two cores import the client and list some kinds; other tests run beside it."""
-_SAMPLE = re.compile(r"^([a-z_]+(?:\{.*\})?) (\S+)$", re.MULTILINE)
 
 
 class ControllerProcess:
@@ -37,11 +37,12 @@ class ControllerProcess:
             with error:
                 return error.code, error.read().decode()
 
-    def metric(self, name: str) -> float | None:
-        """``tidegauge_controller_NAME``, labels included; ``None`` where there is no such sample."""
-        found = dict(_SAMPLE.findall(self.page("metrics")[1]))
-        value = found.get(f"tidegauge_controller_{name}")
-        return None if value is None else float(value)
+    def metric(self, name: str, **labels: str) -> float | None:
+        """``tidegauge_controller_NAME`` with these labels; ``None`` where there is no such sample."""
+        families = text_string_to_metric_families(self.page("metrics")[1])
+        samples = [sample for family in families for sample in family.samples]
+        wanted = (f"tidegauge_controller_{name}", labels)
+        return next((sample.value for sample in samples if (sample.name, sample.labels) == wanted), None)
 
     @property
     def leads(self) -> bool:

@@ -160,8 +160,8 @@ def test_a_suspended_job_starts_again_when_its_pods_are_gone_and_its_owner_is_to
     bench.wait_until_started_again()
     (event,) = eventually(bench.events)
     assert (event["reason"], event["type"], event["regarding"]["name"]) == ("GpuMemoryRestarted", "Normal", "train")
-    assert eventually(lambda: replica.metric('steps_total{step="resume",outcome="done"}')) == 1
-    assert replica.metric('watch_synced{kind="Job"}') == 1
+    assert eventually(lambda: replica.metric("steps_total", step="resume", outcome="done")) == 1
+    assert replica.metric("watch_synced", kind="Job") == 1
 
 
 def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: Bench) -> None:
@@ -231,7 +231,7 @@ def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) 
     kubeconfig_rules = [*READS, ACTS[2]]
     replica = bench.replica(rules=kubeconfig_rules)
     bench.requeue()
-    eventually(lambda: replica.metric('steps_total{step="resume",outcome="forbidden"}'))
+    eventually(lambda: replica.metric("steps_total", step="resume", outcome="forbidden"))
     eventually(lambda: "patch jobs.batch" in replica.log)
     eventually(replica.is_ready)
     eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])

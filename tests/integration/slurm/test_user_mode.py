@@ -45,7 +45,7 @@ def look_from_the_login_node(box: SlurmBox, job: str) -> Callable[[], dict[str, 
     """What the command that the job prints answers there, once it has printed one."""
 
     def look() -> dict[str, Any] | None:
-        said = re.search(r"look with: (srun .*) tidegauge (jobs .*)", box.output(job))
+        said = re.search(r"show it with: (srun .*) tidegauge (jobs .*)", box.output(job))
         if said is None:
             return None
         command = [*shlex.split(said[1]), str(TIDEGAUGE), *shlex.split(said[2]), "--json"]
