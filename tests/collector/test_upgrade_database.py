@@ -145,7 +145,7 @@ def test_newer_tables_are_refused_and_not_touched(file: Path) -> None:
         connection.execute("update tidegauge_schema set version_num = '9999'")
         connection.commit()
         before = list(connection.iterdump())
-    with pytest.raises(StoreError, match=rf"newer version .* version 9999, this one knows them up to {VERSION_NOW}"):
+    with pytest.raises(StoreError, match=rf"newer version .*schema 9999, this version supports up to {VERSION_NOW}"):
         open_store(sqlite_url(file.parent))
     with closing(sqlite3.connect(file)) as connection:
         assert list(connection.iterdump()) == before

@@ -76,7 +76,7 @@ def test_a_job_whose_service_does_not_start_runs_without(tmp_path: Path) -> None
     started = _with_service(tmp_path, sys.executable, "-c", show)
     out, err = started.communicate(timeout=90)
     assert started.returncode == 7
-    assert "the command runs without it: `scontrol --oneliner show node n2` says: no such node" in err
+    assert "the command runs without it: `scontrol --oneliner show node n2` failed: no such node" in err
     assert json.loads(out)["TIDEGAUGE_PROFILE"] == "auto"
 
 
