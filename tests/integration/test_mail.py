@@ -125,7 +125,7 @@ def test_owner_of_a_leak_is_warned_by_mail_and_told_what_was_done(site: tuple[Si
     notified = [record for record in decisions if record["decision"]["action"] == "notify"]
     assert all("job output, email" in record["detail"] for record in notified), notified
     # Who had to wait for this process says so until the next time that all is told.
-    eventually(lambda: re.search(r"^telling .*mail: ok", one.service.call("status").out, re.M), "mail is well")
+    eventually(lambda: re.search(r"^notifiers .*mail: ok", one.service.call("status").out, re.M), "mail is well")
 
 
 def _saying(smtp: FakeSmtp, words: str) -> list[Delivered]:
