@@ -173,7 +173,7 @@ def test_an_out_of_memory_error_is_recorded_and_stays_the_same(jobs: Jobs) -> No
         try:
             torch.empty(20 << 30, dtype=torch.uint8, device="cuda:1")
         except torch.OutOfMemoryError as error:
-            print(json.dumps([type(error).__name__, str(error).replace(str(os.getpid()), "PID")]))
+            print(json.dumps([type(error).__name__, str(error).replace(f"Process {os.getpid()} ", "Process PID ")]))
         """
     without, _ = jobs.ok(code, level="off")
     with_probe, said = jobs.ok(code)

@@ -186,4 +186,4 @@ def test_dead_slack_holds_up_nothing(town: Town) -> None:
 def _telling(town: Town) -> str | None:
     """The status' line about the notifier, once that says that Grafana takes what it is told."""
     lines = town.site.service.call("status").out.splitlines()
-    return next((line for line in lines if line.startswith("telling") and "grafana: ok" in line), None)
+    return next((line for line in lines if line.startswith("notifiers") and "grafana: ok" in line), None)
