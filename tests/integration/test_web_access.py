@@ -268,13 +268,13 @@ def test_an_incident_is_graded_by_its_owner_and_by_admins(site: Site) -> None:
     theirs = f"/grade?incident={number}"
     assert site.ask_as(ME, "policy", "grade", str(number), "leak").code == 2
     said = site.ask_as("ada", "policy", "grade", str(number), "not-a-leak", "--comment", "a buffer")
-    assert (said.code, said.out) == (0, f"recorded. Incident {number} counts as not a leak, says ada: a buffer\n")
+    assert (said.code, said.out) == (0, f"Recorded. Incident {number} counts as not a leak, says ada: a buffer\n")
     access = ApiAccess(site.tokens["ada"], site.authority.certificate)
     page = client.get_bytes(site.url, theirs, access=access, timeout_s=ANSWER_TIMEOUT_S).decode()
     assert "Not a leak, says ada: a buffer" in page
     assert site.ask_as("boss", "policy", "grade", str(number), "leak").code == 0
     here = site.call("policy", "grade", str(number), "leak")  # on the head's own socket
-    assert (here.code, here.out) == (0, f"recorded. Incident {number} counts as a leak, says {ME} (admin)\n")
+    assert (here.code, here.out) == (0, f"Recorded. Incident {number} counts as a leak, says {ME} (admin)\n")
     table = site.call("policy", "grade", "--since", "1d", "--json").json
     (incident,) = table["incidents"]
     assert [one["by"] for one in incident["answers"]] == ["ada", "boss", ME]

@@ -79,7 +79,7 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
-        (with_registry(webAccess={"certificateSecret": "tls"}), "give webAccess.existingSecret"),
+        (with_registry(webAccess={"certificateSecret": "tls"}), "set webAccess.existingSecret to a Secret"),
         (with_registry(webAccess={"existingSecret": "web", "files": ["api-tokens"]}), "set webAccess.tls to none"),
         (
             with_registry(webAccess={"existingSecret": "web"}, settings={"api_admins": "ada"}),
