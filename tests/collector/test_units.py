@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.units import IEC_UNITS, format_band, format_bytes, format_duration
+from tidegauge.core.units import IEC_UNITS, format_band, format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import Band
 
 MIB = 1024**2
@@ -91,3 +91,8 @@ def test_a_band_of_durations_says_its_unit_once(band: Band, text: str) -> None:
 
 def test_a_band_of_bytes_uses_the_given_form() -> None:
     assert format_band(Band(11.5 * MIB, 12 * MIB, 12.5 * MIB), format_bytes) == "11.5\u201312.5 MiB"
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (1024, "1,024 ranks")])
+def test_a_count_has_the_plural_of_its_number(count: int, said: str) -> None:
+    assert format_count(count, "rank") == said

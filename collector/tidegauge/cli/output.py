@@ -42,11 +42,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
         print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")
 
 
-def several(count: int, thing: str) -> str:
-    """ "1 job", "2 jobs", "1,024 ranks"."""
-    return f"{count:,} {thing}{'s' * (count != 1)}"
-
-
 def tame(text: str) -> str:
     """All of ``text``, without anything that a terminal would obey."""
     return one_line(text, None)

@@ -40,6 +40,11 @@ def format_bytes(count: float) -> str:
     return f"{sign}{amount:.1f} {IEC_UNITS[exponent]}"
 
 
+def format_count(count: int, thing: str) -> str:
+    """How many there are, with the plural that English makes with an s: ``1 job``, ``1,024 ranks``."""
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def format_duration(seconds: float) -> str:
     """A duration in the one unit that a person would use: ``42 s``, ``14 min``, ``5.3 h``, ``12 days``.
 

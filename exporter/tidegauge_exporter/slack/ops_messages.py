@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from tidegauge.core.incidents import Incident, IncidentState
 from tidegauge.core.incidents.wording import capitalised
+from tidegauge.core.units import format_count
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Message
@@ -82,9 +83,9 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     over = sum(not one.is_open for one in told)
     where = f"on cluster {tidy(cluster, MAX_NAME_CHARS)}"
     if over < len(told):
-        title = f"{OPEN_SIGNS[Severity.CRITICAL]} {_count(len(incidents), 'incident')} at once {where}"
+        title = f"{OPEN_SIGNS[Severity.CRITICAL]} {format_count(len(incidents), 'incident')} at once {where}"
     else:
-        title = f"{RECOVERED_SIGN} Resolved: {_count(over, 'incident')} {where}"
+        title = f"{RECOVERED_SIGN} Resolved: {format_count(over, 'incident')} {where}"
     began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
     rest = len(incidents) - MAX_LISTED
     return message(
@@ -165,7 +166,8 @@ def _urgency(incident: Incident, now_unix_s: float) -> tuple[bool, float, int, i
 def _extent(incidents: Sequence[Incident], began_s: float, now_unix_s: float) -> str:
     jobs, users = len({one.key.job for one in incidents}), len({one.user_name for one in incidents})
     since = clock(began_s, now_unix_s)
-    return f"{_count(jobs, 'job')} of {_count(users, 'user')} affected{f', first at {since}' if since else ''}."
+    first = f", first at {since}" if since else ""
+    return f"{format_count(jobs, 'job')} of {format_count(users, 'user')} affected{first}."
 
 
 def _incident_line(incident: Incident, now_unix_s: float) -> str:
@@ -181,7 +183,3 @@ def _by_cause(incidents: Sequence[Incident]) -> list[str]:
         graded = [f"{severities[grade]} {grade.value}" for grade in reversed(Severity) if severities[grade]]
         lines.append(f"{capitalised(NOUNS[cause])}: {count:,} ({', '.join(graded)})")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of
-from tidegauge.cli.output import print_table, several
+from tidegauge.cli.output import print_table
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.units import format_count
 
 if TYPE_CHECKING:
     from tidegauge_exporter.grafana.annotations import AnnotationText
@@ -105,4 +106,4 @@ def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:
         for one in found
     ]
     print_table(HEADER, rows)
-    print(f"\n{'dry run:' if args.dry_run else 'now in Grafana:'} {several(len(rows), 'annotation')}")
+    print(f"\n{'dry run:' if args.dry_run else 'now in Grafana:'} {format_count(len(rows), 'annotation')}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from tidegauge.cli.output import several
 from tidegauge.cli.timeline import MODE_WORDS, Entry
 from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.evidence.words import brief_sentences
@@ -13,7 +12,7 @@ from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import USER_BREAKER, DecisionRecord, LoopStatus
 from tidegauge.core.incidents.wording import CLOSURES, further_name, incident_sentence, meaning, rate, since, time_left
 from tidegauge.core.text import one_line
-from tidegauge.core.units import format_band, format_bytes, format_duration
+from tidegauge.core.units import format_band, format_bytes, format_count, format_duration
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "OOM in")  # fmt: skip
@@ -129,7 +128,7 @@ def _state(incident: Incident) -> str:
     if incident.closure is not None:
         text += f": {CLOSURES[incident.closure]}"
     if incident.flaps:
-        text += f"; returned {several(incident.flaps, 'time')} during recovery"
+        text += f"; returned {format_count(incident.flaps, 'time')} during recovery"
     if incident.stale:
         text += "; a node of the job is not reporting: the figures are stale, and no action is taken on them"
     return text

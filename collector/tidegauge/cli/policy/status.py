@@ -7,12 +7,13 @@ import json
 from collections.abc import Sequence
 
 from tidegauge.cli.errors import BAD_NEWS, FINE
-from tidegauge.cli.output import print_table, print_wrapped, several
+from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.timeline import MODE_WORDS, became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
 from tidegauge.core.incidents.wording import name_job
+from tidegauge.core.units import format_count
 
 LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", "why")
 DAY_S = 86400.0
@@ -78,15 +79,15 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
 
 def in_one_line(found: LoopStatus) -> str:
     """The same for ``tidegauge status``."""
-    parts = [f"policy {found.mode}", f"{several(found.incidents_open, 'incident')} open"]
+    parts = [f"policy {found.mode}", f"{format_count(found.incidents_open, 'incident')} open"]
     if found.paused is not None:
         parts.append(f"PAUSED {found.paused}")
     if found.breaker is not None:
         parts.append("circuit breaker OPEN")
     if found.user_breakers:
-        parts.append(f"circuit breaker of {several(len(found.user_breakers), 'user')} OPEN")
+        parts.append(f"circuit breaker of {format_count(len(found.user_breakers), 'user')} OPEN")
     if found.under_way:
-        parts.append(f"{several(len(found.under_way), 'action')} in progress")
+        parts.append(f"{format_count(len(found.under_way), 'action')} in progress")
     if found.policy_problem or found.store_problem or found.scheduler_problems:
         parts.append("PROBLEMS, see `tidegauge policy status`")
     return ", ".join(parts)

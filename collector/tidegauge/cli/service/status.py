@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped, several
+from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.units import format_count
 from tidegauge.web.access import split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
@@ -103,7 +104,7 @@ def _print(answer: Mapping[str, Any]) -> None:
         print(f"logs      {local['logs']}")
     if service is not None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
-        print(f"{several(service['jobs_running'], 'job')} running, {service['jobs_leaking']} growing")
+        print(f"{format_count(service['jobs_running'], 'job')} running, {service['jobs_leaking']} growing")
         if answer["actions"] is not None:
             loop = read(LoopStatus, answer["actions"])
             print(f"actions   {in_one_line(loop)}")

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import USAGE, CommandError
-from tidegauge.cli.output import several
 from tidegauge.cli.service import job_results
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
@@ -49,6 +48,7 @@ from tidegauge.cluster.service_record import (
     write_spec,
 )
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
+from tidegauge.core.units import format_count
 
 if TYPE_CHECKING:
     from tidegauge.settings import Settings
@@ -257,7 +257,7 @@ def _results_folder(allocation: Allocation) -> Path:
 
 def _where_to_look(allocation: Allocation, api_url: str) -> str:
     look = f"tidegauge jobs --api {api_url}"
-    nodes = several(len(allocation.nodes), "node")
+    nodes = format_count(len(allocation.nodes), "node")
     started = f"watching job {allocation.job_id} on {nodes} with a service of its own; show it with: "
     if allocation.here is None:
         return f"{started}{look}"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidegauge.cli.jobs import incident_page
-from tidegauge.cli.output import narrowed, plain_lines, several
+from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import moment
 from tidegauge.cli.top.cells import Cell, Tone, cut
@@ -21,6 +21,7 @@ from tidegauge.cluster.api.overview import JobLine, Overview
 from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import incident_sentence
+from tidegauge.core.units import format_count
 from tidegauge.core.verdicts import Severity, state_word
 
 Line = Sequence[Cell]
@@ -67,14 +68,14 @@ def headline(overview: Overview) -> Line:
             running[owned] = job
     words = Counter(state_word(job.state, job.severity) for job in running.values())
     leaking, growing = words["leak"], words["growing"]
-    cells = [Cell(several(sum(counts.values()) - counts.get("gone", 0), "node"))]
+    cells = [Cell(format_count(sum(counts.values()) - counts.get("gone", 0), "node"))]
     for health in ("waiting", "stale", "gone"):
         cells += [Cell(", "), Cell(f"{counts[health]} {health}", Tone.WARNING)] if counts.get(health) else []
     more = f" and {overview.left_out} not shown" if overview.left_out else ""
-    cells.append(Cell(f"   {several(len(running), 'job')}{more}"))
-    cells += [Cell(", "), Cell(several(leaking, "leak"), Tone.ALARM)] if leaking else []
+    cells.append(Cell(f"   {format_count(len(running), 'job')}{more}"))
+    cells += [Cell(", "), Cell(format_count(leaking, "leak"), Tone.ALARM)] if leaking else []
     cells += [Cell(", "), Cell(f"{growing} growing", Tone.WARNING)] if growing else []
-    cells.append(Cell(f"   {several(overview.gpus, 'GPU')}"))
+    cells.append(Cell(f"   {format_count(overview.gpus, 'GPU')}"))
     if overview.gpu_total_bytes and overview.gpu_used_bytes is not None:
         share = overview.gpu_used_bytes / overview.gpu_total_bytes
         cells += [Cell(", "), Cell(f"{share:.0%} full", Tone.WARNING if share >= NEARLY_FULL else Tone.PLAIN)]
@@ -83,7 +84,9 @@ def headline(overview: Overview) -> Line:
 
 def job_headline(job: JobLine) -> Line:
     """A job in one line: whose it is, how large, how far."""
-    size = f"{job.alive} of {several(job.world_size, 'rank')} on {several(job.nodes, 'node')}, step {job.step:,}"
+    size = (
+        f"{job.alive} of {format_count(job.world_size, 'rank')} on {format_count(job.nodes, 'node')}, step {job.step:,}"
+    )
     about = [size, f"of {job.user_name}", job.scheduler or "no scheduler"]
     cells = [Cell(cut(job.job_name, 40) + "   ", Tone.STRONG)] if job.job_name else []
     cells.append(Cell(", ".join(about)))

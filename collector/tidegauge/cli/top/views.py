@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from tidegauge.cli.output import several
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.top.columns import job_columns, name_job_shortly, rank_columns
 from tidegauge.cli.top.model import JobRow, by_job, job_rows, rank_rows
@@ -18,6 +17,7 @@ from tidegauge.cli.top.service import OpenIncidents
 from tidegauge.cli.top.table import RowTable
 from tidegauge.cluster.api.overview import JobPage, Overview, RankLine
 from tidegauge.core.ids import JobKey
+from tidegauge.core.units import format_count
 
 TABLE_KEYS = "Enter open  tmgn sort  / filter  i incidents  r report  ? help"
 
@@ -66,7 +66,7 @@ class ClusterScreen(TableScreen[ClusterSeen, JobRow]):
         return rows
 
     def rows_title(self, shown: int) -> str:
-        return f"{several(shown, 'job')} {self.top.choice.words(whose=True)}"
+        return f"{format_count(shown, 'job')} {self.top.choice.words(whose=True)}"
 
     def incidents(self, seen: ClusterSeen) -> OpenIncidents:
         return seen.incidents
@@ -122,7 +122,7 @@ class JobScreen(TableScreen[JobSeen, RankLine]):
     def rows_title(self, shown: int) -> str:
         left_out = 0 if self.seen is None else self.seen.page.left_out
         more = f", {left_out:,} more not shown" if left_out else ""
-        return f"{several(shown, 'rank')} {self.top.choice.words(whose=False)}{more}"
+        return f"{format_count(shown, 'rank')} {self.top.choice.words(whose=False)}{more}"
 
     def incidents(self, seen: JobSeen) -> OpenIncidents:
         return seen.incidents

@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 from tidegauge.core.evidence.owners import CodeLine, LiveBlock, Owner, owners_of
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_count
 
 DEFAULT_POOL = (0, 0)
 MAX_TOLD_OWNERS = 5
@@ -82,7 +82,7 @@ def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
     if not held.free_bytes:
         return "The allocator had no free blocks."
     largest = held.largest_for(wanted_bytes)
-    text = f"The allocator had {format_bytes(held.free_bytes)} free, in {_count(len(held.free), 'block')}"
+    text = f"The allocator had {format_bytes(held.free_bytes)} free, in {format_count(len(held.free), 'block')}"
     if largest is not None:
         text += f"; largest usable by the request: {format_bytes(largest.size_bytes)}"
     else:
@@ -95,7 +95,7 @@ def owner_words(owner: Owner, live_bytes: int) -> str:
     """One owner for people: "3.2 GiB (41 %) in 51 blocks of 64.0 MiB: train.py:32 in forward"."""
     size = "" if owner.block_bytes is None or owner.blocks == 1 else f" of {format_bytes(owner.block_bytes)}"
     text = f"{format_bytes(owner.held_bytes)} ({_share(owner.held_bytes, live_bytes)}) in "
-    return f"{text}{_count(owner.blocks, 'block')}{size}: {owner_name(owner)}"
+    return f"{text}{format_count(owner.blocks, 'block')}{size}: {owner_name(owner)}"
 
 
 def owner_name(owner: Owner) -> str:
@@ -123,7 +123,3 @@ def _worth(held: HeldMemory) -> float:
 
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -16,7 +16,7 @@ from tidegauge.core.evidence.cause_input import MAIN_SHARE, CauseInput
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderKind
 from tidegauge.core.evidence.words import holder_words, line_words
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_count
 from tidegauge.core.verdicts import Signal
 
 MATERIAL_BYTES = 64 << 20
@@ -108,7 +108,7 @@ def _evenly(case: CauseInput) -> Optional[str]:
     blocks = sum(one.blocks for one in _at(case, line))
     each = round(blocks / steps)
     if each >= 1 and abs(blocks - each * steps) <= max(0.1 * steps, 1):
-        return f"{line_words(line)} leaves {each:,} block{'s' * (each != 1)} behind each step"
+        return f"{line_words(line)} leaves {format_count(each, 'block')} behind each step"
     every = round(steps / blocks) if blocks >= 3 else 0
     if every >= 2 and abs(blocks * every - steps) <= every:
         return f"{line_words(line)} leaves a block behind every {every:,} steps"

@@ -16,7 +16,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCau
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import Holder, HolderSearch
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_count
 
 MAX_NAME_CHARS = 60
 MAX_PATH_CHARS = 160
@@ -152,7 +152,7 @@ def holder_sentence(search: HolderSearch) -> Optional[str]:
         return None
     first = search.holders[0]
     share = "" if search.wanted_bytes <= 0 else f" {min(100 * first.held_bytes / search.wanted_bytes, 100):.0f} % of it"
-    tensors = f"{first.tensors:,} tensor{'s' * (first.tensors != 1)}"
+    tensors = format_count(first.tensors, "tensor")
     return f"{first.path[:MAX_PATH_CHARS]} holds{share} ({tensors}, {format_bytes(first.held_bytes)})."
 
 
@@ -247,7 +247,7 @@ def _cause(brief: EvidenceBrief) -> Optional[str]:
 
 
 def _in_steps(steps: Optional[int]) -> str:
-    return "" if steps is None or steps <= 0 else f" in {steps:,} step{'s' * (steps != 1)}"
+    return "" if steps is None or steps <= 0 else f" in {format_count(steps, 'step')}"
 
 
 def _a_step(grown_bytes: int, steps: Optional[int], form: str) -> str:

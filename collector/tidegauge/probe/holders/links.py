@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.units import format_count
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import LRU_CACHE, bound_of, cache_info, queue_bound
 from tidegauge.probe.holders.frames import local_values
@@ -284,7 +285,7 @@ def _of_cache(obj: Any) -> Iterable[ObjectLink]:
     function = (looks.instance_dict(obj) or {}).get("__wrapped__")
     where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
     info, children = cache_info(obj), gc.get_referents(obj)
-    answers = "" if info is None else f", {info.currsize:,} answer{'s' * (info.currsize != 1)}"
+    answers = "" if info is None else f", {format_count(info.currsize, 'answer')}"
     name = f"lru_cache of {'a function' if where is None else where.function}{answers}"
     is_bounded = bound_of(obj) is not None
     dicts = [child for child in children if type(child) is dict] if is_bounded else []

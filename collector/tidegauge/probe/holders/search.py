@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, Holder, HolderKind, HolderSearch
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_count
 from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
@@ -165,7 +165,7 @@ class ObjectSearch:
         blocks = self._finds.blocks
         if not blocks or self._left() < (1 - EXPLAINED) * self._wanted.total_bytes:
             return None
-        count = f"{len(blocks):,} block{'s' * (len(blocks) != 1)}"
+        count = format_count(len(blocks), "block")
         return Holder(
             kind=HolderKind.NATIVE,
             path=f"no Python object found refers to {count}, {format_bytes(self._left())}",

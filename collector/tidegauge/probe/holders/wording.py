@@ -11,6 +11,7 @@ from typing import Optional
 
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, ContainerBound, Holder, HolderKind
+from tidegauge.core.units import format_count
 from tidegauge.probe.holders.finds import FindGroup
 from tidegauge.probe.holders.ref_paths import RefStep, Via, passes
 
@@ -75,7 +76,7 @@ def _path(group: FindGroup, steps: Sequence[RefStep]) -> str:
     if group.nodes:
         each = " each" if group.graphs > 1 else ""
         nodes = group.nodes // max(group.graphs, 1)
-        tail.append(f"grad_fn {_commonest(group.first_nodes)}, {nodes:,} node{'s' * (nodes != 1)}{each}")
+        tail.append(f"grad_fn {_commonest(group.first_nodes)}, {format_count(nodes, 'node')}{each}")
     parts = [*_parts(steps, mixed=group.mixed), *tail]
     if len(parts) > MAX_PARTS:
         parts = [*parts[:3], "...", *parts[-(MAX_PARTS - 3) :]]
@@ -114,7 +115,9 @@ def _parts(steps: Sequence[RefStep], *, mixed: Container[int] = ()) -> list[str]
             if parts[-1:] != [text] and not (following is not None and following.text.startswith(f"{text}.")):
                 parts.append(text + _length(step))
         elif following is not None and not (_says_type(following) and (step.items is None or _is_field(following))):
-            parts.append(step.leads_to if step.items is None else f"{step.leads_to} ({_count(step.items)})")
+            parts.append(
+                step.leads_to if step.items is None else f"{step.leads_to} ({format_count(step.items, 'item')})"
+            )
         before = step
     return parts
 
@@ -129,11 +132,7 @@ def _is_field(step: RefStep) -> bool:
 
 
 def _length(step: RefStep) -> str:
-    return "" if step.items is None else f" ({step.leads_to}, {_count(step.items)})"
-
-
-def _count(items: int) -> str:
-    return f"{items:,} item{'s' * (items != 1)}"
+    return "" if step.items is None else f" ({step.leads_to}, {format_count(step.items, 'item')})"
 
 
 def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
