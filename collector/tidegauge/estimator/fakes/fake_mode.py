@@ -87,7 +87,7 @@ class WatchedFakes(FakeTensorMode):
             return super().__torch_dispatch__(func, types, args, kwargs)
         name = str(func)
         if name in _INDEXING and unknown_values.has_mask(args):
-            self._say(unknown_values.MAX_SIZE_TAKEN.format(name=name))
+            self._say(unknown_values.SIZE_DEPENDS_ON_VALUES.format(name=name))
             with self:
                 return func(*unknown_values.index_arguments(args), **kwargs)
         backward = torch._C._current_graph_task_id() != -1
@@ -140,7 +140,7 @@ class WatchedFakes(FakeTensorMode):
             known = unknown_values.SHAPES.get(name)
             if known is None:
                 raise
-            self._say(unknown_values.MAX_SIZE_TAKEN.format(name=name))
+            self._say(unknown_values.SIZE_DEPENDS_ON_VALUES.format(name=name))
             with self:
                 return known(*args, **kwargs)
 

@@ -15,7 +15,7 @@ Say = Callable[[str], None]
 SCALAR_READ = (
     "the program reads a value from a tensor; taken as {value!r}, so branches on it may differ from a real run"
 )
-MAX_SIZE_TAKEN = "the size of the result of {name} depends on values; taken as large as it can be"
+SIZE_DEPENDS_ON_VALUES = "the size of the result of {name} depends on values; taken as large as it can be"
 
 
 def scalar(dtype: Any, say: Say) -> Any:
