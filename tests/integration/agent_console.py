@@ -12,7 +12,11 @@ from enum import Enum
 from typing import Any
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings  # type: ignore[import-not-found] # where earlier releases have it
+
+try:
+    from tidegauge.settings import Settings
+except ModuleNotFoundError:  # the agent of an earlier release (test_upgrade_mixed.py)
+    from tidegauge.agent.settings import Settings  # type: ignore[import-not-found,no-redef]
 
 
 def plain(value: Any) -> Any:

@@ -142,7 +142,7 @@ def test_allocator_settings_come_from_the_option_or_the_environment(job: Path) -
     [
         ("def build():\n    raise RuntimeError('no data here')\n", "RuntimeError: no data here"),
         ("import nonexistent_data_set\n", "No module named 'nonexistent_data_set'"),
-        ("def make(): ...\n", "has no function 'build'; it has make"),
+        ("def make(): ...\n", "has no function 'build'; functions: make"),
         ("def build():\n    return 1\n", "must return (model, optimizer, step)"),
         ("def build(batch_size):\n    return 1\n", "give a batch size"),
     ],

@@ -173,7 +173,7 @@ def test_the_line_and_the_holder_are_named_and_the_job_is_as_before(release: str
 def test_a_recording_of_the_jobs_own_is_used_and_untouched(release: str, start: Start) -> None:
     job = start(rig_of(release), "--record", "python")
     evidence = job.gather()
-    assert "by itself" in (evidence.problem or "")
+    assert "the job itself records allocation history" in (evidence.problem or "")
     assert set(lines_of_kept_blocks(job.snapshot(evidence.late_file))) == {leaking_line()}
     found = job.end()
     assert (found["recording"], found["events"], found["recorder_is_native"]) == (True, 300, True)
@@ -184,7 +184,7 @@ def test_a_recording_that_the_job_begins_meanwhile_is_its_own(release: str, star
     job = start(rig_of(release), "--record", "python", "--record-after", "20")
     assert job.ask(**{**WINDOW, "window_steps": 60})["ok"]
     job.wait_for("done")
-    assert "gave way" in job.ask("evidence_status", id="e1")["problem"]
+    assert "the job started to record allocation history itself" in job.ask("evidence_status", id="e1")["problem"]
     found = job.end()
     assert (found["recording"], found["events"], found["recorder_is_native"]) == (True, 300, True)
 

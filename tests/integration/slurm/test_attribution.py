@@ -26,10 +26,12 @@ def watched(box: SlurmBox) -> Iterator[Callable[[], Any]]:
     """An agent on n1 as root, and its last view."""
     file = box.work / "view.json"
     agent = box.start([SERVICE_PYTHON, HERE / "agent_views.py", file], node="n1", environ=TESTS, log=box.work / "agent")
-    eventually(file.exists, "the agent polls")
-    yield lambda: json.loads(file.read_text())
-    agent.terminate()
-    agent.wait(60)
+    try:
+        eventually(file.exists, "the agent polls")
+        yield lambda: json.loads(file.read_text())
+    finally:
+        agent.terminate()
+        agent.wait(60)
 
 
 @pytest.fixture(scope="module")
