@@ -21,10 +21,11 @@ import bcrypt
 
 from tidegauge.cluster.api import client
 from tidegauge.cluster.api.client import ApiAccess
-from tidegauge.cluster.api.http_api import Answer, HttpApi
+from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door
+from tidegauge.web.server import Response
 from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
@@ -81,9 +82,9 @@ def served(
     """Processor time of this process while a child asks."""
     count = [0]
 
-    def page(_: object) -> Answer:
+    def page(_: object) -> Response:
         count[0] += 1
-        return Answer(BODY)
+        return Response(BODY)
 
     print(f"… {case}", file=sys.stderr, flush=True)
     api = HttpApi(

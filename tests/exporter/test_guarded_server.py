@@ -6,11 +6,10 @@ import contextlib
 import http.client
 import socket
 import ssl
-import threading
+import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
+from unittest.mock import patch
 
 import pytest
 
@@ -19,48 +18,44 @@ from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.settings import Settings
 from tidegauge.web import server as guarded_server
-from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.web.access import OPEN_DOOR, Door, Refusal
+from tidegauge.web.connections import ServerLimits
 from tidegauge.web.door_files import DoorSettings
 from tidegauge.web.door_start import ClosedDoor, open_door
-from tidegauge.web.server import MAX_HEADER_BYTES, GuardedMixIn, GuardedRequest, ServerLimits
+from tidegauge.web.server import MAX_HEADER_BYTES, App, HttpRequest, HttpServer, Response
 from tidegauge_exporter.metrics.server import MetricsServer
 from tidegauge_exporter.notify.receiver import Receiver
 from waiting import PATIENCE_S
 from web_certificates import Authority
 
 
-class _Handler(GuardedRequest, BaseHTTPRequestHandler):
-    timeout = 30.0
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Not here."""
+def page(request: HttpRequest) -> Response | Refusal:
+    """``/`` is short, ``/endless`` longer than the buffers of its sockets, and ``/body`` tells what was sent there."""
+    if request.path == "/body":
+        body = request.body(1000, "send less")
+        return body if isinstance(body, Refusal) else Response(body)
+    return Response(b"x" * (64 << 20) if request.path == "/endless" else b"ok")
 
 
-class _Server(GuardedMixIn, TCPServer):
-    request_queue_size = 64
+def app(limits: ServerLimits) -> App:
+    return App({("GET", None): page, ("POST", None): page}, limits, "test")
 
-    def __init__(self, limits: ServerLimits, door: Door = OPEN_DOOR) -> None:
-        self.guard(limits, door)
-        super().__init__(("127.0.0.1", 0), _Handler)
+
+@contextlib.contextmanager
+def running(limits: ServerLimits, door: Door = OPEN_DOOR, *, look_s: float = 0.02) -> Iterator[HttpServer]:
+    server = HttpServer(app(limits), door=door)
+    with patch.object(guarded_server, "LOOK_S", look_s):
+        server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
 def serving(limits: ServerLimits, door: Door = OPEN_DOOR, *, look_s: float = 0.02) -> Iterator[int]:
-    server = _Server(limits, door)
-    thread = threading.Thread(target=server.serve_forever, args=(look_s,), daemon=True)
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(limits, door, look_s=look_s) as server:
+        yield server.port
 
 
 @pytest.fixture(autouse=True)
@@ -142,25 +137,72 @@ def test_it_ends_when_it_is_told_to_and_not_at_its_next_look() -> None:
         assert ask(port) == (200, b"ok")
 
 
-def test_a_client_that_drips_bytes_has_to_end_its_request_in_time() -> None:
-    """Each byte comes within the handler's own timeout, so that only the limit over all of them ends it."""
-    with serving(ServerLimits(4, ask_within_s=0.2, whole_s=60)) as port, connected(port) as connection:
-        connection.sendall(b"GET / HTTP/1.0\r\nX: ")
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.0\r\nX: ", b"POST /body HTTP/1.0\r\nContent-Length: 1000\r\n\r\n"])
+def test_a_client_that_drips_bytes_has_to_end_its_request_in_time(start: bytes) -> None:
+    """No silence is as long as a socket's timeout, so that only the limit over all bytes ends it."""
+    with serving(ServerLimits(4, ask_within_s=0.5, whole_s=60)) as port, connected(port) as connection:
+        connection.sendall(start)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.01)
+
+
+def test_a_body_that_does_not_come_gives_its_place_to_whoever_asks() -> None:
+    with serving(ServerLimits(1, ask_within_s=60, whole_s=60)) as port, connected(port) as connection:
+        connection.sendall(b"POST /body HTTP/1.0\r\nContent-Length: 9\r\n\r\n")
+        assert ask(port) == (200, b"ok")
         assert is_closed(connection)
 
 
-def test_a_client_that_does_not_read_has_to_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(self: _Handler) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                self.wfile.write(b"x" * 65536)
-        ended.set()
+def test_a_body_is_bounded_and_whole() -> None:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60)) as port:
+        for length, sent, told in [
+            (b"1000", b"x" * 1000, b" 200 "), (b"1001", b"", b" 413 "), (b"9" * 30, b"", b" 413 "),
+            (b"-1", b"", b" 411 "), (b"\xd9\xa3", b"", b" 411 "), (b"9", b"12345678", b""),
+        ]:  # fmt: skip
+            with connected(port) as connection:
+                connection.sendall(b"POST /body HTTP/1.0\r\nContent-Length: " + length + b"\r\n\r\n" + sent)
+                connection.shutdown(socket.SHUT_WR)
+                assert told in connection.recv(20)
+                assert told or is_closed(connection)
 
-    ended = threading.Event()
-    monkeypatch.setattr(_Handler, "do_GET", endless)
-    with serving(ServerLimits(4, ask_within_s=60, whole_s=0.3)) as port, connected(port) as connection:
-        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert ended.wait(PATIENCE_S)
+
+def test_a_method_without_a_route_is_not_implemented() -> None:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60)) as port, connected(port) as connection:
+        connection.sendall(b"PUT / HTTP/1.0\r\n\r\n")
+        assert b" 501 " in connection.recv(100)
+
+
+def test_where_all_are_being_answered_one_more_waits_if_the_limits_say_so() -> None:
+    for queues, answer in ((True, b"HTTP/1.0 200"), (False, b"")):
+        limits = ServerLimits(1, ask_within_s=60, whole_s=0.5 if queues else 60, queues=queues)
+        with running(limits) as server, connected(server.port) as slow:
+            slow.sendall(b"GET /endless HTTP/1.0\r\n\r\n")
+            assert slow.recv(12) == b"HTTP/1.0 200"
+            with connected(server.port) as other:
+                with contextlib.suppress(OSError):
+                    other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    assert other.recv(12) == answer
+
+
+def test_it_ends_while_a_connection_waits_for_its_place() -> None:
+    limits = ServerLimits(1, ask_within_s=60, whole_s=60, queues=True)
+    with running(limits) as server, connected(server.port) as slow:
+        slow.sendall(b"GET /endless HTTP/1.0\r\n\r\n")
+        assert slow.recv(12) == b"HTTP/1.0 200"
+        with connected(server.port) as other:
+            other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            server.stop()
+            assert is_closed(other)
+
+
+def test_a_client_that_does_not_read_has_to_end_in_time() -> None:
+    with running(ServerLimits(4, ask_within_s=60, whole_s=0.3)) as server, connected(server.port) as connection:
+        connection.sendall(b"GET /endless HTTP/1.0\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.0 200"
+        assert server.connections.drain(PATIENCE_S)
 
 
 def test_headers_without_end_are_not_read_to_the_end() -> None:

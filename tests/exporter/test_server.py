@@ -5,7 +5,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -14,7 +14,8 @@ from sample_views import node_view
 from tidegauge.core.views import NodeView
 from tidegauge.web import server as guarded_server
 from tidegauge.web.access import Refusal, Viewer
-from tidegauge_exporter.metrics.server import CONNECTIONS_AT_ONCE, LIMITS, MetricsServer
+from tidegauge_exporter.metrics import server as metrics_server
+from tidegauge_exporter.metrics.server import CONNECTIONS_AT_ONCE, MetricsServer
 from waiting import PATIENCE_S
 
 
@@ -142,25 +143,21 @@ def test_scrapes_at_once_each_get_a_whole_page(server: MetricsServer) -> None:
     assert all(page.endswith(b'tidegauge_claims_overruled_total{claim="job_id"} 1.0\n') for page in pages)
 
 
-def test_connections_that_ask_nothing_lock_no_scraper_out(
-    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_ask_nothing_lock_no_scraper_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # A machine that stands still turns nobody away, and nobody is closed for saying nothing in all that time.
     monkeypatch.setattr(guarded_server, "MAKE_ROOM_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(server._server, "_limits", LIMITS._replace(ask_within_s=300.0))
-    silent = [
-        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(CONNECTIONS_AT_ONCE)
-    ]
-    try:
+    monkeypatch.setattr(metrics_server, "LIMITS", metrics_server.LIMITS._replace(ask_within_s=300.0))
+    with running(MetricsServer(node_view)) as server, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S))
+            for _ in range(CONNECTIONS_AT_ONCE)
+        ]
         for connection in silent[::2]:
             connection.sendall(b"GET /metr")
         assert get(server, "/metrics")[0] == 200
         assert silent[0].recv(1) == b"", "the oldest should have been closed without an answer"
         silent[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert silent[-1].recv(15) == b"HTTP/1.0 200 OK"
-    finally:
-        for connection in silent:
-            connection.close()
 
 
 class GuestBook:

@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
     """Why a request is not answered."""
 
     status: int
-    """HTTP's: 401, 403 or 429."""
+    """HTTP's, 400 or more."""
     text: str
     """A sentence for people. Quotes nothing of the request."""
     headers: tuple[tuple[str, str], ...] = ()

@@ -12,13 +12,12 @@ import pwd
 import socket
 import struct
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import UnixStreamServer
 from typing import Any
 
 from tidegauge.web.access import OpenDoor, Viewer
-from tidegauge.web.server import GuardedMixIn, ServerLimits
+from tidegauge.web.server import App, GuardedMixIn, RequestHandler, serving_thread
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +27,9 @@ AGAIN_S = 1.0
 class LocalServing:
     """Serves from daemon threads, from ``start`` or as soon as the socket can be bound, to ``stop``."""
 
-    def __init__(
-        self, path: Path, handler: type[BaseHTTPRequestHandler], limits: ServerLimits, *, look_s: float,
-        again_s: float = AGAIN_S,
-    ) -> None:  # fmt: skip
-        """``look_s``: how often connections that take too long are looked for; ``again_s``: between two tries."""
+    def __init__(self, path: Path, app: App) -> None:
         self._path = path
-        self._handler = handler
-        self._limits = limits
-        self._look_s = look_s
-        self._again_s = again_s
+        self._app = app
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._server: _LocalServer | None = None
@@ -58,7 +50,7 @@ class LocalServing:
             server.server_close()
 
     def _until_bound(self) -> None:
-        while not self._stopped.wait(self._again_s):
+        while not self._stopped.wait(AGAIN_S):
             if self._tried() is None:
                 log.info("commands on this node ask over %s now", self._path)
                 return
@@ -68,12 +60,10 @@ class LocalServing:
             if self._stopped.is_set():
                 return None
             try:
-                server = _LocalServer(self._path, self._handler, self._limits)
+                server = _LocalServer(self._path, self._app)
             except OSError as error:
                 return error.strerror or str(error)
-            threading.Thread(
-                target=server.serve_forever, args=(self._look_s,), name="tidegauge-api-local", daemon=True
-            ).start()  # fmt: skip
+            serving_thread(server)
             self._server = server
             return None
 
@@ -88,13 +78,11 @@ class _LocalDoor(OpenDoor):
 class _LocalServer(GuardedMixIn, UnixStreamServer):
     """On a socket in a folder that only its owner enters; the kernel says who connects all the same."""
 
-    request_queue_size = 64
-
-    def __init__(self, path: Path, handler: type[BaseHTTPRequestHandler], limits: ServerLimits) -> None:
-        self.guard(limits, _LocalDoor())
+    def __init__(self, path: Path, app: App) -> None:
+        self.guard(app, _LocalDoor())
         self._path = path
         self._inode: tuple[int, int] | None = None
-        super().__init__(path.name, handler)
+        super().__init__(path.name, RequestHandler)
 
     def server_bind(self) -> None:
         # By the folder's descriptor: a name of its own may be longer than the 107 bytes that unix(7) allows.

@@ -1,5 +1,7 @@
-"""What the HTTP servers have in common: so many connections at once, TLS in the connection's own thread, an end for
-whoever says nothing, drips bytes or does not read. Standard library only; the coordinator's API stands on it too.
+"""The HTTP server of every process of the service: an ``App``, a table of routes, on a TCP port.
+
+Whatever arrives is bounded here: connections at once, seconds, bytes of a head and of a body. TLS is spoken in the
+connection's own thread, and nothing that a client sends is logged. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,12 +11,17 @@ import logging
 import socket
 import sys
 import threading
-import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from socketserver import StreamRequestHandler, ThreadingMixIn
-from typing import Any, BinaryIO, NamedTuple
+from email.message import Message
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
-from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.core.wire import to_json
+from tidegauge.web.access import OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.web.connections import Connections, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -22,71 +29,160 @@ MAX_HEADER_BYTES = 128 * 1024
 """Request line and headers: together the standard library would take 6.5 MB. A job id in a URL may have 12 KB."""
 MAKE_ROOM_TIMEOUT_S = 1.0
 """For the thread of a closed connection to end; it takes milliseconds."""
+LOOK_S = 0.5
+"""How often connections that take too long are looked for; at most half of a limit."""
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+HTML_TYPE = "text/html; charset=utf-8"
+HEADERS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Connection", "close"))
+"""Of every response. One request a connection: a client that finds a kept one closed just as it asks gets no answer."""
 
 
-class ServerLimits(NamedTuple):
-    """Of one server."""
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request whose head has arrived."""
 
-    connections: int
-    """At once. For one beyond this, the oldest that has not asked anything yet is closed: whoever has something to ask
-    asks at once, and whoever only holds connections open must not lock others out."""
-    ask_within_s: float
-    """From the connection to the last line of the request's headers, TLS included, however steadily bytes drip."""
-    whole_s: float
-    """The connection as a whole, with a client that reads slowly."""
-
-
-@dataclass
-class _Place:
-    connection: socket.socket
-    since_s: float
-    is_silent: bool = True
-    """Its request is not there yet, and nobody has hung up on it."""
+    method: str
+    path: str
+    """Without the query, as it was sent."""
+    query: str
+    headers: Message[str, str]
+    admit: Callable[[], Union[Viewer, Refusal]]
+    """Who asks, or why they are not let in, as the server's door has it."""
+    body: Callable[[int, str], Union[bytes, Refusal]]
+    """The body, of so many bytes at most; what to do about a longer one. Not read before it is asked for."""
 
 
-class PromptShutdownMixIn(ThreadingMixIn):
-    """Before a ``TCPServer``: a thread for each connection, and an end at once."""
+@dataclass(frozen=True)
+class Response:
+    """What goes back."""
 
-    daemon_threads = True
+    body: bytes
+    content_type: str = JSON_TYPE
+    headers: tuple[tuple[str, str], ...] = ()
+    """Beside ``HEADERS``; stronger than those of the web configuration."""
+    status: int = 200
+
+
+Handler = Callable[[HttpRequest], Union[Response, Refusal]]
+"""Called in the connection's thread. What it raises is logged, and answered with 500."""
+Routes = Mapping[tuple[Optional[str], Optional[str]], Handler]
+"""By method and path; ``None`` stands for every other one."""
+
+
+def json_error(refusal: Refusal) -> Response:
+    """An object with the one field ``error``."""
+    return Response(to_json({"error": refusal.text}), JSON_TYPE, refusal.headers, refusal.status)
+
+
+def text_error(refusal: Refusal) -> Response:
+    """A line of text."""
+    return Response(f"{refusal.text}\n".encode(), TEXT_TYPE, refusal.headers, refusal.status)
+
+
+class App(NamedTuple):
+    """What a server answers."""
+
+    routes: Routes
+    """What no route is for is answered with 501."""
+    limits: ServerLimits
+    process: str
+    """Whose log has the cause of a 500."""
+    error: Callable[[Refusal], Response] = json_error
+    protocol: str = "HTTP/1.0"
+
+    def handler(self, method: str, path: str) -> Optional[Handler]:
+        """That of the path goes before that of the method."""
+        keys = ((method, path), (None, path), (method, None), (None, None))
+        return next((self.routes[key] for key in keys if key in self.routes), None)
+
+
+class HttpServer:
+    """Serves an app from daemon threads, from ``start`` to ``stop``."""
+
+    def __init__(self, app: App, *, host: str = "127.0.0.1", port: int = 0, door: Door = OPEN_DOOR) -> None:
+        self.door = door
+        self.host = host
+        self._app = app
+        self._port = port
+        self._server: Optional[_TcpServer] = None
+        self._thread: Optional[threading.Thread] = None
+
+    def bind(self) -> None:
+        """Raises ``OSError`` if the port is taken or the host is not one of this machine."""
+        self._server = _TcpServer(self.host, self._port, self._app, self.door)
+
+    def start(self) -> None:
+        """Bind, unless that is done, and serve. Raises ``OSError`` as ``bind`` does."""
+        assert self._thread is None, "a server is started once"
+        if self._server is None:
+            self.bind()
+        self._thread = serving_thread(self._bound)
+
+    @property
+    def listens(self) -> bool:
+        """From ``bind`` to ``stop``."""
+        return self._server is not None
+
+    @property
+    def port(self) -> int:
+        """The port as bound."""
+        return int(self._bound.server_address[1])
+
+    @property
+    def connections(self) -> Connections:
+        """Those that are open."""
+        return self._bound.connections
+
+    @property
+    def _bound(self) -> _TcpServer:
+        assert self._server is not None, "start() first"
+        return self._server
+
+    def stop(self, *, drain_s: float = 0.0) -> None:
+        """Free the port, and wait so long for requests that are under way. Does nothing twice."""
+        server, thread, self._server, self._thread = self._server, self._thread, None, None
+        if server is None:
+            return
+        if thread is not None:
+            server.shutdown()
+            thread.join()
+        server.server_close()
+        server.connections.drain(drain_s)
+
+
+class GuardedMixIn(ThreadingMixIn):
+    """Before a ``TCPServer``: serves an app within its limits, a thread for each connection."""
+
+    allow_reuse_address = True
     block_on_close = False
+    daemon_threads = True
+    request_queue_size = 128
+
+    def guard(self, app: App, door: Door) -> None:
+        """Call it before the server's own constructor."""
+        self.app = app
+        self.door = door
+        self.connections = Connections(app.limits)
 
     def shutdown(self) -> None:
         """``serve_forever`` notices the end of its socket; else it would wait for its poll interval
         (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
+        self.connections.close()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
         super().shutdown()  # type: ignore[misc]
 
-
-class GuardedMixIn(PromptShutdownMixIn):
-    """Before a ``TCPServer``, which serves by ``serve_forever`` with ``poll_interval`` at most half of a limit."""
-
-    def guard(self, limits: ServerLimits, door: Door = OPEN_DOOR) -> None:
-        """Call it before the server's own constructor."""
-        self.door = door
-        self._limits = limits
-        self._free = threading.BoundedSemaphore(limits.connections)
-        self._lock = threading.Lock()
-        self._places: dict[socket.socket, _Place] = {}
-        """By the socket that was accepted, oldest first."""
-
-    def has_asked(self, connection: socket.socket) -> None:
-        """The request of this connection is read: from now on it is not closed to make room."""
-        with self._lock:
-            for place in self._places.values():
-                if place.connection is connection:
-                    place.is_silent = False
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False) and not self._make_room():
-            self.shutdown_request(request)  # type: ignore[attr-defined]  # of the server that this is mixed into
-            return
-        with self._lock:
-            self._places[request] = _Place(request, time.monotonic())
+        while not self.connections.enter(request, timeout_s=MAKE_ROOM_TIMEOUT_S):
+            self.connections.end_late()
+            if self.connections.closed or not self.app.limits.queues:
+                self.shutdown_request(request)  # type: ignore[attr-defined]  # of the server that this is mixed into
+                return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was to be had, so none will give the place back
-            self._leave(request)
+            self.connections.leave(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -99,21 +195,16 @@ class GuardedMixIn(PromptShutdownMixIn):
             log.exception("a connection from %s could not be taken", client_address)
             self.shutdown_request(request)  # type: ignore[attr-defined]
         finally:
-            self._leave(request)
+            self.connections.leave(request)
 
     def service_actions(self) -> None:
-        """``serve_forever`` calls it between two connections, and every ``poll_interval`` seconds."""
+        """``serve_forever`` calls it between two connections, and every ``LOOK_S``."""
         super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
-        now_s = time.monotonic()
-        with self._lock:
-            for place in self._places.values():
-                most_s = self._limits.ask_within_s if place.is_silent else self._limits.whole_s
-                if now_s - place.since_s > most_s:
-                    hang_up(place.connection)
+        self.connections.end_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
         """Clients hang up; that is theirs to report."""
-        log.debug("a connection from %s ended badly: %s", client_address, sys.exc_info()[1])
+        log.debug("a connection from %s failed: %s", client_address, sys.exc_info()[1])
 
     def _secured(self, request: socket.socket) -> socket.socket:
         """The connection as it is to be read. In its own thread: a handshake that does not end holds up nobody."""
@@ -121,10 +212,9 @@ class GuardedMixIn(PromptShutdownMixIn):
         if context is None:
             return request
         connection = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        with self._lock:
-            self._places[request].connection = connection
+        self.connections.secured(request, connection)
         try:
-            connection.settimeout(self._limits.ask_within_s)  # for the handshake as a whole
+            connection.settimeout(self.app.limits.ask_within_s)  # for the handshake as a whole
             connection.do_handshake()
             self.door.check_client(connection)
         except BaseException:
@@ -132,35 +222,108 @@ class GuardedMixIn(PromptShutdownMixIn):
             raise
         return connection
 
-    def _make_room(self) -> bool:
-        """Close the oldest silent connection and take its place; false if there is none."""
-        with self._lock:
-            oldest = next((place for place in self._places.values() if place.is_silent), None)
-            if oldest is None:
-                return False
-            oldest.is_silent = False
-            hang_up(oldest.connection)  # wakes its thread
-        return self._free.acquire(timeout=MAKE_ROOM_TIMEOUT_S)
 
-    def _leave(self, request: socket.socket) -> None:
-        with self._lock:
-            self._places.pop(request, None)
-        self._free.release()
+class _TcpServer(GuardedMixIn, TCPServer):
+    def __init__(self, host: str, port: int, app: App, door: Door) -> None:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        families = {one[0] for one in found}
+        self.address_family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+        self.guard(app, door)
+        super().__init__((host, port), RequestHandler)
 
 
-class GuardedRequest(StreamRequestHandler):
-    """Before a ``BaseHTTPRequestHandler``: bounds what is read of a request's head, and says when it was read."""
+def serving_thread(server: Any) -> threading.Thread:
+    """A daemon thread, started, that serves until the server is shut down."""
+    thread = threading.Thread(target=server.serve_forever, args=(LOOK_S,), name="tidegauge-http", daemon=True)
+    thread.start()
+    return thread
+
+
+class _GoneError(Exception):
+    """The client has hung up, or was hung up on, before the end of its request."""
+
+
+class RequestHandler(BaseHTTPRequestHandler):
+    """One connection of a server that is guarded."""
 
     server: Any
 
     def setup(self) -> None:
+        self.timeout = self.server.app.limits.ask_within_s  # type: ignore[misc]  # of the class in most servers
+        self.protocol_version = self.server.app.protocol
         super().setup()
         self.rfile = _Head(self.rfile)  # type: ignore[assignment, arg-type]  # as much of a file as http.server reads
 
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """``http.server`` looks for ``do_GET`` and so on; which methods there are, the app says."""
+        if name.startswith("do_"):
+            return self._reply
+        raise AttributeError(name)
+
     def parse_request(self) -> bool:
-        understood: bool = super().parse_request()  # type: ignore[misc]  # BaseHTTPRequestHandler's
-        self.server.has_asked(self.connection)
+        understood = super().parse_request()
+        if self.command != "POST":  # else its body is a part of what is asked
+            self.server.connections.heard(self.connection)
         return understood
+
+    def _reply(self) -> None:
+        app: App = self.server.app
+        path, _, query = self.path.partition("#")[0].partition("?")
+        handler = app.handler(self.command, path)
+        if handler is None:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
+            return
+        try:
+            answer = handler(HttpRequest(self.command, path, query, self.headers, self._admit, self._body))
+        except _GoneError:
+            self.close_connection = True
+            return
+        except Exception:
+            log.exception("a page of the %s failed", app.process)
+            answer = Refusal(500, f"internal error; see the {app.process}'s log")
+        self.server.connections.heard(self.connection)
+        self._send(_printable(answer, app.error) if isinstance(answer, Refusal) else answer)
+
+    def _admit(self) -> Union[Viewer, Refusal]:
+        door: Door = self.server.door
+        return door.admit(self.headers.get("Authorization"), self.address_string())
+
+    def _body(self, most_bytes: int, advice: str) -> Union[bytes, Refusal]:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            return Refusal(411, "Content-Length is missing")
+        if len(length) > len(str(most_bytes)) or int(length) > most_bytes:
+            return Refusal(413, f"more than {most_bytes} bytes: {advice}")
+        try:
+            body = self.rfile.read(int(length))
+        except OSError as error:
+            raise _GoneError from error
+        if len(body) < int(length):
+            raise _GoneError
+        self.server.connections.heard(self.connection)
+        return body
+
+    def _send(self, response: Response) -> None:
+        own = (("Content-Type", response.content_type), ("Content-Length", str(len(response.body))))
+        ours = (*own, *HEADERS, *response.headers)
+        names = {name.lower() for name, _ in ours}
+        self.send_response(response.status)
+        for name, value in (*ours, *(more for more in self.server.door.headers if more[0].lower() not in names)):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
+
+    def version_string(self) -> str:
+        return "tidegauge"
+
+    def log_message(self, *_: object) -> None:
+        """What a stranger sends is no business of the log, and a line per scrape would drown it."""
+
+
+def _printable(refusal: Refusal, error: Callable[[Refusal], Response]) -> Response:
+    """The page that says it; what somebody sent may hold halves of characters."""
+    return error(refusal._replace(text=refusal.text.encode(errors="replace").decode()))
 
 
 class _Head:
@@ -186,9 +349,3 @@ class _Head:
 
     def close(self) -> None:
         self._file.close()
-
-
-def hang_up(connection: socket.socket) -> None:
-    """Have whoever reads from it see its end. From another thread."""
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # SSLSocket's own would take TLS off under the reader

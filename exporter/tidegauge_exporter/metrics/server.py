@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
-from collections.abc import Callable, Iterable
-from http import HTTPStatus
-from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+import gzip
+from collections.abc import Callable
+from urllib.parse import parse_qs
 
-from prometheus_client import make_wsgi_app
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from tidegauge.core.views import NodeView
 from tidegauge.web.access import OPEN_DOOR, Door, Refusal
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
+from tidegauge.web.connections import ServerLimits
+from tidegauge.web.server import (
+    HTML_TYPE,
+    TEXT_TYPE,
+    App,
+    Handler,
+    HttpRequest,
+    HttpServer,
+    Response,
+    Routes,
+    text_error,
+)
 from tidegauge_exporter.metrics.collector import NodeCollector
 from tidegauge_exporter.metrics.families import ServiceRegistry
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-log = logging.getLogger(__name__)
-
-REQUEST_TIMEOUT_S = 10.0
-"""Silence after which a connection is closed; Prometheus' own scrape timeout is 10 s by default."""
 CONNECTIONS_AT_ONCE = 16
 """A node is scraped by one or two Prometheus servers."""
-LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=REQUEST_TIMEOUT_S, whole_s=30.0)
+LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=10.0, whole_s=30.0)
+"""Prometheus' own scrape timeout is 10 s by default."""
 
 _INDEX = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tidegauge node agent</title>
@@ -39,7 +39,7 @@ _INDEX = b"""<!doctype html>
 """
 
 
-class MetricsServer:
+class MetricsServer(HttpServer):
     """Serves one node's metrics. ``view`` hands out the node's present state; it is called once a scrape, in the
     server's threads, perhaps twice at once, so it returns what is ready and computes nothing.
 
@@ -52,110 +52,44 @@ class MetricsServer:
     ) -> None:
         registry = ServiceRegistry()
         registry.register(NodeCollector(view))
-        self._app = _guarded(_routes(make_wsgi_app(registry)), door)
-        self._door = door
-        self._wanted = (host, port)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Binds the port and begins to serve. Raises ``OSError`` if the port is taken or the host is not ours."""
-        assert self._server is None, "a MetricsServer is started once"
-        host, port = self._wanted
-        self._server = _Server(host, port, self._app, self._door)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-metrics", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port that is served: the one that was found free if 0 was asked for."""
-        assert self._server is not None, "start() first"
-        return int(self._server.server_address[1])
+        routes: Routes = {
+            ("GET", "/metrics"): _for_readers(_metrics(registry)),
+            (None, "/metrics"): _for_readers(lambda _: Refusal(405, "only GET is answered here", (("Allow", "GET"),))),
+            (None, "/"): _for_readers(lambda _: Response(_INDEX, HTML_TYPE)),
+            (None, "/healthz"): lambda _: Response(b"ok\n", TEXT_TYPE),
+            (None, None): _for_readers(lambda _: Refusal(404, "not here: try /metrics or /healthz")),
+        }
+        super().__init__(App(routes, LIMITS, "agent", text_error), host=host, port=port, door=door)
 
     @property
     def address(self) -> str:
         """``host:port`` as bound, ``https://host:port`` with TLS; ``service_discovery.advertised_address`` makes one
         that others can reach."""
-        host = self._wanted[0]
-        address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        return address if self._door.scheme == "http" else f"{self._door.scheme}://{address}"
-
-    def stop(self) -> None:
-        """Ends serving and frees the port; a scrape that is under way may still finish. Does nothing twice."""
-        server, thread, self._server, self._thread = self._server, self._thread, None, None
-        if server is not None and thread is not None:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address if self.door.scheme == "http" else f"{self.door.scheme}://{address}"
 
 
-def _guarded(app: WSGIApplication, door: Door) -> WSGIApplication:
-    """All but ``/healthz``, which says nothing of anybody, for those who may read metrics."""
+def _for_readers(handler: Handler) -> Handler:
+    """For those who may read metrics."""
 
-    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
-            ours = {name.lower() for name, _ in headers}
-            more = [(name, value) for name, value in door.headers if name.lower() not in ours]
-            return start_response(status, headers + more, exc_info)
-
-        if environ.get("PATH_INFO") == "/healthz":
-            return app(environ, start)
-        viewer = door.admit(environ.get("HTTP_AUTHORIZATION"), environ.get("REMOTE_ADDR", ""))
+    def guarded(request: HttpRequest) -> Response | Refusal:
+        viewer = request.admit()
         if isinstance(viewer, Refusal):
-            return _refuse(start, viewer)
+            return viewer
         if not viewer.reads_metrics:
-            text = f"{viewer.name} may not read this: an admin lists who may in metrics_readers"
-            return _refuse(start, Refusal(403, text))
-        return app(environ, start)
+            return Refusal(403, f"{viewer.name} may not read this: an admin lists who may in metrics_readers")
+        return handler(request)
 
     return guarded
 
 
-def _refuse(start: StartResponse, refusal: Refusal) -> Iterable[bytes]:
-    body = f"{refusal.text}\n".encode(errors="replace")
-    status = f"{refusal.status} {HTTPStatus(refusal.status).phrase}"
-    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *refusal.headers])
-    return [body]
+def _metrics(registry: ServiceRegistry) -> Handler:
+    def metrics(request: HttpRequest) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        names = parse_qs(request.query).get("name[]")
+        text = encode(registry if names is None else registry.restricted_registry(names))
+        if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+            return Response(gzip.compress(text), content_type, (("Content-Encoding", "gzip"),))
+        return Response(text, content_type)
 
-
-def _routes(metrics: WSGIApplication) -> WSGIApplication:
-    pages = {"/": ("text/html; charset=utf-8", _INDEX), "/healthz": ("text/plain; charset=utf-8", b"ok\n")}
-
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
-        if path == "/metrics":
-            return metrics(environ, start_response)
-        content_type, body = pages.get(path, ("text/plain; charset=utf-8", b"not here: try /metrics or /healthz\n"))
-        status = "200 OK" if path in pages else "404 Not Found"
-        start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
-        return [body]
-
-    return app
-
-
-class _Handler(GuardedRequest, WSGIRequestHandler):
-    timeout = REQUEST_TIMEOUT_S
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """A line per scrape would drown the agent's log."""
-        log.debug("%s: %s", self.address_string(), format % args)
-
-
-class _Server(GuardedMixIn, WSGIServer):
-    request_queue_size = 32
-
-    def __init__(self, host: str, port: int, app: WSGIApplication, door: Door) -> None:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family = found[0][0]
-        self.guard(LIMITS, door)
-        super().__init__((host, port), _Handler)
-        self.set_app(app)
-
-    def server_bind(self) -> None:
-        """Without the reverse name look-up of ``HTTPServer``, which can hang for long where DNS is broken."""
-        TCPServer.server_bind(self)
-        host, port = self.server_address[:2]
-        self.server_name, self.server_port = str(host), int(port)
-        self.setup_environ()
+    return metrics

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import socket
-import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
 from typing import Any
 
-from tidegauge.web.access import OPEN_DOOR, Door
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
+from tidegauge.core.wire import to_json
+from tidegauge.web.access import OPEN_DOOR, Door, Refusal
+from tidegauge.web.connections import ServerLimits
+from tidegauge.web.server import JSON_TYPE, App, Handler, HttpRequest, HttpServer, Response, Routes
 from tidegauge_exporter.messages.values import Alert, AlertGroup
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
@@ -112,15 +110,12 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_AT_ONCE = 32
 """Alertmanager sends all groups at once, many on a bad night."""
-SILENCE_S = 10.0
-CONNECTION_LASTS_S = 30.0
-"""As a whole, however steadily bytes drip."""
-LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=SILENCE_S, whole_s=CONNECTION_LASTS_S)
+LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=10.0, whole_s=30.0)
 MAX_BODY_BYTES = 1024 * 1024
-JSON_TYPE = "application/json"
+OK = Response(to_json({"ok": True}))
 
 
-class Receiver:
+class Receiver(HttpServer):
     """Hands each notification to ``take_group``, in threads of its own, from ``start`` to ``stop``."""
 
     def __init__(
@@ -134,119 +129,39 @@ class Receiver:
     ) -> None:
         """``token``: what a notification must show (``Authorization: Bearer``); ``None``: nothing. Of ``door`` only TLS
         and headers count: the webhook has this password of its own."""
-        self._take_group = take_group
-        self._door = door
-        self._token = token
-        self._wanted = (host, port)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
-        assert self._server is None, "a Receiver is started once"
-        self._server = _Server(self._wanted, _handler(self._take_group, self._token), self._door)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-alerts", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def listens(self) -> bool:
-        """Between ``start`` and ``stop``."""
-        return self._server is not None
-
-    @property
-    def port(self) -> int:
-        """The port as bound."""
-        assert self._server is not None, "start() first"
-        return int(self._server.server_address[1])
-
-    def stop(self) -> None:
-        """A request that is under way may still finish. Does nothing twice."""
-        server, thread, self._server, self._thread = self._server, self._thread, None, None
-        if server is not None and thread is not None:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        pages = to_json({"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
+        routes: Routes = {
+            ("POST", "/alerts"): _alerts(take_group, token),
+            ("POST", None): lambda _: Refusal(404, "no such page: Alertmanager's webhook belongs to /alerts"),
+            ("GET", "/healthz"): lambda _: OK,
+            ("GET", None): lambda _: Response(pages, status=404),
+        }
+        super().__init__(App(routes, LIMITS, "notifier"), host=host, port=port, door=door)
 
 
-class _Server(GuardedMixIn, TCPServer):
-    request_queue_size = 32
-    allow_reuse_address = True
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], door: Door) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        self.guard(LIMITS, door)
-        super().__init__(address, handler)
-
-
-def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> type[BaseHTTPRequestHandler]:
+def _alerts(take_group: Callable[[AlertGroup], None], token: str | None) -> Handler:
     expected = None if token is None else f"Bearer {token}".encode()
 
-    class Handler(GuardedRequest, BaseHTTPRequestHandler):
-        timeout = SILENCE_S
-        server_version = "tidegauge"
-        sys_version = ""
+    def alerts(request: HttpRequest) -> Response | Refusal:
+        shown = request.headers.get("Authorization", "").encode(errors="replace")
+        if expected is not None and not hmac.compare_digest(shown, expected):
+            return Refusal(401, "the webhook's http_config wants authorization.credentials_file")
+        # A page in somebody's browser can send a form or plain text to loopback, but not this type.
+        if request.headers.get_content_type() != JSON_TYPE:
+            return Refusal(415, f"the body must be {JSON_TYPE}")
+        body = request.body(MAX_BODY_BYTES, "set max_alerts of the webhook")
+        if isinstance(body, Refusal):
+            return body
+        try:
+            take_group(parse_group(body))
+        except NotAGroupError as error:
+            log.warning("POST /alerts is not an Alertmanager notification: %s", error)
+            return Refusal(400, str(error))
+        except RetryLaterError as error:
+            return Refusal(503, str(error))
+        except RefusedError as error:
+            log.warning("alerts cannot be posted: %s", error)
+            return Refusal(403, str(error))
+        return OK
 
-        def do_GET(self) -> None:
-            if self.path == "/healthz":
-                self._send(200, {"ok": True})
-            else:
-                self._send(404, {"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
-
-        def do_POST(self) -> None:
-            if self.path != "/alerts":
-                self._send(404, {"error": "no such page: Alertmanager's webhook belongs to /alerts"})
-                return
-            shown = self.headers.get("Authorization", "").encode(errors="replace")
-            if expected is not None and not hmac.compare_digest(shown, expected):
-                self._send(401, {"error": "the webhook's http_config wants authorization.credentials_file"})
-                return
-            # A page in somebody's browser can send a form or plain text to loopback, but not this type.
-            if self.headers.get_content_type() != JSON_TYPE:
-                self._send(415, {"error": f"the body must be {JSON_TYPE}"})
-                return
-            length = self.headers.get("Content-Length", "")
-            if not (length.isascii() and length.isdigit() and len(length) < 10):
-                self._send(411, {"error": "Content-Length is missing"})
-            elif int(length) > MAX_BODY_BYTES:
-                self._send(413, {"error": f"more than {MAX_BODY_BYTES} bytes: set max_alerts of the webhook"})
-            else:
-                self._take(self.rfile.read(int(length)), int(length))
-
-        def _take(self, body: bytes, length: int) -> None:
-            if len(body) < length:  # it hung up
-                return
-            try:
-                take_group(parse_group(body))
-            except NotAGroupError as error:
-                log.warning("POST /alerts is not an Alertmanager notification: %s", error)
-                self._send(400, {"error": str(error)})
-            except RetryLaterError as error:
-                self._send(503, {"error": str(error)})
-            except RefusedError as error:
-                log.warning("alerts cannot be posted: %s", error)
-                self._send(403, {"error": str(error)})
-            except Exception:
-                log.exception("alerts cannot be posted")
-                self._send(500, {"error": "internal error; see the notifier's log"})
-            else:
-                self._send(200, {"ok": True})
-
-        def _send(self, status: int, value: object) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", JSON_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("X-Content-Type-Options", "nosniff")
-            for name, more in self.server.door.headers:
-                if name != "X-Content-Type-Options":
-                    self.send_header(name, more)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-            log.debug("%s %s", self.address_string(), format % args)
-
-    return Handler
+    return alerts

@@ -16,7 +16,6 @@ from tidegauge.cluster.api.http_api import (
     FORM_TYPE,
     MAX_FORM_BYTES,
     MAX_REQUESTS_AT_ONCE,
-    Answer,
     BadRequestError,
     HttpApi,
     NotFoundError,
@@ -28,18 +27,19 @@ from tidegauge.cluster.api.http_api import (
 )
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.web.access import OpenDoor, Refusal, Viewer
+from tidegauge.web.server import Response
 from waiting import PATIENCE_S
 
 
-def explode(_: Request) -> Answer:
+def explode(_: Request) -> Response:
     raise RuntimeError("secret detail")
 
 
-def missing(_: Request) -> Answer:
+def missing(_: Request) -> Response:
     raise NotFoundError("there is no incident 9")
 
 
-def away(_: Request) -> Answer:
+def away(_: Request) -> Response:
     raise UnavailableError("the database is locked")
 
 
@@ -54,19 +54,19 @@ def gate() -> threading.Event:
 
 @pytest.fixture(scope="module")
 def api(gate: threading.Event) -> Iterator[HttpApi]:
-    def wait(_: Request) -> Answer:
+    def wait(_: Request) -> Response:
         gate.wait(PATIENCE_S)
-        return Answer(b"late")
+        return Response(b"late")
 
     routes: dict[str, Route] = {
         "/value": json_route(lambda request: {"after": request.number("after", default=7)}),
         "/page": html_route(lambda request: f"<!doctype html>\ud800{request.number('incident', default=0)}"),
-        "/accept": lambda request: Answer((request.accept or "").encode(), "text/plain"),
+        "/accept": lambda request: Response((request.accept or "").encode(), "text/plain"),
         "/explode": explode,
         "/missing": missing,
         "/away": away,
         "/wait": wait,
-        "/form": lambda _: Answer(b""),
+        "/form": lambda _: Response(b""),
     }
     api = HttpApi(routes, forms={"/form": explode}, host="127.0.0.1", port=0)
     api.start()
@@ -188,7 +188,7 @@ def named() -> Iterator[HttpApi]:
     }
     access = {"/form": Access.OWN}
     api = HttpApi(
-        {"/form": lambda _: Answer(b"")}, forms=forms, access=access, host="127.0.0.1", port=0, door=Named(),
+        {"/form": lambda _: Response(b"")}, forms=forms, access=access, host="127.0.0.1", port=0, door=Named(),
         public_url="https://public.example/tidegauge/",
     )  # fmt: skip
     api.start()

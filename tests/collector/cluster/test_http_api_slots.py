@@ -14,8 +14,9 @@ import pytest
 
 from tidegauge.cluster.api import client, http_api
 from tidegauge.cluster.api.client import ApiError
-from tidegauge.cluster.api.http_api import MAX_REQUESTS_AT_ONCE, Answer, HttpApi, Request, json_route
+from tidegauge.cluster.api.http_api import MAX_REQUESTS_AT_ONCE, HttpApi, Request, json_route
 from tidegauge.cluster.api.route_access import Access
+from tidegauge.web.server import Response
 from waiting import PATIENCE_S, eventually
 
 BIG = b"x" * (32 << 20)
@@ -39,14 +40,14 @@ class Site:
         )  # fmt: skip
         self.api.start()
 
-    def _big(self, _: Request) -> Answer:
+    def _big(self, _: Request) -> Response:
         self.at_work.release()
-        return Answer(BIG)
+        return Response(BIG)
 
-    def _wait(self, _: Request) -> Answer:
+    def _wait(self, _: Request) -> Response:
         self.at_work.release()
         self.gate.wait(PATIENCE_S)
-        return Answer(b"late")
+        return Response(b"late")
 
     def occupy(self, path: str, connections: ExitStack) -> None:
         """As many requests as there are slots, of which nobody reads the answer, all of them begun."""
@@ -69,8 +70,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     # A reader that reads nothing is not cut off.
-    monkeypatch.setattr(http_api, "REQUEST_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(http_api, "LIMITS", http_api.LIMITS._replace(whole_s=3600.0))
+    monkeypatch.setattr(http_api, "LIMITS", http_api.LIMITS._replace(ask_within_s=3600.0, whole_s=3600.0))
     site = Site(tmp_path)
     yield site
     site.gate.set()

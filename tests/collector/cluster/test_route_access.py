@@ -21,7 +21,7 @@ from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.grade_api import GradePages
-from tidegauge.cluster.api.http_api import FORM_TYPE, Answer, HttpApi, Request, UnavailableError
+from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi, Request, UnavailableError
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -37,6 +37,7 @@ from tidegauge.core.wire import from_wire
 from tidegauge.settings import Settings
 from tidegauge.web.access import EVERYBODY, Viewer
 from tidegauge.web.door_start import open_door
+from tidegauge.web.server import Response
 from tidegauge.web.tokens import make_token, token_line
 from waiting import PATIENCE_S
 
@@ -203,7 +204,7 @@ def test_a_page_without_a_decision_is_for_admins_alone(tmp_path: Path) -> None:
     tokens.write_text("\n".join(token_line(name, TOKENS[name]) for name in NAMES))
     tokens.chmod(0o600)
     door = open_door(Settings(api_tokens_file=tokens, api_admins="root"), what="a test")
-    api = HttpApi({"/new": lambda _: Answer(b"new")}, host="127.0.0.1", port=0, door=door)
+    api = HttpApi({"/new": lambda _: Response(b"new")}, host="127.0.0.1", port=0, door=door)
     api.start()
     try:
         site = Site(None, api, None)  # type: ignore[arg-type]  # only the API is asked

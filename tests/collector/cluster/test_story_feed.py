@@ -10,12 +10,13 @@ import pytest
 from loop_store import FakeIncidents, FakeStore, told_store
 from sample_views import GIB, NOW_S
 from scheduler_values import incident
-from tidegauge.cluster.api.http_api import Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.api.http_api import HttpApi, Request, Route, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.web.server import Response
 from tidegauge_exporter.notify.ports import RetryLaterError
 
 POINTS = (MemoryPoint(NOW_S - 10.0, 190, 59 * GIB, 61 * GIB, None), MemoryPoint(NOW_S, 200, 60 * GIB, 62 * GIB, 1))
@@ -41,7 +42,7 @@ class Service:
         return api
 
     def _counted(self, path: str, page: Route) -> Route:
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> Response:
             self.asked.append(path)
             assert request.query.get("number") not in self.odd, "a defect that this incident brings out"
             return page(request)

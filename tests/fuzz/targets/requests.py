@@ -11,9 +11,10 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from loop_store import told_store
 from tidegauge.cluster.api.evidence_api import evidence_routes
-from tidegauge.cluster.api.http_api import Answer, HttpApi, html_route, json_route
+from tidegauge.cluster.api.http_api import HttpApi, html_route, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.web.server import Response
 
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 414, 431, 429, 501, 503, 505})
 """500 is none of them: it says that a page failed."""
@@ -26,7 +27,7 @@ _API = HttpApi(
         **loop_routes(lambda: _STORE, lambda: LoopStatus("act", None)),
         **evidence_routes(lambda: _STORE),
         "/report": html_route(lambda request: f"<p>{request.number('incident', default=0)}"),
-        "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
+        "/healthz": lambda _: Response(b"ok\n", "text/plain; charset=utf-8"),
         "/echo": json_route(lambda request: {**request.query, "text": request.text("text", most_chars=100)}),
     },
     host="127.0.0.1",

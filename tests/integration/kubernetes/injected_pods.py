@@ -64,7 +64,7 @@ def serving(admin: Connection, api: KubeApi, namespace: str) -> Iterator[Webhook
         yield webhook
     finally:
         admin.ask("DELETE", f"{CONFIGURATIONS}/{webhook.name}")
-        webhook.server.close()
+        webhook.server.stop(drain_s=5.0)
 
 
 def _configuration(name: str, port: int, namespace: str) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_the_owner_is_warned_and_the_pod_is_made(admin: Connection, namespace: s
 
 
 def test_without_the_webhook_pods_are_made_all_the_same(webhook: Webhook, admin: Connection, namespace: str) -> None:
-    webhook.server.close()
+    webhook.server.stop(drain_s=5.0)
     made = admin.do("POST", f"/api/v1/namespaces/{namespace}/pods", asking("p"))
     assert INJECTED not in (made["metadata"].get("annotations") or {})
 

@@ -13,12 +13,13 @@ from integration.needs import missing
 from sample_views import NOW_S
 from scheduler_values import incident
 from tidegauge.cluster.api.grade_api import GradePages
-from tidegauge.cluster.api.http_api import Answer, HttpApi
+from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.settings import Settings
 from tidegauge.web.access import OpenDoor, Viewer
+from tidegauge.web.server import Response
 
 NAME = "head.example"
 """Of loopback for this browser: no secure context, as a head without TLS is for other machines."""
@@ -88,7 +89,7 @@ def test_a_form_on_another_site_is_refused_whoever_the_browser_is(tab: Tab, stor
             f'<form method="post" action="http://{host}:{port}/grade"><input name="incident" value="1">'
             '<button name="grade" value="not_a_leak">Win a prize</button></form>'
         )
-        other = HttpApi({"/": lambda _: Answer(form.encode(), "text/html")}, host="127.0.0.1", port=0, access={})
+        other = HttpApi({"/": lambda _: Response(form.encode(), "text/html")}, host="127.0.0.1", port=0, access={})
         other.start()
         try:
             tab.open(f"http://127.0.0.1:{other.port}/")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -14,17 +15,26 @@ from tidegauge_scheduler_hooks.kubernetes.controller import health
 from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthPage, HealthServer
 from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts, gauge
 
+PAGES = {
+    "/healthz": lambda: HealthPage("ok\n"),
+    "/readyz": lambda: HealthPage("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
+}
+
+
+@contextmanager
+def serving(pages: Mapping[str, Callable[[], HealthPage]]) -> Iterator[HealthServer]:
+    server = HealthServer("127.0.0.1", 0, pages)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
 
 @pytest.fixture
 def server() -> Iterator[HealthServer]:
-    pages = {
-        "/healthz": lambda: HealthPage("ok\n"),
-        "/readyz": lambda: HealthPage("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
-    }
-    server = HealthServer("127.0.0.1", 0, pages)
-    server.start()
-    yield server
-    server.close()
+    with serving(PAGES) as server:
+        yield server
 
 
 def ask(server: HealthServer, path: str) -> tuple[int, str]:
@@ -45,20 +55,19 @@ def test_another_path_says_what_there_is(server: HealthServer) -> None:
     assert ask(server, "/secrets") == (404, "not found: try /healthz, /readyz\n")
 
 
-def test_whoever_holds_connections_open_keeps_no_kubelet_out(
-    server: HealthServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_holds_connections_open_keeps_no_kubelet_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet that is kept out starts the container again; any pod of the cluster can get here."""
-    # Nobody goes for being silent, and nobody is turned away because this machine stood still for a second.
-    monkeypatch.setattr(health._Handler, "timeout", 300.0)
-    monkeypatch.setattr(health._Server, "look_s", 300.0)
-    held = [socket.create_connection(("127.0.0.1", server.port), 30) for _ in range(4 * health.CONNECTIONS_AT_ONCE)]
-    for connection in held:
-        connection.sendall(b"GET")
-    assert ask(server, "/healthz") == (200, "ok\n")
-    assert held[0].recv(1) == b"", "who came first was hung up on"
-    for connection in held:
-        connection.close()
+    # Nobody goes for being silent, even if this machine stands still for a second.
+    monkeypatch.setattr(health, "LIMITS", health.LIMITS._replace(ask_within_s=300.0))
+    with serving(PAGES) as server, ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
+            for _ in range(4 * health.CONNECTIONS_AT_ONCE)
+        ]
+        for connection in held:
+            connection.sendall(b"GET")
+        assert ask(server, "/healthz") == (200, "ok\n")
+        assert held[0].recv(1) == b"", "who came first was hung up on"
 
 
 def test_the_page_for_prometheus_is_exact() -> None:
@@ -92,9 +101,5 @@ def test_pages_are_made_anew_for_every_request() -> None:
         asked.append({})
         return HealthPage(str(len(asked)))
 
-    server = HealthServer("127.0.0.1", 0, {"/n": count})
-    server.start()
-    try:
+    with serving({"/n": count}) as server:
         assert [ask(server, "/n")[1], ask(server, "/n")[1]] == ["1", "2"]
-    finally:
-        server.close()

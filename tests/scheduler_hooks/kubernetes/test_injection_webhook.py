@@ -50,7 +50,7 @@ def serving(answer: Any = None) -> Iterator[tuple[WebhookServer, Served]]:
     try:
         yield server, certificate
     finally:
-        server.close()
+        server.stop()
 
 
 def ask(
@@ -107,7 +107,8 @@ def test_a_length_is_needed() -> None:
 
 @pytest.mark.slow
 def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "CONNECTION_S", 300.0)  # it does not wait until they are late
+    # It does not wait until they are late.
+    monkeypatch.setattr(webhook, "LIMITS", webhook.LIMITS._replace(ask_within_s=300.0, whole_s=300.0))
     with serving() as (server, certificate):
         silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) for _ in range(MAX_CONNECTIONS + 9)]
         try:
@@ -173,7 +174,7 @@ def test_closing_waits_for_the_answer_that_is_under_way() -> None:
         return {}
 
     def close() -> None:
-        server.close(patience_s=PATIENCE_S)
+        server.stop(drain_s=PATIENCE_S)
         closed.set()
 
     with serving(slow) as (server, certificate):

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.api.http_api import (
     FORM_HEADERS,
-    Answer,
     BadRequestError,
     Request,
     Route,
@@ -25,6 +24,7 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer
 from tidegauge.web.access import Viewer
+from tidegauge.web.server import Response
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class GradePages:
     def _page_of(self, question: Callable[[Request], GradeQuestion]) -> Route:
         """People come here without a number, too: by a link that was cut, or by hand."""
 
-        def page(request: Request) -> Answer:
+        def page(request: Request) -> Response:
             if not request.query.get("incident"):
                 return html_answer(self._page(None), FORM_HEADERS, status=400)
             return html_answer(self._page(question(request)), FORM_HEADERS)

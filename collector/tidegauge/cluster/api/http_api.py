@@ -8,23 +8,20 @@ from somebody with a name, and if a browser sent it, from a page of this API. Wh
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
 from urllib.parse import parse_qsl, urlsplit
 
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.web.connections import ServerLimits
 from tidegauge.web.local_server import LocalServing
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
+from tidegauge.web.server import HTML_TYPE, App, HttpRequest, HttpServer, Response
 
 # Which page a browser had a form from that it sends to the HTTP API: one of this API, or one of another site.
 
@@ -64,20 +61,15 @@ MAX_REQUESTS_AT_ONCE = 16
 """That are worked on, on the port and on the local socket each: people, scripts, one or two Prometheus servers. More
 is somebody's mistake, answered with 503. An answer that is being sent is no work: a slow reader holds up nobody, and
 ``LIMITS`` bounds how many answers wait for theirs."""
-REQUEST_TIMEOUT_S = 10.0
-LIMITS = ServerLimits(connections=64, ask_within_s=REQUEST_TIMEOUT_S, whole_s=120.0)
+LIMITS = ServerLimits(connections=64, ask_within_s=10.0, whole_s=120.0)
 """A history of weeks takes the coordinator seconds to tell, and a slow client some more to read."""
-LOOK_S = 0.5
-"""How often connections that take too long are looked for."""
 MAX_QUERY_CHARS = 16_000
 """A job id may have 1024 characters, each of them up to 12 in a URL."""
 MAX_FIELDS = 32
 MAX_FORM_BYTES = 8192
 """Of a body: a comment of 500 characters has up to 6,000 in a form."""
 METHODS, METHODS_OF_FORMS = ("GET", "HEAD"), ("GET", "HEAD", "POST")
-JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
-HTML_TYPE = "text/html; charset=utf-8"
 
 
 def _page_headers(*, form_action: str, referrer_policy: str) -> tuple[tuple[str, str], ...]:
@@ -156,24 +148,13 @@ class Request:
                 raise BadRequestError(f"the form has an unknown field {name[:40]!r}; its fields are {fields}")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What goes back."""
-
-    body: bytes
-    content_type: str = JSON_TYPE
-    headers: tuple[tuple[str, str], ...] = ()
-    """Beside those that every answer has; stronger than those of the web configuration."""
-    status: int = 200
-
-
-Route = Callable[[Request], Answer]
+Route = Callable[[Request], Response]
 NO_FORMS: Mapping[str, Route] = {}
 
 
 def json_route(value: Callable[[Request], object]) -> Route:
     """A route that answers with ``to_json`` of what ``value`` returns."""
-    return lambda request: Answer(to_json(value(request)))
+    return lambda request: Response(to_json(value(request)))
 
 
 def html_route(page: Callable[[Request], str], headers: tuple[tuple[str, str], ...] = HTML_HEADERS) -> Route:
@@ -181,13 +162,13 @@ def html_route(page: Callable[[Request], str], headers: tuple[tuple[str, str], .
     return lambda request: html_answer(page(request), headers)
 
 
-def html_answer(page: str, headers: tuple[tuple[str, str], ...] = HTML_HEADERS, *, status: int = 200) -> Answer:
-    """A page for people as an answer."""
-    return Answer(page.encode(errors="replace"), HTML_TYPE, headers, status)
+def html_answer(page: str, headers: tuple[tuple[str, str], ...] = HTML_HEADERS, *, status: int = 200) -> Response:
+    """A page for people as a response."""
+    return Response(page.encode(errors="replace"), HTML_TYPE, headers, status)
 
 
-class HttpApi:
-    """Serves a table of routes from daemon threads, from ``start`` to ``stop``."""
+class HttpApi(HttpServer):
+    """Serves a table of pages from daemon threads, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -204,196 +185,108 @@ class HttpApi:
         """``forms``: what is done with a form that is sent to a path; whoever may read its page may send it, if they
         have a name. ``local_socket``: also served there, without TLS, to root and to this process' own user alone.
         ``public_url``: the setting; a form may come from a page there, too."""
-        self._routes = dict(routes)
-        self._forms = dict(forms)
-        self._host = host
-        self._port = port
-        self._door = door
-        self._access = access
         self._local_socket = local_socket
-        self._public_url = public_url
-        self._server: _Server | None = None
-        self._local: LocalServing | None = None
+        # Slots of its own for each: what strangers ask for takes none from the head's own commands.
+        app, local_app = (_Pages(routes, forms, access, public_url).app() for _ in range(2))
+        self._local = None if local_socket is None else LocalServing(local_socket, local_app)
+        super().__init__(app, host=host, port=port, door=door)
 
     def start(self) -> None:
-        """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
-        self._server = _Server((self._host, self._port), self._handler(), self._door)
-        threading.Thread(
-            target=self._server.serve_forever, args=(LOOK_S,), name="tidegauge-api", daemon=True
-        ).start()  # fmt: skip
-        if self._local_socket is not None:
-            self._local = LocalServing(self._local_socket, self._handler(), LIMITS, look_s=LOOK_S)
+        super().start()
+        if self._local is not None:
             problem = self._local.start()
             if problem is not None:
                 log.warning("commands on this node use %s for now: %s: %s", self.url, self._local_socket, problem)
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        """Of one server, with slots of its own: what strangers ask for takes none from the head's own commands."""
-        slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
-        return _handler(self._routes, self._forms, self._access, slots, self._public_url)
-
-    @property
-    def port(self) -> int:
-        """The port as bound."""
-        assert self._server is not None, "not started"
-        return int(self._server.server_address[1])
-
     @property
     def url(self) -> str:
         """Where a client on this machine reaches it."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
-        return (
-            f"{self._door.scheme}://[{host}]:{self.port}"
-            if ":" in host
-            else f"{self._door.scheme}://{host}:{self.port}"
-        )
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"{self.door.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+    def stop(self, *, drain_s: float = 0.0) -> None:
+        super().stop(drain_s=drain_s)
         if self._local is not None:
             self._local.stop()
-        self._server = self._local = None
 
 
-class _Server(GuardedMixIn, TCPServer):
-    request_queue_size = 64
-    allow_reuse_address = True
+class _Pages:
+    """What is served on one socket."""
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], door: Door) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        self.guard(LIMITS, door)
-        super().__init__(address, handler)
+    def __init__(
+        self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
+        public_url: str | None,
+    ) -> None:  # fmt: skip
+        self._routes = routes
+        self._forms = forms
+        self._access = access
+        self._public_url = public_url
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
 
+    def app(self) -> App:
+        methods = {"GET": self._read, "HEAD": self._read, "POST": self._sent, None: self._no_such_method}
+        return App({(method, None): handler for method, handler in methods.items()}, LIMITS, "coordinator")
 
-@dataclass(frozen=True)
-class _Reply:
-    """What is sent once the work for it is done."""
+    def _read(self, request: HttpRequest) -> Response | Refusal:
+        access = self._access.get(request.path, Access.ADMIN if request.path in self._routes else Access.SIGNED_IN)
+        if access is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
+            return self._answer(self._routes, request, request.query, EVERYBODY)
+        viewer = _admitted(request, access)
+        return viewer if isinstance(viewer, Refusal) else self._in_turn(self._routes, request, request.query, viewer)
 
-    status: int
-    body: bytes
-    content_type: str = JSON_TYPE
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-def _handler(
-    routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-    slots: threading.BoundedSemaphore, public_url: str | None,
-) -> type[BaseHTTPRequestHandler]:  # fmt: skip
-    class Handler(GuardedRequest, BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_S
-        server_version = "tidegauge"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            self._send(self._reply())
-
-        do_HEAD = do_GET  # noqa: N815 - the name that the base class calls
-
-        def do_POST(self) -> None:
-            self._send(self._done())
-
-        def _reply(self) -> _Reply:
-            path, _, query = self.path.partition("#")[0].partition("?")
-            decision = access.get(path, Access.ADMIN if path in routes else Access.SIGNED_IN)
-            if decision is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
-                return self._answer(routes, path, query, EVERYBODY)
-            viewer = self._admitted(path, decision)
-            return viewer if isinstance(viewer, _Reply) else self._in_turn(routes, path, query, viewer)
-
-        def _done(self) -> _Reply:
-            """With a form that was sent."""
-            path = self.path.partition("?")[0]
-            viewer = self._admitted(path, access.get(path, Access.ADMIN if path in forms else Access.SIGNED_IN))
-            if isinstance(viewer, _Reply):
-                return viewer
-            if path not in forms:
-                return self._no_such_method()
-            if viewer.name is None:
-                return _Reply(403, to_json({"error": NO_NAME}))
-            if not is_from_here(self.headers, public_url):
-                return _Reply(403, to_json({"error": FROM_ELSEWHERE}))
-            form = self._form()
-            return form if isinstance(form, _Reply) else self._in_turn(forms, path, form, viewer)
-
-        def _form(self) -> str | _Reply:
-            """The request's body."""
-            length = self.headers.get("Content-Length", "")
-            if not (length.isascii() and length.isdigit()):
-                return _Reply(411, b'{"error":"a form comes with its Content-Length"}')
-            if len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
-                return _Reply(413, to_json({"error": f"a form may have at most {MAX_FORM_BYTES} bytes"}))
-            if self.headers.get_content_type() != FORM_TYPE:
-                return _Reply(415, to_json({"error": f"send a form as {FORM_TYPE}"}))
-            return self.rfile.read(int(length)).decode("ascii", "replace")
-
-        def _in_turn(self, table: Mapping[str, Route], path: str, query: str, viewer: Viewer) -> _Reply:
-            if not slots.acquire(blocking=False):
-                return _Reply(503, b'{"error":"too many requests at once"}')
-            try:
-                return self._answer(table, path, query, viewer)
-            finally:
-                slots.release()
-
-        def _no_such_method(self) -> _Reply:
-            allowed = METHODS_OF_FORMS if self.path.partition("?")[0] in forms else METHODS
-            words = {"error": f"use {' or '.join(allowed)} here"}
-            return _Reply(405, to_json(words), headers=(("Allow", ", ".join(allowed)),))
-
-        def _admitted(self, path: str, decision: Access) -> Viewer | _Reply:
-            """Who asks, or how they are refused. A stranger does not learn which pages there are."""
-            door: Door = self.server.door
-            viewer = door.admit(self.headers.get("Authorization"), self.address_string())
-            if isinstance(viewer, Refusal):
-                return _Reply(viewer.status, to_json({"error": viewer.text}), headers=viewer.headers)
-            if not may_read(viewer, decision):
-                return _Reply(403, to_json({"error": _not_allowed(viewer, path, decision)}))
+    def _sent(self, request: HttpRequest) -> Response | Refusal:
+        """With a form."""
+        path = request.path
+        viewer = _admitted(request, self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN))
+        if isinstance(viewer, Refusal):
             return viewer
+        if path not in self._forms:
+            return self._no_such_method(request)
+        if viewer.name is None:
+            return Refusal(403, NO_NAME)
+        if not is_from_here(request.headers, self._public_url):
+            return Refusal(403, FROM_ELSEWHERE)
+        if request.headers.get_content_type() != FORM_TYPE:
+            return Refusal(415, f"send a form as {FORM_TYPE}")
+        form = request.body(MAX_FORM_BYTES, "shorten the note")
+        if isinstance(form, Refusal):
+            return form
+        return self._in_turn(self._forms, request, form.decode("ascii", "replace"), viewer)
 
-        def _answer(self, table: Mapping[str, Route], path: str, query: str, viewer: Viewer) -> _Reply:
-            route = table.get(path)
-            if route is None:
-                return _Reply(404, to_json({"error": "no such page", "pages": sorted(routes)}))
-            try:
-                fields = _of_form(query) if table is forms else _of_query(query)
-                answer = route(Request(fields, self.headers.get("Accept"), viewer))
-            except (BadRequestError, NotFoundError, UnavailableError) as error:
-                return _Reply(_STATUS[type(error)], to_json({"error": str(error)}))
-            except Exception:
-                log.exception("the API failed on %s", path)
-                return _Reply(500, b'{"error":"internal error; see the coordinator\'s log"}')
-            return _Reply(answer.status, answer.body, answer.content_type, answer.headers)
+    def _no_such_method(self, request: HttpRequest) -> Refusal:
+        allowed = METHODS_OF_FORMS if request.path in self._forms else METHODS
+        return Refusal(405, f"use {' or '.join(allowed)} here", (("Allow", ", ".join(allowed)),))
 
-        def _send(self, reply: _Reply) -> None:
-            self.send_response(reply.status)
-            self.send_header("Content-Type", reply.content_type)
-            self.send_header("Content-Length", str(len(reply.body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            ours = {name.lower() for name, _ in reply.headers} | {"x-content-type-options"}
-            of_the_door = (more for more in self.server.door.headers if more[0].lower() not in ours)
-            for name, value in (*reply.headers, *of_the_door):
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(reply.body)
+    def _in_turn(
+        self, table: Mapping[str, Route], request: HttpRequest, query: str, viewer: Viewer
+    ) -> Response | Refusal:
+        if not self._slots.acquire(blocking=False):
+            return Refusal(503, "too many requests at once")
+        try:
+            return self._answer(table, request, query, viewer)
+        finally:
+            self._slots.release()
 
-        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """What the base class says to other methods, as everything else here is said."""
-            if code == HTTPStatus.NOT_IMPLEMENTED:
-                self._send(self._no_such_method())
-            else:
-                super().send_error(code, message, explain)
+    def _answer(
+        self, table: Mapping[str, Route], request: HttpRequest, query: str, viewer: Viewer
+    ) -> Response | Refusal:
+        route = table.get(request.path)
+        if route is None:
+            return Response(to_json({"error": "no such page", "pages": sorted(self._routes)}), status=404)
+        try:
+            fields = _of_form(query) if table is self._forms else _of_query(query)
+            return route(Request(fields, request.headers.get("Accept"), viewer))
+        except (BadRequestError, NotFoundError, UnavailableError) as error:
+            return Refusal(_STATUS[type(error)], str(error))
 
-        def address_string(self) -> str:
-            return self.client_address[0] if self.client_address else "local"
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-            log.debug("%s %s", self.address_string(), format % args)
-
-    return Handler
+def _admitted(request: HttpRequest, access: Access) -> Viewer | Refusal:
+    """Who asks, or how they are refused. A stranger does not learn which pages there are."""
+    viewer = request.admit()
+    if isinstance(viewer, Refusal) or may_read(viewer, access):
+        return viewer
+    lists = "api_admins or metrics_readers" if access is Access.METRICS else "api_admins"
+    return Refusal(403, f"{viewer.name} may not read {request.path}: an admin of this service can add them to {lists}")
 
 
 def _of_query(query: str) -> Mapping[str, str]:
@@ -416,8 +309,3 @@ def _parsed(text: str) -> list[tuple[str, str]]:
         return parse_qsl(text[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise BadRequestError(f"the query cannot be read: {error}") from None
-
-
-def _not_allowed(viewer: Viewer, path: str, decision: Access) -> str:
-    lists = "api_admins or metrics_readers" if decision is Access.METRICS else "api_admins"
-    return f"{viewer.name} may not read {path}: an admin of this service can add them to {lists}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tidegauge.cluster.api.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
@@ -21,6 +21,7 @@ from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.web.access import EVERYBODY, Viewer
+from tidegauge.web.server import Response
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
@@ -160,13 +161,13 @@ def _of_jobs(
     }
 
 
-def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], Answer]:
+def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], Response]:
     """A route of what ``page`` returns, which may read on while it is written."""
 
     @functools.wraps(page)
-    def answer(self: _Pages, request: Request) -> Answer:
+    def answer(self: _Pages, request: Request) -> Response:
         try:
-            return Answer(to_json(page(self, request)))
+            return Response(to_json(page(self, request)))
         except AuditError as error:
             raise UnavailableError(away(error)) from error
 

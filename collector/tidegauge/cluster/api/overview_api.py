@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from tidegauge import __version__
-from tidegauge.cluster.api.http_api import Answer, NotFoundError, Request, Route, json_route
+from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, json_route
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, job_page, overview
@@ -24,6 +24,7 @@ from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge.core.wire import to_wire, wire_json
 from tidegauge.web.access import EVERYBODY, Viewer
+from tidegauge.web.server import Response
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""
@@ -87,9 +88,9 @@ def overview_routes(
         assert isinstance(raw, dict), "an overview is an object"
         return wire_json({**raw, "jobs": [lines.wire(job) for job in seen[:MAX_JOBS]]})
 
-    def glance(request: Request) -> Answer:
+    def glance(request: Request) -> Response:
         # One for all who see all; of those who see their own jobs each has another, of a few jobs.
-        return Answer(glances() if request.viewer.sees_all else glance_of(request.viewer))
+        return Response(glances() if request.viewer.sees_all else glance_of(request.viewer))
 
     def page(request: Request) -> JobPage:
         asked = JobAsked.of(request)

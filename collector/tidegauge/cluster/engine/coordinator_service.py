@@ -20,7 +20,7 @@ from tidegauge.cluster.actions.escalation_loop import open_escalation
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.evidence_api import evidence_routes
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
-from tidegauge.cluster.api.http_api import Answer, HttpApi, Request, Route, html_route, json_route
+from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.api.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.api.memory_api import memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
@@ -35,6 +35,7 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
+from tidegauge.web.server import Response
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +149,11 @@ class CoordinatorService:
             **evidence_routes(self._actions.store, ownership.owns),
             **self._grades.routes(),
             "/report": html_route(self._report),
-            "/api/v1/openapi.json": lambda _: Answer(document),
+            "/api/v1/openapi.json": lambda _: Response(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": self._sd,
             "/metrics": self._metrics,
-            "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
+            "/healthz": lambda _: Response(b"ok\n", "text/plain; charset=utf-8"),
         }
 
     def forms(self) -> dict[str, Route]:
@@ -179,7 +180,7 @@ class CoordinatorService:
             local_socket=self._local_socket, public_url=self._public_url,
         )  # fmt: skip
 
-    def _sd(self, _: Request) -> Answer:
+    def _sd(self, _: Request) -> Response:
         return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
 
     def _jobs(self, request: Request) -> object:
@@ -206,7 +207,7 @@ class CoordinatorService:
         address = f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
         return address if self._door.scheme == "http" else f"{self._door.scheme}://{address}"
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: Request) -> Response:
         jobs, now_unix_s = self.coordinator.jobs(), time.time()
         figures = loop_figures(
             self._actions.store,
@@ -217,7 +218,7 @@ class CoordinatorService:
             now_unix_s=now_unix_s,
         )
         page = self._pages.job_metrics(jobs, figures, now_unix_s, request.accept)
-        return Answer(page.body, page.content_type)
+        return Response(page.body, page.content_type)
 
     def _keep(self) -> None:
         collect_s = time.monotonic() + COLLECT_EVERY_S

@@ -97,7 +97,7 @@ class Controller:
             closer.start()
         for closer in closers:
             closer.join(max(0.0, began_s + END_WITHIN_S - time.monotonic()))
-        self._health.close()
+        self._health.stop()
 
     def _close_webhook(self) -> None:
         assert self._webhook is not None

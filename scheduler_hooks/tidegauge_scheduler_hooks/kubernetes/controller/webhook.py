@@ -15,6 +15,8 @@ from tidegauge_scheduler_hooks.kubernetes.injection.review import Injector, Revi
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Watches
 
+DRAIN_S = 5.0
+"""How long questions under way may take once no more are taken."""
 UPKEEP_S, FIRST_UPKEEP_S = 60.0, 2.0
 """Between two looks at the certificate and at the labels of namespaces; while something is amiss."""
 
@@ -45,7 +47,7 @@ class Webhook:
 
     def close(self) -> None:
         self._ending.set()
-        self._server.close()
+        self._server.stop(drain_s=DRAIN_S)
 
     def why_not_ready(self) -> str | None:
         """For people; ``None``: it answers."""

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegauge_scheduler_hooks.kubernetes.connections import Connections
+from tidegauge.web.connections import Connections, ServerLimits
 
 PATIENCE_S = 2.0
+LIMITS = ServerLimits(2, ask_within_s=60.0, whole_s=300.0, patience_s=PATIENCE_S)
 
 
 class World:
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.connections = Connections(2, patience_s=PATIENCE_S, monotonic_s=lambda: self.now_s)
+        self.connections = Connections(LIMITS, monotonic_s=lambda: self.now_s)
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
 
     def come(self) -> socket.socket:
