@@ -28,9 +28,9 @@ class _TidegaugeFinder:
 
 def main(options: dict[str, Any]) -> dict[str, Any]:
     """``{"estimate": …}``, or ``{"problem": KIND, "message": TEXT}``; KIND is usage, function or environment."""
+    from tidegauge.core.wire import to_wire
     from tidegauge.estimator.functions import BadFunctionError, find_function, own_frames
     from tidegauge.estimator.recording import EstimateError
-    from tidegauge.estimator.wire import to_json
 
     try:
         import torch  # noqa: F401
@@ -50,7 +50,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         if not frames and isinstance(error, ValueError):
             return {"problem": "usage", "message": str(error)}
         return {"problem": "function", "message": f"{frames}{type(error).__name__}: {error}"}
-    return {"estimate": to_json(answer)}
+    return {"estimate": to_wire(answer)}
 
 
 def _say(sentence: str) -> None:

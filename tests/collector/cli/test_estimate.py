@@ -16,8 +16,8 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.offline import estimate as command
 from tidegauge.cli.offline.estimate_page import breakdown_rows, print_estimate
+from tidegauge.core.wire import to_wire
 from tidegauge.estimator.results import Fit, FitVerdict
-from tidegauge.estimator.wire import to_json
 
 SCRIPT = '#!/bin/sh\nexec {python} {script} "$@"\n'
 """Not the interpreter in ``#!``: the kernel takes no path with a space there, nor one of more than 255 bytes."""
@@ -77,9 +77,9 @@ def test_only_a_gpu_that_was_asked_for_can_be_bad_news(verdict: FitVerdict, gpu:
 
 
 def test_json_is_the_estimate_of_the_other_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    python = answering(tmp_path, {"estimate": to_json(ESTIMATE)})
+    python = answering(tmp_path, {"estimate": to_wire(ESTIMATE)})
     assert main(["estimate", "train:build", "--json", "--python", python]) == 0
-    assert json.loads(capsys.readouterr().out) == to_json(ESTIMATE)
+    assert json.loads(capsys.readouterr().out) == to_wire(ESTIMATE)
 
 
 def test_the_options_reach_the_other_interpreter(tmp_path: Path) -> None:

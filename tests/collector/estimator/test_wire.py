@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from estimates import ESTIMATE
-from tidegauge.estimator.wire import read_estimate, to_json
+from tidegauge.core.wire import from_wire, to_wire
+from tidegauge.estimator.results import Estimate
 
 
 def test_an_estimate_comes_back_as_it_was() -> None:
-    assert read_estimate(json.loads(json.dumps(to_json(ESTIMATE)))) == ESTIMATE
+    assert from_wire(Estimate, json.loads(json.dumps(to_wire(ESTIMATE)))) == ESTIMATE
 
 
 def test_the_agreed_keys_are_there_as_whole_bytes() -> None:
-    data = to_json(ESTIMATE)
+    data: Any = to_wire(ESTIMATE)
     for key in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes"):
         assert isinstance(data[key], int)
     assert sum(data["breakdown"].values()) == data["device_bytes"]
 
 
 def test_what_lacks_a_figure_is_no_estimate() -> None:
-    data = to_json(ESTIMATE)
+    data: Any = to_wire(ESTIMATE)
     del data["device_bytes"]
-    with pytest.raises(KeyError, match="device_bytes"):
-        read_estimate(data)
+    with pytest.raises(ValueError, match="device_bytes"):
+        from_wire(Estimate, data)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from integration.estimate.interpreter import EXAMPLE, estimate_python
+from tidegauge.core.wire import from_wire
 from tidegauge.estimator.results import Estimate, FitVerdict
-from tidegauge.estimator.wire import read_estimate
 
 pytestmark = pytest.mark.timeout(400)
 SMALL_GPT = """
@@ -47,7 +47,7 @@ class Done(NamedTuple):
     def estimate(self) -> Estimate:
         assert self.out, self.err
         data: dict[str, Any] = json.loads(self.out)
-        return read_estimate(data)
+        return from_wire(Estimate, data)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.offline.estimate_page import print_estimate
 from tidegauge.cli.offline.torch_releases import torch_release
+from tidegauge.core.wire import from_wire
 from tidegauge.estimator.gpus import GPU_TYPES, find_gpu
 from tidegauge.estimator.results import STRATEGIES, Estimate, FitVerdict
-from tidegauge.estimator.wire import read_estimate
 
 HELP = "estimate the GPU memory of a training job before it queues; needs no GPU"
 WORKER = Path(__file__).parents[2] / "estimator" / "__main__.py"
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         "steps": args.steps, "quick": args.quick,
     }  # fmt: skip
     data = ask(args.python, options)
-    estimate = read_estimate(data)
+    estimate = from_wire(Estimate, data)
     if args.json:
         print(json.dumps(data))
     else:
