@@ -1,27 +1,22 @@
 """Open incidents as alerts of Alertmanager (``POST /api/v2/alerts``), so that it decides when somebody is told.
 
-Standard library, no proxies, no redirections. Nothing is kept over a restart: an alert that is not refreshed ends by
-itself, and telling Alertmanager the same twice changes nothing.
+Nothing is kept over a restart: an alert that is not refreshed ends by itself, and telling Alertmanager the same twice
+changes nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import logging
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
+from tidegauge.web.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
 from tidegauge_exporter.notify.attempts import is_due
@@ -57,16 +52,14 @@ class AlertmanagerSink:
     def __init__(
         self, url: str, *, cluster: str, links: Links, wall_s: Callable[[], float], timeout_s: float = TIMEOUT_S
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
-            raise ValueError("the address of an Alertmanager looks like http://127.0.0.1:9093, without a password")
+        self._client = HttpClient(
+            url, timeout_s=timeout_s, max_answer_bytes=MAX_ANSWER_BYTES,
+            looks_like="the address of an Alertmanager looks like http://127.0.0.1:9093, without a password",
+        )  # fmt: skip
         self._url = url.rstrip("/")
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._path = f"{parts.path.rstrip('/')}/api/v2/alerts"
         self._cluster = cluster
         self._links = links
         self._wall_s = wall_s
-        self._timeout_s = timeout_s
         self._posted: dict[int, _Posted] = {}
         """The alerts that fire because of us, by number of the incident."""
         self._over_since_s: dict[int, float] = {}
@@ -176,47 +169,17 @@ class AlertmanagerSink:
         return _ended(self._posted[number].alert, now_s)
 
     def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        if self._failing_since_unix_s is None:
+            self._failing_since_unix_s = self._wall_s()  # until this has worked
         try:
-            status, body = self._ask(json.dumps(alerts).encode())
-            self._check(status, body)
-        except (RetryLaterError, RefusedError):
-            if self._failing_since_unix_s is None:
-                self._failing_since_unix_s = self._wall_s()
-            raise
+            answer = self._client.ask("POST", "/api/v2/alerts", json.dumps(alerts).encode(), {})
+        except NoResponseError as error:
+            raise RetryLaterError(f"Alertmanager at {self._url} does not answer: {error}") from error
+        self._check(answer)
         self._failing_since_unix_s = None
 
-    def _ask(self, body: bytes) -> tuple[int, bytes]:
-        connection = self._connection()
-        late = threading.Event()
-        watchdog: threading.Timer | None = None
-        try:
-            connection.connect()
-            # For the answer as a whole: a socket's own timeout does not see one that drips.
-            watchdog = threading.Timer(self._timeout_s, _hang_up, (connection.sock, late))
-            watchdog.daemon = True
-            watchdog.start()
-            headers = {"Content-Type": "application/json", "User-Agent": "tidegauge", "Connection": "close"}
-            connection.request("POST", self._path, body, headers)
-            answer = connection.getresponse()
-            said = answer.read(MAX_ANSWER_BYTES)
-            if late.is_set():
-                raise TimeoutError(f"no whole answer within {self._timeout_s:g} s")
-        except (OSError, http.client.HTTPException) as error:
-            raise RetryLaterError(f"Alertmanager at {self._url} does not answer: {error}") from error
-        finally:
-            if watchdog is not None:
-                watchdog.cancel()
-            connection.close()
-        return answer.status, said
-
-    def _connection(self) -> http.client.HTTPConnection:
-        # Not urllib: it would ask the proxy of http_proxy, and follow redirections.
-        if self._secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
-        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-
-    def _check(self, status: int, body: bytes) -> None:
+    def _check(self, answer: HttpAnswer) -> None:
+        status, _, body = answer
         if status == 200:
             return
         words = " ".join(body.decode(errors="replace").split())[:MAX_ERROR_CHARS]
@@ -239,9 +202,3 @@ def _ended(alert: Mapping[str, Any], at_s: float) -> dict[str, Any]:
 
 def _rfc3339(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _hang_up(sock: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

@@ -1,23 +1,18 @@
-"""Ray's job REST API, as far as it is needed: https://docs.ray.io, "Ray Jobs REST API". Standard library only.
+"""Ray's job REST API, as far as it is needed: https://docs.ray.io, "Ray Jobs REST API".
 
-Every call is a connection of its own with a deadline for the whole answer. No proxy is asked and no redirection is
-followed: the token goes to the configured address and nowhere else, and is in no message.
+The token goes to the configured address and nowhere else (``tidegauge.web.client``), and is in no message.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import socket
-import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
+from tidegauge.web.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
 TIMEOUT_S = 15.0
@@ -55,20 +50,6 @@ class RayJob:
         return self.status in FINISHED
 
 
-class _Answer(NamedTuple):
-    status: int
-    kind: str
-    """Its Content-Type."""
-    body: bytes
-
-    @property
-    def words(self) -> str:
-        """What it says, short. Of a stack trace (how Ray reports most failures) that is the last line."""
-        lines = [line.strip() for line in self.body.decode(errors="replace").splitlines()]
-        said = [line for line in lines if len(line) > 1]
-        return said[-1][:MAX_ERROR_CHARS] if said else "(nothing)"
-
-
 class RayJobsApi:
     """The job API at ``address`` (``http://head:8265``, or ``https://`` with whatever path a gateway adds).
 
@@ -78,15 +59,12 @@ class RayJobsApi:
     """
 
     def __init__(self, address: str, *, token_file: Path | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise ValueError("the address of a Ray cluster's job API looks like http://head:8265")
+        self._client = HttpClient(
+            address, timeout_s=timeout_s, max_answer_bytes=MAX_ANSWER_BYTES,
+            looks_like="the address of a Ray cluster's job API looks like http://head:8265",
+        )  # fmt: skip
         self.address = address.rstrip("/")
-        self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
-        self._prefix = parts.path.rstrip("/")
         self._token_file = token_file
-        self._timeout_s = timeout_s
 
     def jobs(self) -> list[RayJob]:
         """Every job that the cluster remembers, finished ones and hand-started drivers included."""
@@ -130,43 +108,14 @@ class RayJobsApi:
 
     def _ask(
         self, method: str, path: str, body: bytes | None = None, *, to: str, may_be_missing: bool = False
-    ) -> _Answer:
+    ) -> HttpAnswer:
         """The answer, which is 200, or 404 where that ``may_be_missing``; anything else is raised."""
-        headers = {"User-Agent": "tidegauge", "Accept": "application/json", "Connection": "close", **self._token()}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        connection = self._connection()
-        late = threading.Event()
-        watchdog: threading.Timer | None = None
         try:
-            connection.connect()
-            watchdog = threading.Timer(self._timeout_s, _hang_up, (connection.sock, late))
-            watchdog.daemon = True
-            watchdog.start()
-            connection.request(method, self._prefix + path, body, headers)
-            got = connection.getresponse()
-            answer = _Answer(got.status, got.getheader("Content-Type", "?"), got.read(MAX_ANSWER_BYTES + 1))
-            if late.is_set():
-                raise TimeoutError
-            if got.length and len(answer.body) <= MAX_ANSWER_BYTES:
-                raise http.client.IncompleteRead(answer.body, got.length)
-        except (OSError, http.client.HTTPException) as error:
-            timed_out = late.is_set() or isinstance(error, TimeoutError)
-            why = f"no answer within {self._timeout_s:g} s" if timed_out else repr(error)
-            raise TemporaryError(f"{self.address}: cannot {to}: {why}") from error
-        finally:
-            if watchdog is not None:
-                watchdog.cancel()
-            connection.close()
+            answer = self._client.ask(method, path, body, {"Accept": "application/json", **self._token()})
+        except NoResponseError as error:
+            raise TemporaryError(f"{self.address}: cannot {to}: {error}") from error
         self._check(answer, to, may_be_missing)
         return answer
-
-    def _connection(self) -> http.client.HTTPConnection:
-        # Not urllib: it follows redirections with the token, and asks the proxy of http_proxy.
-        if self._secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
-        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
 
     def _token(self) -> dict[str, str]:
         # Never from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH: in this process those name the token of our own engine.
@@ -181,7 +130,7 @@ class RayJobsApi:
             raise PermanentError(f"{self._token_file} holds no token for {self.address}: it has several lines")
         return {"Authorization": f"Bearer {token}"}
 
-    def _check(self, answer: _Answer, to: str, may_be_missing: bool) -> None:
+    def _check(self, answer: HttpAnswer, to: str, may_be_missing: bool) -> None:
         status = answer.status
         if len(answer.body) > MAX_ANSWER_BYTES:
             raise PermanentError(
@@ -199,28 +148,28 @@ class RayJobsApi:
                 else f"does {self._token_file} belong to that cluster?"
             )
             raise PermanentError(f"{self.address} refuses to {to} (HTTP {status}): {hint}")
-        said = f"{self.address}: cannot {to}: HTTP {status}: {answer.words}"
+        said = f"{self.address}: cannot {to}: HTTP {status}: {_words(answer.body)}"
         # The head passes on what the node said, a refusal too, as an internal error of its own.
         if (status < 500 and status != 429) or b"Request failed with status code 400" in answer.body:
             raise PermanentError(said)
         raise TemporaryError(said)
 
-    def _json(self, answer: _Answer, to: str) -> object:
+    def _json(self, answer: HttpAnswer, to: str) -> object:
         try:
             return json.loads(answer.body)
         except (ValueError, RecursionError) as error:
             raise self._odd(answer, to) from error
 
-    def _job(self, entry: object, answer: _Answer, to: str) -> RayJob:
+    def _job(self, entry: object, answer: HttpAnswer, to: str) -> RayJob:
         try:
             return _parse(entry)
         except (KeyError, TypeError, ValueError) as error:
             raise self._odd(answer, to) from error
 
-    def _odd(self, answer: _Answer, to: str) -> TemporaryError:
+    def _odd(self, answer: HttpAnswer, to: str) -> TemporaryError:
         # Nothing of what it says: it may be a job with the secrets that its owner keeps in variables.
         return TemporaryError(
-            f"{self.address}: cannot {to}: unexpected answer ({answer.kind}, {len(answer.body)} bytes)"
+            f"{self.address}: cannot {to}: unexpected answer ({answer.content_type}, {len(answer.body)} bytes)"
         )
 
 
@@ -246,8 +195,8 @@ def _package_path(uri: str) -> str:
     return f"/api/packages/{quote(protocol, safe='')}/{quote(name, safe='')}"
 
 
-def _hang_up(sock: socket.socket, late: threading.Event) -> None:
-    """End a call that takes too long as a whole, however steadily it drips: no socket timeout sees that."""
-    late.set()
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+def _words(body: bytes) -> str:
+    """What it says, short. Of a stack trace (how Ray reports most failures) that is the last line."""
+    lines = [line.strip() for line in body.decode(errors="replace").splitlines()]
+    said = [line for line in lines if len(line) > 1]
+    return said[-1][:MAX_ERROR_CHARS] if said else "(nothing)"
