@@ -54,10 +54,10 @@ class MetricsServer(HttpServer):
         registry.register(NodeCollector(view))
         routes: Routes = {
             ("GET", "/metrics"): _for_readers(_metrics(registry)),
-            (None, "/metrics"): _for_readers(lambda _: Refusal(405, "only GET is answered here", (("Allow", "GET"),))),
+            (None, "/metrics"): _for_readers(lambda _: Refusal(405, "use GET here", (("Allow", "GET"),))),
             (None, "/"): _for_readers(lambda _: Response(_INDEX, HTML_TYPE)),
             (None, "/healthz"): lambda _: Response(b"ok\n", TEXT_TYPE),
-            (None, None): _for_readers(lambda _: Refusal(404, "not here: try /metrics or /healthz")),
+            (None, None): _for_readers(lambda _: Refusal(404, "not found: try /metrics or /healthz")),
         }
         super().__init__(App(routes, LIMITS, "agent", text_error), host=host, port=port, door=door)
 
@@ -77,7 +77,9 @@ def _for_readers(handler: Handler) -> Handler:
         if isinstance(viewer, Refusal):
             return viewer
         if not viewer.reads_metrics:
-            return Refusal(403, f"{viewer.name} may not read this: an admin lists who may in metrics_readers")
+            return Refusal(
+                403, f"{viewer.name} may not read this: an admin of this service can add them to metrics_readers"
+            )
         return handler(request)
 
     return guarded
