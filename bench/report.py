@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from browser import Tab, chromium, open_tab  # noqa: E402
 from report_contents import content  # noqa: E402
-from tidegauge_exporter.reports.evidence import render_evidence_report  # noqa: E402
+from tidegauge_exporter.reports.report import render_report  # noqa: E402
 
 MAX_OPEN_MS = 2000.0
 BUFFERS = 9_000
@@ -38,7 +38,7 @@ def main(steps: int, opens: int) -> int:
     about = content(steps=steps, buffers=BUFFERS)
     assert about.late is not None, "the made-up report has a snapshot"
     began_s = time.perf_counter()
-    html = render_evidence_report(about)
+    html = render_report(about)
     made_s = time.perf_counter() - began_s
     with tempfile.TemporaryDirectory() as folder, open_tab(program) as tab:
         path = Path(folder) / "report.html"

@@ -25,15 +25,15 @@ esbuild="$NODE_PATH/.bin/esbuild"
 cd "$page"
 
 # What the bundle was made from, so that a forgotten build is seen without node.
-sources="$(cat package-lock.json src/*.js src/*.css | sha256sum | cut -d ' ' -f 1)"
+sources="$(cat package-lock.json src/*.js | sha256sum | cut -d ' ' -f 1)"
 # ES2020: browsers of the last years. ASCII: the file's encoding cannot break it.
 "$esbuild" src/main.js --bundle --minify --format=iife --target=es2020 --charset=ascii \
     --legal-comments=none --log-level=warning --banner:js="/* sources $sources; licences: LICENSES.txt */" \
     --outfile="$out/report.js"
-cat "$NODE_PATH/uplot/dist/uPlot.min.css" src/page.css \
-    | "$esbuild" --loader=css --minify --target=es2020 --charset=ascii --log-level=warning > "$out/report.css"
+"$esbuild" "$NODE_PATH/uplot/dist/uPlot.min.css" --minify --target=es2020 --charset=ascii --log-level=warning \
+    --outfile="$out/uplot.css"
 {
-    echo "report.js holds these packages, and report.css the style sheet of uPlot."
+    echo "report.js holds these packages, uplot.css the style sheet of uPlot."
     for package in uplot d3-hierarchy; do
         version="$(node -p "require('$NODE_PATH/$package/package.json').version")"
         printf '\n%s %s\n\n' "$package" "$version"

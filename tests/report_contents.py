@@ -23,7 +23,7 @@ from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Severity
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent, TriedSetting, WhatIfTable
+from tidegauge_exporter.reports.report_content import RankCurve, ReportContent, TriedSetting, WhatIfTable
 
 LAYERS = 12
 LEAK_LINE = CodeLine("/home/ada/llm/train.py", 41, "step")

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from browser import chromium, open_tab  # noqa: E402
 from report_contents import content  # noqa: E402
-from tidegauge_exporter.reports.evidence import render_evidence_report  # noqa: E402
+from tidegauge_exporter.reports.report import render_report  # noqa: E402
 
 LAST_PART = "document.querySelector('[data-part=history]').closest('section').getBoundingClientRect().bottom"
 """The picture ends behind it: tables of words follow."""
@@ -30,7 +30,7 @@ def main(out: Path, *, width: int, dark: bool) -> None:
         raise SystemExit("scripts/preview/report_preview.py needs Chromium")
     with tempfile.TemporaryDirectory() as folder, open_tab(program) as tab:
         page = Path(folder) / "report.html"
-        page.write_text(render_evidence_report(content(buffers=120)), encoding="utf-8")
+        page.write_text(render_report(content(buffers=120)), encoding="utf-8")
         tab.screen(width=width, height=900, dark=dark)
         tab.open(page.as_uri())
         bottom = int(tab.ask(LAST_PART)) + MARGIN

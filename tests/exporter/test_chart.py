@@ -11,15 +11,17 @@ from tidegauge_exporter.reports.chart import (
     HEIGHT,
     LABEL_HEIGHT,
     RIGHT,
+    TIME,
     WIDTH,
     ChartLine,
     ChartMark,
+    ChartSpan,
     Forecast,
     Point,
+    Readout,
     draw,
     thin,
 )
-from tidegauge_exporter.reports.chart_axes import TIME
 
 GIB = 1024.0**3
 RISING: list[Point] = [(float(step), GIB + step * 1e6) for step in range(200)]
@@ -114,6 +116,8 @@ def test_a_forecast_stays_inside_the_drawing(
     svg = draw(
         [ChartLine(points, "area", title="x", filled=True)],
         marks=[ChartMark(last, "one", "onset"), ChartMark(last, "two", "alarm"), ChartMark(last, "three", "onset")],
+        spans=[ChartSpan(points[0][0] - room, last + 2 * room, "compared"), ChartSpan(last + 3 * room, 2e9, "later")],
+        readouts=[Readout(x, "figures") for x, _ in points],
         limit=limit,
         forecast=forecast,
         until=last + room,
@@ -122,10 +126,20 @@ def test_a_forecast_stays_inside_the_drawing(
     )
     for element in ElementTree.fromstring(svg).iter():
         pairs = re.findall(r"(-?[\d.]+),(-?[\d.]+)", element.attrib.get("points", ""))
+        pairs += _corners(element)
         pairs += [(element.attrib[f"x{end}"], element.attrib[f"y{end}"]) for end in "12" if f"x{end}" in element.attrib]
         for x, y in pairs:
             assert 0 <= float(x) <= WIDTH
             assert 0 <= float(y) <= HEIGHT
+
+
+def _corners(element: ElementTree.Element) -> list[tuple[str, str]]:
+    """Of a rectangle."""
+    if element.tag != "rect":
+        return []
+    left, top, width, height = (float(element.attrib[name]) for name in ("x", "y", "width", "height"))
+    assert width >= 0
+    return [(str(left), str(top)), (str(left + width), str(top + height))]
 
 
 def test_a_forecast_is_a_fan_from_the_curve_to_the_limit() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import NOW_S
-from tidegauge_exporter.reports.chart_axes import MAX_TICKS, byte_ticks, step_ticks, time_ticks
+from tidegauge_exporter.reports.chart import MAX_TICKS, byte_ticks, step_ticks, time_ticks
 
 DAY_S = 86_400.0
 

@@ -16,15 +16,16 @@ import tidegauge_exporter
 from html_text import Page
 from report_contents import content, evidence, points, ranks, story
 from sample_views import GIB, LEAK, NOW_S
+from scheduler_values import decision, record
 from tidegauge.core.evidence import NOT_KNOWN, StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderSearch
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.verdicts import OK, Band
-from tidegauge_exporter.reports.evidence import DATA_ID, render_evidence_report, script_json
-from tidegauge_exporter.reports.evidence_chart import memory_chart
-from tidegauge_exporter.reports.evidence_plots import memory_values
-from tidegauge_exporter.reports.evidence_tables import suspects
-from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
+from tidegauge_exporter.reports.evidence_sections import suspects
+from tidegauge_exporter.reports.memory_plot import MAX_MARKS, memory_plot
+from tidegauge_exporter.reports.report import DATA_ID, render_report, script_json
+from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028&amp;\"'`"
 BUNDLE = Path(tidegauge_exporter.__file__).parent / "reports" / "report_page"
@@ -64,7 +65,7 @@ def files_only(**changes: Any) -> ReportContent:
 
 
 def test_the_page_names_line_holder_cause_and_what_to_change() -> None:
-    words = Page(render_evidence_report(content())).text
+    words = Page(render_report(content())).text
     for fact in (
         "Rank 1 of job 4711 leaks 12.0 MiB per step since step 150",
         "train.py: Trainer.history (list, 412 items)",
@@ -74,18 +75,18 @@ def test_the_page_names_line_holder_cause_and_what_to_change() -> None:
         "360.0 MiB",
         "expandable_segments:True",
         "Told in Slack.",
-        "Collecting it held training up for 21 ms at most.",
+        "Collecting evidence paused training for at most 21 ms.",
         "Phases of training are not known to the service.",
     ):
         assert fact in words
 
 
 def test_names_in_advice_are_shown_as_code() -> None:
-    assert "<code>loss.item()</code>" in render_evidence_report(content())
+    assert "<code>loss.item()</code>" in render_report(content())
 
 
 def test_the_script_and_the_style_are_allowed_by_their_hashes_and_nothing_else_is() -> None:
-    html = render_evidence_report(content())
+    html = render_report(content())
     elements = Elements(html)
     hashes = {
         tag: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -115,9 +116,7 @@ def test_what_a_job_chose_is_text_in_the_page_and_in_its_data() -> None:
         cause=about.cause._replace(advice=EVIL, because=(EVIL,)),
         problems=(EVIL,),
     )
-    html = render_evidence_report(
-        content(title=EVIL, evidence=told, absent=(EVIL,), subject=(("Job", EVIL),), late=None)
-    )
+    html = render_report(content(title=EVIL, evidence=told, absent=(EVIL,), subject=(("Job", EVIL),), late=None))
     assert html.count("<script") == 2
     assert html.count("</script>") == 2
     assert "<img" not in html
@@ -135,60 +134,60 @@ def test_the_datas_json_means_nothing_to_html(text: str) -> None:
 
 
 def test_without_a_service_the_headline_is_what_the_snapshots_say() -> None:
-    words = Page(render_evidence_report(files_only())).text
+    words = Page(render_report(files_only())).text
     assert "98 % of what grew on rank 1 in 30 steps was allocated at train.py:41 in step" in words
-    assert "Growth between two moments is not yet a leak" in words
-    assert "What was done" not in words
+    assert "Growth between two snapshots is not yet a leak" in words
+    assert "Actions" not in words
 
 
 def test_one_snapshot_says_what_lives() -> None:
-    html = render_evidence_report(files_only(evidence=None, early=None, whatif=None))
+    html = render_report(files_only(evidence=None, early=None, whatif=None))
     assert "552.0 MiB of live tensors" in Page(html).text
     assert "not what grows" in Page(html).text
     data = data_of(html)
-    assert (data["growth"], data["chart"]) == (None, None)
+    assert data["growth"] is None
+    assert "<h2>GPU memory" not in html
     assert sum(held for _, held, _ in data["live"]) == 552 << 20
 
 
 def test_a_step_series_alone_says_whether_it_leaks() -> None:
     calm = files_only(evidence=None, early=None, late=None, by_step=True)
     leaking = RankCurve(0, "steps.csv", points(leaks=True), LEAK, 80 * GIB, concerned=True)
-    assert "Rank 0 leaks" in Page(render_evidence_report(replace(calm, ranks=(leaking,)))).text
+    assert "Rank 0 leaks" in Page(render_report(replace(calm, ranks=(leaking,)))).text
     quiet = leaking._replace(verdict=OK)
-    assert "Rank 0 does not grow" in Page(render_evidence_report(replace(calm, ranks=(quiet,)))).text
+    assert "Rank 0 does not grow" in Page(render_report(replace(calm, ranks=(quiet,)))).text
 
 
 def test_an_unknown_cause_is_said_so() -> None:
-    words = Page(render_evidence_report(content(evidence=evidence(cause=NOT_KNOWN)))).text
+    words = Page(render_report(content(evidence=evidence(cause=NOT_KNOWN)))).text
     assert "Unknown." in words
     assert "What to change" not in words
 
 
 def test_where_nothing_grew_nobody_looks_for_a_cause() -> None:
     calm = evidence(cause=NOT_KNOWN, grown_bytes=-5, growth=())
-    words = Page(render_evidence_report(files_only(evidence=calm))).text
+    words = Page(render_report(files_only(evidence=calm))).text
     assert "Nothing grew on rank 1" in words
-    assert "Cause and advice" not in words
+    assert "Root cause" not in words
 
 
 def test_parts_that_are_not_known_are_left_out() -> None:
     bare = ReportContent(made_unix_s=NOW_S, title="t", subject=(), story=replace(story(), memory=()))
-    html = render_evidence_report(bare)
-    data = data_of(html)
-    assert [data[part] for part in ("chart", "growth", "live", "map", "history")] == [None] * 5
+    html = render_report(bare)
     assert 'class="drawn"' not in html
+    assert "<script" not in html
 
 
 def test_the_odd_rank_stands_first_beside_the_others() -> None:
-    html = render_evidence_report(content())
+    html = render_report(content())
     assert re.findall(r"<b>Rank (\d+)</b>", html) == ["1", "0", "2", "3", "4", "5", "6", "7"]
     assert html.count('class="rank odd"') == 1
 
 
 def test_many_ranks_are_cut_and_counted() -> None:
-    html = render_evidence_report(content(ranks=ranks(80)))
+    html = render_report(content(ranks=ranks(80)))
     assert html.count("<figure") == 64
-    assert "16 more ranks are not shown." in Page(html).text
+    assert "16 more ranks not shown." in Page(html).text
 
 
 def test_lines_are_ranked_over_all_ways_that_lead_to_them() -> None:
@@ -209,40 +208,71 @@ def test_lines_are_ranked_over_all_ways_that_lead_to_them() -> None:
 
 
 def test_the_chart_has_layers_moments_the_window_and_the_forecast() -> None:
-    chart = memory_chart(content())
-    assert chart is not None
-    assert [layer.kind for layer in chart.layers] == ["nontorch", "allocated", "cached"]
-    assert [moment.text for moment in chart.moments] == ["growth begins", "incident opened"]
-    assert [(span.start, span.end) for span in chart.spans] == [(NOW_S - 400.0, NOW_S - 100.0)]
-    assert chart.fan is not None
-    assert chart.tops()[-1][-1] == points(leaks=True)[-1].used_bytes
+    plot = memory_plot(content())
+    assert plot is not None
+    assert [layer.kind for layer in plot.layers] == ["nontorch", "allocated", "cached"]
+    assert [mark.text for mark in plot.marks] == ["growth begins", "incident opened"]
+    assert [(span.start, span.end) for span in plot.spans] == [(NOW_S - 400.0, NOW_S - 100.0)]
+    assert plot.forecast is not None
+    assert plot.tops()[-1][-1] == points(leaks=True)[-1].used_bytes
+    html = render_report(content())
+    for drawn in ('class="fan"', "snapshots compared", "limit 80.0 GiB", "growth begins", "incident opened"):
+        assert drawn in html
 
 
-def test_a_forecast_without_an_end_is_null_for_the_script() -> None:
+def test_the_figures_at_every_point_of_the_chart_are_in_it() -> None:
+    readouts = re.findall(r'class="readout"[^>]*>([^<]+)<', render_report(content()))
+    assert len(readouts) == len(points(leaks=True))
+    assert readouts[0].startswith("2027-01-15 07:01:00 UTC, step 10: outside PyTorch 900.0 MiB; live tensors ")
+    assert readouts[-1].startswith("2027-01-15 08:00:00 UTC, step 600: ")
+    assert readouts[-1].endswith("total 61.6 GiB")
+
+
+def test_a_long_series_has_120_figures_at_most_with_the_last_among_them() -> None:
+    curve = RankCurve(0, "steps.csv", points(leaks=True, minutes=1001), OK)
+    html = render_report(replace(files_only(evidence=None, by_step=True), ranks=(curve,)))
+    readouts = re.findall(r'class="readout"[^>]*>([^<]+)<', html)
+    assert 100 <= len(readouts) <= 120
+    assert readouts[-1].startswith("step 10,010: ")
+
+
+def test_what_was_done_to_the_job_is_marked_in_the_chart() -> None:
+    done = [
+        record(decision(action, decided_s=NOW_S - 500.0), Outcome.DONE)
+        for action in (ActionKind.CHECKPOINT, ActionKind.REQUEUE, ActionKind.NOTIFY)
+    ]
+    plot = memory_plot(content(story=replace(story(), decisions=tuple(done * 9))))
+    assert plot is not None
+    marks = [mark.text for mark in plot.marks]
+    assert len(marks) == MAX_MARKS
+    assert marks[:2] == ["growth begins", "incident opened"]
+    assert set(marks[2:]) == {"checkpoint saved", "requeued"}
+
+
+def test_a_forecast_without_an_end_is_drawn_as_far_as_the_axis_goes() -> None:
     about = story(seconds_to_oom=Band(840.0, 1_080.0, math.inf))
-    chart = memory_chart(content(story=about))
-    assert chart is not None
-    assert memory_values(chart)["fan"]["ends"][2] is None
+    plot = memory_plot(content(story=about))
+    assert plot is not None
+    assert plot.forecast is not None
+    assert math.isinf(plot.forecast.latest)
+    assert plot.forecast.ends(80.0 * GIB)[2][0] == plot.until
 
 
 def test_a_step_series_is_forecast_in_steps() -> None:
     verdict = LEAK._replace(steps_to_oom=Band(100.0, 120.0, 150.0), onset_step=150, alarm_step=300)
     curve = RankCurve(0, "steps.csv", points(leaks=True), verdict, 80 * GIB)
-    chart = memory_chart(replace(files_only(evidence=None, by_step=True), ranks=(curve,)))
-    assert chart is not None
-    assert chart.fan is not None
-    assert chart.fan.ends == Band(700.0, 720.0, 750.0)
-    assert [(moment.x, moment.text) for moment in chart.moments] == [
-        (150.0, "growth begins"), (300.0, "growth established"),
-    ]  # fmt: skip
+    plot = memory_plot(replace(files_only(evidence=None, by_step=True), ranks=(curve,)))
+    assert plot is not None
+    assert plot.forecast is not None
+    assert (plot.forecast.earliest, plot.forecast.likely, plot.forecast.latest) == (700.0, 720.0, 750.0)
+    assert [(mark.x, mark.text) for mark in plot.marks] == [(150.0, "growth begins"), (300.0, "growth established")]
 
 
 def test_the_bundle_is_what_its_sources_give() -> None:
     """Without node: the first line of the bundle names the sources that it was made from."""
     sources = hashlib.sha256((BUNDLE / "package-lock.json").read_bytes())
-    for pattern in ("*.js", "*.css"):
-        for path in sorted((BUNDLE / "src").glob(pattern)):
-            sources.update(path.read_bytes())
+    for path in sorted((BUNDLE / "src").glob("*.js")):
+        sources.update(path.read_bytes())
     first = (BUNDLE / "built" / "report.js").read_text(encoding="ascii")[:100]
     assert sources.hexdigest() in first, "run scripts/build_report_page.sh and commit report_page/built"
 

@@ -11,17 +11,20 @@ from sample_views import MIB
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge_exporter.reports.evidence_snapshot import (
+from tidegauge_exporter.reports.snapshot_data import (
     GROWN,
     MAX_BLOCKS,
     MAX_EVENTS,
+    MAX_STACKS,
+    MAX_TEXT_CHARS,
+    NO_STACK,
+    StackNumbers,
     growth_weights,
     history,
     live_weights,
     memory_map,
     pool_rows,
 )
-from tidegauge_exporter.reports.evidence_stacks import MAX_STACKS, MAX_TEXT_CHARS, NO_STACK, StackNumbers
 
 LEAK = StackGrowth(29 * LEAK_BYTES, 29, code_lines(stacks()[0]), None)
 

@@ -22,9 +22,9 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.reports.incident import render_incident
-from tidegauge_exporter.reports.incident_sections import MAX_LINES
-from tidegauge_exporter.reports.rank_table import MAX_ROWS
+from tidegauge_exporter.reports.incident_sections import MAX_LINES, MAX_ROWS
+from tidegauge_exporter.reports.report import render_report
+from tidegauge_exporter.reports.report_content import incident_content
 
 LINKS = Links(grafana_url="https://grafana.example", service_url="https://tidegauge.example")
 
@@ -43,8 +43,8 @@ def memory(minutes: int = 60, rate_bytes_per_s: int = 11 * MIB) -> tuple[MemoryP
     )
 
 
-def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S) -> str:
-    return render_incident(story, cluster="lab", links=links, now_unix_s=now_unix_s)
+def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S, cluster: str = "lab") -> str:
+    return render_report(incident_content(story, made_unix_s=now_unix_s, cluster=cluster, links=links))
 
 
 def story(**changes: Any) -> Story:
@@ -121,7 +121,7 @@ def test_what_was_done_held_back_and_considered_is_told_in_words() -> None:
 
 
 def test_nothing_done_is_said_so() -> None:
-    assert "Nothing so far." in Page(render(replace(story(), decisions=()))).words
+    assert "None so far." in Page(render(replace(story(), decisions=()))).words
 
 
 def test_the_history_is_told_without_what_only_tells_new_figures() -> None:
@@ -136,8 +136,8 @@ def test_long_stories_are_cut_and_say_so() -> None:
     changes = tuple(IncidentChange(ChangeKind.REOPENED, NOW_S + n, one.incident) for n in range(MAX_LINES + 7))
     decisions = tuple(told(ActionKind.NOTIFY, n + 1, Outcome.DONE) for n in range(MAX_LINES + 9))
     words = Page(render(replace(one, history=changes, decisions=decisions))).words
-    assert "7 earlier lines are left out." in words
-    assert "9 earlier lines are left out." in words
+    assert "7 earlier entries not shown." in words
+    assert "9 earlier entries not shown." in words
     assert sum(text.startswith("Reopened") for text in words) == MAX_LINES
 
 
@@ -158,13 +158,13 @@ def test_without_an_end_in_sight_there_is_no_forecast() -> None:
     ):
         html = render(calm)
         assert 'class="fan"' not in html
-        assert "until out of memory" not in html
+        assert "until OOM" not in html
 
 
 def test_readings_that_nobody_has_any_more_are_said_to_be_missing() -> None:
-    assert "No readings: the service keeps those of a rank in memory" in Page(render(replace(story(), memory=()))).text
+    assert "No readings: Tidegauge keeps those of a rank in memory" in Page(render(replace(story(), memory=()))).text
     host = replace(story(), incident=incident(IncidentCause.HOST_MEMORY))
-    assert "memory of the host that grows, which is not on the GPU" in Page(render(host)).text
+    assert "No chart: host memory grows, not GPU memory." in Page(render(host)).text
 
 
 def test_the_ranks_are_listed_worst_first_and_64_at_most() -> None:
@@ -173,7 +173,7 @@ def test_the_ranks_are_listed_worst_first_and_64_at_most() -> None:
     cells = [word for word in page.words if re.fullmatch(r"node\d+, GPU \d", word)]
     assert len(cells) == MAX_ROWS
     assert cells[0] == "node1, GPU 1"
-    assert "6 more ranks are not listed." in page.words
+    assert "6 more ranks not shown." in page.words
 
 
 def test_ranks_that_found_no_place_in_the_incident_are_counted() -> None:
@@ -190,7 +190,7 @@ def test_an_out_of_memory_says_what_was_wanted_and_why_it_failed() -> None:
     words = Page(render(Story(about, memory=memory()))).words
     assert "Rank 3 of job 4711 ran out of memory at step 200: wanted 512.0 MiB, 200.0 MiB free." in words
     assert "The cache was not the cause." in words
-    assert "512.0 MiB wanted, 200.0 MiB free" in words
+    assert "512.0 MiB requested, 200.0 MiB free" in words
     assert "out of memory" in words
     assert "Growth per step" not in words
 
@@ -204,7 +204,7 @@ def test_a_closed_incident_says_why_and_is_no_alarm() -> None:
 
 
 def test_old_figures_are_said_to_be_old() -> None:
-    assert "A node of the job does not report: the figures are old" in Page(render(story(stale=True))).text
+    assert "A node of this job is not reporting: these figures are stale" in Page(render(story(stale=True))).text
 
 
 def test_a_severity_that_fell_says_what_it_was() -> None:
@@ -218,8 +218,9 @@ def test_evidence_is_named_in_full() -> None:
 
 
 def test_line_holder_cause_and_advice_are_on_the_page() -> None:
-    page = Page(render(story(evidence=(FOUND,))))
-    assert "append `tensor.item()` where a number is enough" in page.text
+    html = render(story(evidence=(FOUND,)))
+    page = Page(html)
+    assert "append <code>tensor.item()</code> where a number is enough" in html
     assert "Usual suspects" not in page.text
     for cell in (
         "train.py:41 in step",
@@ -235,7 +236,7 @@ def test_line_holder_cause_and_advice_are_on_the_page() -> None:
 def test_what_evidence_did_not_find_is_said_to_be_unknown() -> None:
     nothing = EvidenceBrief("auto-1", 1, NOW_S)
     page = Page(render(story(evidence=(nothing,))))
-    assert page.words.count("not known") == 3
+    assert page.words.count("unknown") == 3
     assert "lists of losses" in page.text
 
 
@@ -258,7 +259,7 @@ def hostile(text: str) -> Story:
 
 
 def test_what_others_chose_is_text_not_markup() -> None:
-    html = render_incident(hostile(EVIL), cluster=EVIL, links=LINKS, now_unix_s=NOW_S)
+    html = render(hostile(EVIL), cluster=EVIL)
     page = Page(html)
     assert "script" not in page.tags
     assert page.tags.count("title") == 1 + len(re.findall("<title>", html.partition("<svg")[2]))

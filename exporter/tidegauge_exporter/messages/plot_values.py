@@ -65,7 +65,7 @@ def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
     if len(points) < 2 or not incident.findings or incident.key.cause is IncidentCause.HOST_MEMORY:
         return None
     times = tuple(point.at_unix_s for point in points)
-    layers = _layers(points, incident.key.cause)
+    layers = memory_layers(points, incident.key.cause)
     limit_bytes = incident.findings[0].limit_bytes
     fan = _fan(incident, layers, times[-1], limit_bytes, now_unix_s)
     first_s, last_s = _time_range(times, fan)
@@ -92,14 +92,16 @@ def _in_order(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     return ordered
 
 
-def _layers(points: Sequence[MemoryPoint], cause: IncidentCause) -> tuple[Layer, ...]:
-    """What grows lies on top of what does not, so that its growth is seen; the cache, which gives way, above it."""
+def memory_layers(points: Sequence[MemoryPoint], cause: IncidentCause | None) -> tuple[Layer, ...]:
+    """What grows lies on top of what does not, so that its growth is seen; the cache, which gives way, above it.
+    ``None``: nothing grows."""
+    seen = None if cause is None else cause.as_seen
     allocated = tuple(float(point.allocated_bytes) for point in points)
     cached = tuple(float(max(point.reserved_bytes - point.allocated_bytes, 0)) for point in points)
     outside = tuple(float(point.nontorch_bytes or 0) for point in points)
-    tensors = Layer("live tensors", "allocated", allocated, cause is IncidentCause.LEAK)
-    cache = Layer("held by PyTorch, not in use", "cached", cached, cause.as_seen is IncidentCause.FRAGMENTATION)
-    others = Layer("outside PyTorch", "nontorch", outside, cause is IncidentCause.OUTSIDE_ALLOCATOR)
+    tensors = Layer("live tensors", "allocated", allocated, seen is IncidentCause.LEAK)
+    cache = Layer("held by PyTorch, not in use", "cached", cached, seen is IncidentCause.FRAGMENTATION)
+    others = Layer("outside PyTorch", "nontorch", outside, seen is IncidentCause.OUTSIDE_ALLOCATOR)
     order = (tensors, cache, others) if others.grows else (others, tensors, cache)
     return tuple(layer for layer in order if any(layer.bytes_each))
 

@@ -1,27 +1,90 @@
-"""Lines over training steps or time as inline SVG: no script, no font, no colour of its own (classes: report.css)."""
+"""Memory over training steps or time as inline SVG: no script, no font, no colour of its own (classes: report.css)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 from tidegauge.core.units import IEC_UNITS, format_bytes
-from tidegauge_exporter.reports.chart_axes import STEPS, Axis, byte_ticks
 
 WIDTH, HEIGHT = 960.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 92.0, 46.0, 42.0
 MARK_ROW = 16.0
 """Height of a row of words above the plot: each mark has one."""
-POINTS_PER_CURVE = (60, 480)
-"""Fewest and most. 480 is about one every other pixel; with hundreds of curves nobody sees more than their band."""
-POINTS_IN_ALL = 24_000
-"""What keeps the file of a large job around a few hundred kB."""
+POINTS_PER_CURVE = 480
+"""About one every other pixel."""
 LABEL_HEIGHT = 15.0
+READOUT_ROW = 22.0
+"""Height of the line below the x axis that the readouts share."""
+MAX_TICKS = 9
+"""On the x axis: more of them would touch."""
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_TIME_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(minutes * _MINUTE_S for minutes in (1, 2, 5, 10, 15, 30)),
+    *(hours * _HOUR_S for hours in (1, 2, 3, 6, 12)),
+    *(days * _DAY_S for days in (1, 2, 7, 14, 28)),
+)
 
 Point = tuple[float, float]
+
+
+class Tick(NamedTuple):
+    """A mark on an axis."""
+
+    x: float
+    text: str
+
+
+class Axis(NamedTuple):
+    """What runs from left to right."""
+
+    name: str
+    ticks: Callable[[float, float], list[Tick]]
+    """The marks inside a range, lowest first."""
+
+
+def byte_ticks(low: float, high: float) -> list[float]:
+    """Four to seven ticks around ``low`` .. ``high``, the outer ones included, a power of two bytes apart."""
+    size = 2.0 ** math.ceil(math.log2(max((high - low) / 6, 1.0)))
+    first = math.floor(low / size)
+    last = max(math.ceil(high / size), first + 1)
+    return [index * size for index in range(first, last + 1)]
+
+
+def step_ticks(low: float, high: float) -> list[Tick]:
+    """Round steps inside ``low`` .. ``high``."""
+    rough = max((high - low) / (MAX_TICKS - 1), 1.0)
+    power = 10.0 ** math.floor(math.log10(rough))
+    size = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [Tick(x, f"{x:,.0f}") for x in _multiples(low, high, size)]
+
+
+def time_ticks(low_unix_s: float, high_unix_s: float) -> list[Tick]:
+    """Round times of day inside the range, in UTC; a day's first moment is written as its date."""
+    rough_s = (high_unix_s - low_unix_s) / (MAX_TICKS - 1)
+    size_s = next((size_s for size_s in _TIME_STEPS_S if size_s >= rough_s), math.ceil(rough_s / _DAY_S) * _DAY_S)
+    return [Tick(at_unix_s, _moment(at_unix_s, size_s)) for at_unix_s in _multiples(low_unix_s, high_unix_s, size_s)]
+
+
+def _multiples(low: float, high: float, size: float) -> list[float]:
+    return [index * size for index in range(math.ceil(low / size), math.floor(high / size) + 1)]
+
+
+def _moment(at_unix_s: float, size_s: float) -> str:
+    when = datetime.fromtimestamp(at_unix_s, timezone.utc)
+    if at_unix_s % _DAY_S == 0:
+        return f"{when:%m-%d}"
+    return f"{when:%H:%M:%S}" if size_s < _MINUTE_S else f"{when:%H:%M}"
+
+
+STEPS = Axis("training step", step_ticks)
+TIME = Axis("time, UTC", time_ticks)
 
 
 @dataclass(frozen=True)
@@ -43,6 +106,21 @@ class ChartMark:
     x: float
     text: str
     css: str
+
+
+class ChartSpan(NamedTuple):
+    """A shaded stretch of the x axis with a few words."""
+
+    start: float
+    end: float
+    text: str
+
+
+class Readout(NamedTuple):
+    """The figures at one x: shown while the pointer is there, and the last one while it is nowhere."""
+
+    x: float
+    text: str
 
 
 class Forecast(NamedTuple):
@@ -90,6 +168,8 @@ def draw(
     lines: Sequence[ChartLine],
     *,
     marks: Sequence[ChartMark] = (),
+    spans: Sequence[ChartSpan] = (),
+    readouts: Sequence[Readout] = (),
     limit: float | None = None,
     forecast: Forecast | None = None,
     until: float | None = None,
@@ -113,14 +193,13 @@ def draw(
         points.append((until, points[0][1]))
     scale, ticks = _fit(points, highest if near is None else max(highest, near))
     scale = replace(scale, top=max(TOP, LABEL_HEIGHT * 2 + MARK_ROW * len(marks)))
-    fewest, most = POINTS_PER_CURVE
-    lines = [
-        replace(line, points=thin(line.points, max(fewest, min(most, POINTS_IN_ALL // len(lines))))) for line in lines
-    ]
+    lines = [replace(line, points=thin(line.points, POINTS_PER_CURVE)) for line in lines]
+    height = HEIGHT + READOUT_ROW * bool(readouts)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(description)}">',
+        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">',
         *(_area(line, scale) for line in lines if line.filled and line.points),
         *_grid(scale, ticks, axis),
+        *(_span(span, scale) for span in spans),
         *(_mark(mark, row, scale) for row, mark in enumerate(marks)),
     ]
     if near is not None:
@@ -129,6 +208,7 @@ def draw(
         parts.append(_fan(forecast, ends, scale))
     parts.extend(_curve(line, scale) for line in lines if line.points and not line.filled)
     parts.extend(_labels(lines, scale))
+    parts.extend(_readouts(readouts, scale))
     return "\n".join([*parts, "</svg>"])
 
 
@@ -198,6 +278,32 @@ def _mark(mark: ChartMark, row: int, scale: _Scale) -> str:
     left_half = x < (LEFT + WIDTH - RIGHT) / 2
     words = _text(x + (5 if left_half else -5), y, mark.text, "mark", anchor="start" if left_half else "end")
     return f'<line class="mark {mark.css}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 10:g}" y2="{HEIGHT - BOTTOM:g}"/>{words}'
+
+
+def _span(span: ChartSpan, scale: _Scale) -> str:
+    left, right = scale.x(max(span.start, scale.x_low)), scale.x(min(span.end, scale.x_high))
+    if right < left:
+        return ""
+    words = _text((left + right) / 2, HEIGHT - BOTTOM - 8, span.text, "mark", anchor="middle")
+    height = HEIGHT - BOTTOM - scale.top
+    return (
+        f'<rect class="span" x="{left:.1f}" y="{scale.top:g}" width="{right - left:.1f}" height="{height:g}"/>{words}'
+    )
+
+
+def _readouts(readouts: Sequence[Readout], scale: _Scale) -> list[str]:
+    """A strip around each x, with its words in the line below the axis."""
+    if not readouts:
+        return []
+    at = [scale.x(readout.x) for readout in readouts]
+    edges = [at[0], *((one + other) / 2 for one, other in pairwise(at)), at[-1]]
+    box = f'y="{scale.top:g}" height="{HEIGHT - BOTTOM - scale.top:g}"'
+    strips = (
+        f'<g><rect x="{left:.1f}" width="{right - left:.1f}" {box}/>'
+        f"{_text(WIDTH - RIGHT, HEIGHT + READOUT_ROW - 8, readout.text, 'readout', anchor='end')}</g>"
+        for readout, (left, right) in zip(readouts, pairwise(edges), strict=True)
+    )
+    return ['<g class="readouts">', *strips, "</g>"]
 
 
 def _limit(limit: float, scale: _Scale) -> str:

@@ -25,38 +25,36 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.headlines import noun, owners_job
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import MAX_REMARK_CHARS, tamed
-from tidegauge_exporter.reports.html_page import lead, moment, page, section
+from tidegauge_exporter.reports.html_page import inline, lead, listing, meta, moment, muted, page, section, with_note
 from tidegauge_exporter.reports.incident_sections import incident_tone
 
 _NO_EFFECT: Final = (
-    "The answer changes nothing about the job; it is counted in the precision of this site's notifications "
-    "(<code>tidegauge policy grade</code>)."
+    "Your answer does not affect the job; it counts toward the precision of this site's notifications "
+    "(`tidegauge policy grade`)."
 )
 _FORM: Final = f"""<form method="post">
 <input type="hidden" name="incident" value="{{number}}">
-<p><label>Comment, if you like: <input name="comment" maxlength="{MAX_COMMENT_CHARS}" size="50"></label></p>
+<p><label>Comment (optional): <input name="comment" maxlength="{MAX_COMMENT_CHARS}" size="50"></label></p>
 <p class="buttons"><button name="grade" value="{Grade.LEAK.value}">It is a leak</button>
 <button name="grade" value="{Grade.NOT_A_LEAK.value}">It is not a leak</button></p>
 </form>"""
-_NO_INCIDENT: Final = """<p>The address of this page ends with the number of an incident, as in
+_NO_INCIDENT: Final = """<p>The address of this page ends with an incident number, as in
 <code>/grade?incident=12</code>.</p>
 <ul>
-<li>In the Slack message, the mail and the report, open the link <b>Say whether it is a leak</b>.</li>
-<li><code>tidegauge policy grade</code> lists the numbers of incidents without an answer,
-<code>tidegauge incidents --all</code> those of all incidents that you may see.</li>
+<li>In the Slack message, the mail or the report, open the link <b>Say whether it is a leak</b>.</li>
+<li><code>tidegauge policy grade</code> lists the incidents without an answer,
+<code>tidegauge incidents --all</code> all incidents that you may see.</li>
 </ul>
 <form method="get">
-<p><label>Number of the incident: <input name="incident" inputmode="numeric" pattern="[0-9]+" required size="8"></label>
+<p><label>Incident number: <input name="incident" inputmode="numeric" pattern="[0-9]+" required size="8"></label>
 <button>Open</button></p>
 </form>"""
 
 
 def render_no_question() -> str:
-    """For whoever comes without the number of an incident: where it is to be found."""
-    heading = "This page asks about one incident: which?"
-    return page(
-        heading, [lead(heading, tone="note", remarks=[], figures=[]), section("Where its number is", _NO_INCIDENT)]
-    )
+    """For whoever comes without the number of an incident: where to find it."""
+    heading = "Which incident?"
+    return page(heading, [lead(heading, tone="note"), section("Where to find its number", _NO_INCIDENT)])
 
 
 def render_question(
@@ -68,8 +66,8 @@ def render_question(
     number = incident.number
     report = links.incident(number)
     parts = [
-        f'<header><p class="meta"><span>Incident <b>{number}</b></span></p></header>',
-        lead(incident_sentence(told), tone=incident_tone(told), remarks=[], figures=[]),
+        meta([("Incident", str(number))]),
+        lead(incident_sentence(told), tone=incident_tone(told)),
         _standing(yours, answers),
         section("Was this a leak?", _question(incident, viewer)),
         _answers(answers),
@@ -87,7 +85,7 @@ def _question(incident: Incident, viewer: Viewer) -> str:
             "<p>This service asks nobody for a name, so it cannot tell who answers. On the head, the service's user or "
             f"root does by <code>tidegauge policy grade {incident.number} leak</code> or <code>not-a-leak</code>.</p>"
         )
-    you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MAX_REMARK_CHARS))}.</p>'
+    you = muted(f"You answer as {tidy(viewer.name, MAX_REMARK_CHARS)}.")
     return f"{_rule()}\n{_FORM.format(number=incident.number)}\n{you}"
 
 
@@ -102,12 +100,14 @@ def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
 
 def _rule() -> str:
     """Which answer is right."""
-    rows = "".join(
-        f"<tr><td>{capitalised(GRADE_WORDS[grade])}</td><td>{escape(capitalised(RULE[grade]))}."
-        f"<small>For example: {escape(_examples(grade))}.</small></td></tr>"
+    rows = (
+        (
+            capitalised(GRADE_WORDS[grade]),
+            with_note(escape(capitalised(f"{RULE[grade]}.")), f"Example: {_examples(grade)}."),
+        )
         for grade in Grade
     )
-    return f'<table class="timed">{rows}</table>\n<p>{escape(RULE_NOTE)} {_NO_EFFECT}</p>'
+    return f"{listing(rows)}\n<p>{escape(RULE_NOTE)} {inline(_NO_EFFECT)}</p>"
 
 
 def _examples(grade: Grade) -> str:
@@ -118,9 +118,14 @@ def _answers(answers: Sequence[GradeAnswer]) -> str:
     counts = counting(answers)
     if counts is None:
         return ""
-    rows = "".join(
-        f"<tr><td>{moment(one.at_unix_s)}</td><td>{escape(capitalised(tidy(answer_in_words(one), MAX_REMARK_CHARS)))}"
-        f"{'<small>this one counts</small>' if one is counts else ''}</td></tr>"
+    rows = (
+        (
+            moment(one.at_unix_s),
+            with_note(
+                escape(capitalised(tidy(answer_in_words(one), MAX_REMARK_CHARS))),
+                "this one counts" if one is counts else None,
+            ),
+        )
         for one in answers
     )
-    return section("Answers so far", f'<table class="timed">{rows}</table>')
+    return section("Answers so far", listing(rows))

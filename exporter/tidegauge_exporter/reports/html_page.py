@@ -1,56 +1,130 @@
-"""The parts that reports have in common: a page that needs nothing beside itself, its head, its figures.
+"""What all pages share: a document that needs no other file, its head, its figures, its tables.
 
-What is called ``html`` is markup already; every other text is escaped here.
+``html`` and the cells of tables are markup already; every other text is escaped here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from html import escape
 from importlib.resources import files
+from typing import Final
+
+NOTHING: Final = "\N{EN DASH}"
+"""In a cell without a figure."""
+_CODE: Final = re.compile("`([^`]+)`")
 
 
-def page(title: str, html: Iterable[str]) -> str:
-    """A whole document, with the style sheet in it."""
-    style = files("tidegauge_exporter.reports").joinpath("report.css").read_text(encoding="utf-8")
+def asset(*name: str) -> str:
+    """A file of this package."""
+    return files("tidegauge_exporter.reports").joinpath(*name).read_text(encoding="utf-8")
+
+
+def style_sheet() -> str:
+    """The one of all pages."""
+    return asset("report.css")
+
+
+def page(title: str, html: Iterable[str], *, head: str = "", style: str | None = None, end: str = "") -> str:
+    """A whole document with its style sheet. ``head`` and ``end`` are further markup of the head and the body."""
     body = "\n".join(part for part in html if part)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{style_sheet() if style is None else style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{end}</body>\n</html>\n"
     )
 
 
-def meta(facts: Iterable[tuple[str, str | None]], *, made_unix_s: float) -> str:
-    """The line on top: what it is about, as far as that is known, and as of when."""
-    told = [f"<span>{label} <b>{escape(value)}</b></span>" for label, value in facts if value]
-    return f'<header><p class="meta">{"".join(told)}<span>Report of {moment(made_unix_s)}</span></p></header>'
+def meta(facts: Iterable[tuple[str, str | None]], *, made_unix_s: float | None = None) -> str:
+    """The line on top: the subject, as far as it is known, and the time."""
+    known = [(label, value) for label, value in facts if value]
+    known += [] if made_unix_s is None else [("As of", moment(made_unix_s))]
+    cells = "".join(f"<span>{label} <b>{escape(value)}</b></span>" for label, value in known)
+    return f'<header><p class="meta">{cells}</p></header>'
 
 
-def lead(sentence: str, *, tone: str, remarks: Iterable[str | None], figures: Iterable[tuple[str | None, str]]) -> str:
-    """What a person reads first: one sentence, what there is to say to it, and figures (value, what it is); unknown
-    ones are left out."""
-    cells = "".join(f"<div><dt>{what}</dt><dd>{escape(value)}</dd></div>" for value, what in figures if value)
+def lead(
+    sentence: str,
+    *,
+    tone: str,
+    remarks: Iterable[str | None] = (),
+    figures: Iterable[tuple[str | None, str]] = (),
+) -> str:
+    """What a person reads first: one sentence, remarks, and figures (value, label); unknown ones are left out."""
+    cells = "".join(f"<div><dt>{label}</dt><dd>{escape(value)}</dd></div>" for value, label in figures if value)
     parts = [f'<section class="lead tone-{tone}">', f"<h1>{escape(sentence)}</h1>"]
-    parts += [f"<p>{escape(remark)}</p>" for remark in remarks if remark]
+    parts += [f"<p>{inline(remark)}</p>" for remark in remarks if remark]
     parts += [f'<dl class="figures">{cells}</dl>'] * bool(cells)
     return "\n".join([*parts, "</section>"])
 
 
-def section(heading: str, html: str) -> str:
-    return f"<section>\n<h2>{escape(heading)}</h2>\n{html}\n</section>"
+def section(heading: str, *html: str) -> str:
+    """Nothing where ``html`` is empty."""
+    body = "\n".join(part for part in html if part)
+    return f"<section>\n<h2>{escape(heading)}</h2>\n{body}\n</section>" if body else ""
+
+
+def inline(text: str) -> str:
+    """Markup: what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    items = "".join(f"<li>{inline(sentence)}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def muted(text: str) -> str:
+    return f'<p class="muted">{inline(text)}</p>'
+
+
+def with_note(html: str, note: str | None) -> str:
+    """A cell with small print below."""
+    return f"{html}<small>{escape(note)}</small>" if note else html
+
+
+def held_by(path: str) -> str:
+    """A cell with the path of a holder: long, in a column that would else be as narrow as its longest word."""
+    return f'<span class="path">{escape(path)}</span>'
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), most: int | None = None,
+    what: str = "rows",
+) -> str:  # fmt: skip
+    """``heads`` are words of ours, cells are markup; the columns ``numbers`` are aligned right. After ``most`` rows, a
+    line says how many more of ``what`` there are."""
+    every = list(rows)
+    css = [' class="number"' if column in numbers else "" for column in range(len(heads))]
+    head = "".join(f'<th{look} scope="col">{name}</th>' for look, name in zip(css, heads, strict=True))
+    body = "\n".join(
+        f"<tr>{''.join(f'<td{look}>{cell}</td>' for look, cell in zip(css, row, strict=True))}</tr>"
+        for row in every[:most]
+    )
+    rest = 0 if most is None else len(every) - most
+    more = f"\n{muted(f'{rest:,} more {what} not shown.')}" if rest > 0 else ""
+    return (
+        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>{more}'
+    )
+
+
+def listing(rows: Iterable[tuple[str, str]]) -> str:
+    """A table without a head: a label or a time, and markup beside it."""
+    body = "\n".join(f"<tr><td>{escape(label)}</td><td>{cell}</td></tr>" for label, cell in rows)
+    return f'<div class="scroll"><table class="timed">\n{body}\n</table></div>'
 
 
 def legend(looks: Iterable[tuple[str, str]]) -> str:
-    """What the curves of a plot are: their css classes, and words of ours."""
+    """The curves of a chart: their css classes, and words of ours."""
     keys = (
         f'<span><svg viewBox="0 0 34 8"><path class="{css}" d="M0 4H34"/></svg>{words}</span>' for css, words in looks
     )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def moment(unix_s: float) -> str:
+def moment(unix_s: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
     """ "2027-01-15 08:00 UTC"."""
-    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime(form)

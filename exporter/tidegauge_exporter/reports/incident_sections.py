@@ -1,11 +1,11 @@
-"""The parts of a page about an incident: what it is, what it knows, who is concerned, what was done and what happened.
+"""The parts of a page about an incident: its headline, its ranks, the actions, the timeline, links and files.
 
-Of an incident that is tamed (``messages.untrusted``); every text is escaped here.
+Of an incident that is tamed (``messages.untrusted``), where nothing else is said; every text is escaped here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -23,20 +23,46 @@ from tidegauge.core.incidents.wording import (
     meaning,
     rate,
 )
+from tidegauge.core.incidents.wording import time_left as time_to_oom
 from tidegauge.core.units import format_bytes, format_duration
-from tidegauge.core.verdicts import Severity
+from tidegauge.core.verdicts import LeakState, Severity, Verdict
+from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.headlines import as_of, seconds_left
-from tidegauge_exporter.messages.text import time_left
-from tidegauge_exporter.reports.html_page import lead, moment, section
-from tidegauge_exporter.reports.rank_table import RankRow, rank_table
+from tidegauge_exporter.messages.text import tidy, time_left
+from tidegauge_exporter.reports.html_page import (
+    NOTHING,
+    held_by,
+    inline,
+    lead,
+    listing,
+    moment,
+    muted,
+    section,
+    table,
+    with_note,
+)
 
 MAX_LINES: Final = 200
-"""Of the history, and of what was decided: the newest."""
+"""Of the timeline, and of the actions: the newest."""
+MAX_ROWS: Final = 64
+"""Ranks in the table; a job of a thousand ranks is read by its worst."""
+MAX_PATH_CHARS: Final = 400
+UUID_LENGTH: Final = 12
+"""Enough of ``GPU-1b2c3d4e-...`` to tell two GPUs apart; the whole is in the cell's tooltip."""
+LINKED_AROUND_S: Final = 1800.0
+"""How much of the time before and after the incident a linked dashboard shows."""
+_KEEP_RUNNING: Final = (
+    "Tidegauge ends or changes a job only where the site's policy says so, and never an exempt job. To exempt a job "
+    "at its start: `tidegauge run --no-actions`, or for a Ray job the metadata `tidegauge.actions: off`. While it "
+    "runs: on Kubernetes, annotate the workload with `tidegauge.dev/actions: keep`; on Slurm, put `tidegauge:keep` "
+    "into the job's comment; an admin can exempt any other job at once. An exempt job is still watched, and fails by "
+    "itself if it runs out of memory."
+)
 
 
 def lead_section(incident: Incident, now_unix_s: float) -> str:
-    stale = "A node of the job does not report: the figures are old, and nothing is done on them."
+    stale = "A node of this job is not reporting: these figures are stale, and Tidegauge takes no action on them."
     return lead(
         incident_sentence(as_of(incident, now_unix_s)),
         tone=incident_tone(incident),
@@ -56,32 +82,36 @@ def incident_tone(incident: Incident) -> str:
     return "ok" if incident.state is IncidentState.CLOSED else str(Severity.NOTE.value)
 
 
+def tone(verdict: Verdict) -> str:
+    """The colour of a verdict, as a class of report.css without its ``tone-``."""
+    if verdict.state is LeakState.LEAK:
+        return str(verdict.severity.value) if verdict.severity else "critical"
+    return str(verdict.state.value)
+
+
 def _standing(incident: Incident) -> str | None:
-    """What the headline, which is about the alarm, does not say."""
+    """What the headline, which is about the alarm, leaves out."""
     if incident.state is IncidentState.RECOVERING:
-        return "It has stopped since, and the incident is closed if it does not come back for a while."
+        return "It has stopped; the incident closes unless it comes back."
     if incident.state is IncidentState.CLOSED:
         how = f": {CLOSURES[incident.closure]}" if incident.closure is not None else ""
-        return f"This incident is closed{how}. What is said here is as of the last alarm."
+        return f"This incident is closed{how}. The figures are those of the last alarm."
     return None
 
 
 def _figures(incident: Incident, now_unix_s: float) -> list[tuple[str | None, str]]:
     left = seconds_left(incident, now_unix_s)
     end_s = now_unix_s if incident.closed_unix_s is None else incident.closed_unix_s
+    ranks = list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)
     return [
         (_state(incident), f"opened {moment(incident.opened_unix_s)}"),
-        (None if left is None else time_left(left), "until out of memory"),
+        (None if left is None else time_left(left), "until OOM"),
         (format_duration(max(end_s - incident.opened_unix_s, 0.0)), "open so far" if incident.is_open else "was open"),
-        (capitalised(_ranks(incident)), f"of {incident.world_size:,} in the job"),
+        (capitalised(ranks), f"of {incident.world_size:,} in the job"),
         (rate(incident.bytes_per_step), "growth per step"),
-        (None if incident.grown_bytes is None else format_bytes(incident.grown_bytes), "gained since it began"),
-        (None if incident.onset_step is None else f"{incident.onset_step:,}", "began at step"),
+        (None if incident.grown_bytes is None else format_bytes(incident.grown_bytes), "growth since onset"),
+        (None if incident.onset_step is None else f"{incident.onset_step:,}", "onset step"),
     ]
-
-
-def _ranks(incident: Incident) -> str:
-    return list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)
 
 
 def _state(incident: Incident) -> str:
@@ -91,84 +121,159 @@ def _state(incident: Incident) -> str:
     return capitalised(now.value) + (f" (was {worst.value})" if worst is not None and was_worse else "")
 
 
-def ranks_section(incident: Incident) -> str:
-    if not incident.findings:
-        return ""
-    heading = "Ranks concerned" if incident.state is IncidentState.OPEN else "Ranks concerned, at the last alarm"
-    return section(heading, rank_table([_row(finding) for finding in incident.findings]))
+def briefs_table(briefs: Sequence[EvidenceBrief]) -> str:
+    """The line, the holder and the cause, a row for each rank that was looked into."""
+    return (
+        table(("Rank", "Allocated at", "Growth", "Held by", "Cause"), map(_brief_cells, briefs), numbers=(2,))
+        if briefs
+        else ""
+    )
 
 
-def _evidence_cells(brief: EvidenceBrief) -> str:
+def _brief_cells(brief: EvidenceBrief) -> Sequence[str]:
     grew = None if brief.grown_bytes is None else format_bytes(brief.grown_bytes)
     if grew is not None and brief.window_steps:
         grew += f" in {brief.window_steps:,} steps"
     where = None if brief.line is None else f"<code>{escape(line_words(brief.line))}</code>"
-    held = None if brief.holder is None else f"<code>{escape(brief.holder)}</code>"
-    why = f"{escape(capitalised(CAUSES[brief.cause]))}<small>{escape(CONFIDENCES[brief.confidence])}</small>"
-    cells = (str(brief.rank), where, grew, held, why)
-    return "".join(f"<td>{'not known' if cell is None else cell}</td>" for cell in cells)
+    held = None if brief.holder is None else held_by(brief.holder)
+    why = with_note(escape(capitalised(CAUSES[brief.cause])), CONFIDENCES[brief.confidence])
+    return [cell or "unknown" for cell in (str(brief.rank), where, grew, held, why)]
 
 
-def _row(finding: RankFinding) -> RankRow:
-    return RankRow(
-        rank=finding.rank,
-        hostname=finding.hostname,
-        gpu=finding.gpu,
-        gpu_name=None,
-        uuid=finding.uuid,
-        verdict=finding.verdict,
-        allocated_bytes=finding.allocated_bytes,
-        reserved_bytes=finding.reserved_bytes,
-        nontorch_bytes=finding.nontorch_bytes,
-        limit_bytes=finding.limit_bytes,
-        oom=finding.oom,
-    )
-
-
-def evidence_section(incident: Incident) -> str:
-    """The line, the holder and the cause, a row for each rank that was looked into."""
-    if not incident.evidence:
+def ranks_section(incident: Incident) -> str:
+    """Worst first. A column in which no rank has a figure is left out where that is usual."""
+    findings = incident.findings
+    if not findings:
         return ""
-    head = "".join(f"<th>{name}</th>" for name in ("Rank", "Allocated at", "Grew", "Held by", "Cause"))
-    rows = "\n".join(f"<tr>{_evidence_cells(one)}</tr>" for one in incident.evidence)
-    table = f'<div class="scroll"><table class="evidence">\n<tr>{head}</tr>\n{rows}\n</table></div>'
-    more = f"<code>tidegauge report {incident.number}</code> makes a page of it, with flame graph and allocator map."
-    return section("What keeps the memory", f'{table}\n<p class="muted">{more}</p>')
+    heading = "Affected ranks" if incident.state is IncidentState.OPEN else "Affected ranks, at the last alarm"
+    columns = [column for column in _COLUMNS if column[0] not in _OPTIONAL or any(map(column[1], findings))]
+    rows = [[cell(finding) or NOTHING for _, cell in columns] for finding in findings]
+    heads = [name for name, _ in columns]
+    return section(heading, table(heads, rows, numbers=range(3, len(heads)), most=MAX_ROWS, what="ranks"))
+
+
+def _place(finding: RankFinding) -> str:
+    place = finding.hostname if finding.gpu is None else f"{finding.hostname}, GPU {finding.gpu}"
+    uuid = escape(finding.uuid or "")
+    return f'<span class="place">{escape(place)}</span><small title="{uuid}">{uuid[:UUID_LENGTH]}</small>'
+
+
+def _verdict(finding: RankFinding) -> str:
+    verdict = finding.verdict
+    grave = verdict.severity.value if verdict.severity and verdict.state is LeakState.LEAK else None
+    return with_note(f'<span class="verdict tone-{tone(verdict)}">{verdict.state.value}</span>', grave)
+
+
+def _oom(finding: RankFinding) -> str | None:
+    oom = finding.oom
+    if oom is None:
+        return None
+    requested, free = format_bytes(oom.wanted_bytes), format_bytes(oom.free_bytes)
+    return with_note(f"step {oom.step:,}", f"{requested} requested, {free} free")
+
+
+def _of_growth(read: Callable[[Verdict], str | None]) -> Callable[[RankFinding], str | None]:
+    """What only a rank that grows has."""
+    return lambda finding: None if finding.verdict.state is LeakState.OK else read(finding.verdict)
+
+
+def _bytes(read: Callable[[RankFinding], int | None]) -> Callable[[RankFinding], str | None]:
+    return lambda finding: None if (count := read(finding)) is None else format_bytes(count)
+
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[RankFinding], str | None]], ...]] = (
+    ("Rank", lambda finding: str(finding.rank)),
+    ("GPU", _place),
+    ("Verdict", _verdict),
+    ("OOM at", _oom),
+    ("Growth per step", _of_growth(lambda verdict: rate(verdict.bytes_per_step))),
+    ("Onset step", _of_growth(lambda verdict: None if verdict.onset_step is None else f"{verdict.onset_step:,}")),
+    ("OOM in", _of_growth(lambda verdict: time_to_oom(verdict.seconds_to_oom, verdict.steps_to_oom))),
+    ("Allocated", _bytes(lambda finding: finding.allocated_bytes)),
+    ("Reserved", _bytes(lambda finding: finding.reserved_bytes)),
+    ("Outside PyTorch", _bytes(lambda finding: finding.nontorch_bytes)),
+    ("Limit", _bytes(lambda finding: finding.limit_bytes)),
+)
+"""Cells are markup. The first three hold words, the others numbers."""
+_OPTIONAL: Final = ("OOM at", "Growth per step", "Onset step", "OOM in", "Outside PyTorch")
 
 
 def deeds_section(records: Sequence[DecisionRecord], *, is_open: bool) -> str:
     """What was done or would have been, oldest first."""
     if not records:
-        return section("What was done", f'<p class="muted">Nothing{" so far" if is_open else ""}.</p>')
+        return section("Actions", muted("None so far." if is_open else "None."))
     lines = []
     for record in records[-MAX_LINES:]:
         done, decision = deed(record), record.decision
         origin = f"rule {decision.rule}, rung {decision.rung + 1}"
         why = origin if done.remark == decision.reason else f"{origin}: {decision.reason}"
         lines.append((done.at_unix_s, f"{_ended(done.sentence)} {_ended(done.remark)}".rstrip(), why))
-    return section("What was done", _timed(lines, left_out=len(records) - len(lines)))
+    return section("Actions", _timed(lines, left_out=len(records) - len(lines)))
 
 
 def history_section(changes: Sequence[IncidentChange]) -> str:
     """What happened to the incident, oldest first. New figures alone are not worth a line."""
     told = [change for change in changes if change.kind is not ChangeKind.UPDATED]
-    if not told:
-        return ""
-    shown = told[-MAX_LINES:]
-    lines = [(change.at_unix_s, _ended(change_in_words(change)), "") for change in shown]
-    return section("What happened", _timed(lines, left_out=len(told) - len(lines)))
+    lines = [(change.at_unix_s, _ended(change_in_words(change)), "") for change in told[-MAX_LINES:]]
+    return section("Timeline", _timed(lines, left_out=len(told) - len(lines))) if lines else ""
 
 
 def _timed(lines: Iterable[tuple[float, str, str]], *, left_out: int) -> str:
     """Time, what happened, and why."""
-    rows = "\n".join(
-        f"<tr><td>{moment(at_unix_s)}</td><td>{escape(text)}{f'<small>{escape(why)}</small>' if why else ''}</td></tr>"
-        for at_unix_s, text, why in lines
-    )
-    more = f'<p class="muted">{left_out:,} earlier lines are left out.</p>\n' if left_out else ""
-    return f'{more}<div class="scroll"><table class="timed">\n{rows}\n</table></div>'
+    rows = listing((moment(at_unix_s), with_note(escape(text), why)) for at_unix_s, text, why in lines)
+    return f"{muted(f'{left_out:,} earlier entries not shown.')}\n{rows}" if left_out else rows
 
 
 def _ended(text: str) -> str:
     """As a sentence."""
     return capitalised(text) + ("" if not text or text.endswith((".", "!", "?", "\u2026")) else ".")
+
+
+def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
+    """The dashboards over the time of the incident, and the question whether it is a leak, as far as configured; of an
+    incident that is not tamed."""
+    job, ended_s = incident.key.job, incident.closed_unix_s
+    from_unix_s = incident.opened_unix_s - LINKED_AROUND_S
+    to_unix_s = None if ended_s is None else ended_s + LINKED_AROUND_S
+    addresses = [
+        (
+            "Job in Grafana",
+            links.job(
+                cluster=cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=from_unix_s, to_unix_s=to_unix_s
+            ),
+        )
+    ]
+    addresses += [
+        (
+            f"Rank {finding.rank} in Grafana",
+            links.rank(
+                cluster=cluster, job_id=job.job_id, attempt=job.attempt, rank=finding.rank, from_unix_s=from_unix_s,
+                to_unix_s=to_unix_s,
+            ),
+        )
+        for finding in incident.findings[:1]
+    ]  # fmt: skip
+    if incident.key.cause.is_growth:
+        addresses.append(("Say whether it is a leak", links.grade(incident.number)))
+    made = [_link(words, url) for words, url in addresses if url is not None]
+    return f'<nav class="links">{" ".join(made)}</nav>' if made else ""
+
+
+def _link(words: str, url: str) -> str:
+    """Addresses begin with what an admin configured; one that is no web address is not made clickable."""
+    if not url.startswith(("https://", "http://")):
+        return escape(words)
+    return f'<a href="{escape(url)}" rel="noreferrer">{escape(words)}</a>'
+
+
+def files_section(incident: Incident) -> str:
+    """Where snapshots and reports are; of an incident that is not tamed."""
+    paths = [tidy(path, MAX_PATH_CHARS) for path in (*incident.snapshots, *incident.reports)]
+    items = "".join(f"<li><code>{escape(path)}</code></li>" for path in paths)
+    return section("Snapshots and reports", f"<ul>{items}</ul>" if items else "")
+
+
+def keep_running_section(links: Links) -> str:
+    url = links.exemption()
+    more = f" {_link('More about exemptions', url)}" if url is not None else ""
+    return section("How to keep the job running", f"<p>{inline(_KEEP_RUNNING)}{more}</p>")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from typing import NamedTuple
 
 from tidegauge.core.allocator.results import MemoryCurve
 from tidegauge.core.units import format_bytes
-from tidegauge_exporter.reports.chart import HEIGHT, WIDTH, ChartLine, draw
-from tidegauge_exporter.reports.chart_axes import STEPS, Axis, step_ticks
-from tidegauge_exporter.reports.html_page import legend, page, section
+from tidegauge_exporter.reports.chart import HEIGHT, STEPS, WIDTH, Axis, ChartLine, draw, step_ticks
+from tidegauge_exporter.reports.html_page import bullets, legend, page, section, style_sheet
 
 LOOKS = ("today", "calm", "warn")
 """How the curve of each course looks; today's is the first, and plain."""
@@ -87,29 +85,25 @@ def plot_page(
     lines = _lines(courses, moments)
     chart = _chart(courses, lines, moments, limit_bytes)
     looks = [(line.css if line.filled else f"curve {line.css}", escape(line.title)) for line in lines]
-    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return page(
-        heading,
-        [
-            section(heading, f'{legend(looks)}\n<div class="scroll">{chart}</div>'),
-            section("What it says", f"<ul>{told}</ul>"),
-            "<footer>Made by Tidegauge from a recorded trace: no curve but today's was measured.</footer>",
-        ],
-    )
+    parts = [
+        section(heading, legend(looks), f'<div class="scroll">{chart}</div>'),
+        section("Findings", bullets(sentences)),
+        "<footer>Made by Tidegauge from a recorded trace: only the current settings were measured.</footer>",
+    ]
+    return page(heading, parts)
 
 
 def plot_svg(courses: Sequence[PlottedCourse], *, moments: Moments, limit_bytes: int | None, heading: str) -> str:
     """The picture alone, light or dark as its viewer is; the names of the curves stand below it."""
     lines = _lines(courses, moments)
     chart = _chart(courses, lines, moments, limit_bytes)
-    style = files("tidegauge_exporter.reports").joinpath("report.css").read_text(encoding="utf-8")
     height = HEIGHT + _LINE_HEIGHT * (len(lines) + 1)
     keys = [_key(line, HEIGHT + _LINE_HEIGHT * row) for row, line in enumerate(lines, start=1)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}">',
             f"<title>{escape(heading)}</title>",
-            f"<style>{escape(style, quote=False)}{_SVG_STYLE}</style>",
+            f"<style>{escape(style_sheet(), quote=False)}{_SVG_STYLE}</style>",
             f'<rect class="card" width="{WIDTH:g}" height="{height:g}"/>',
             # Of a nested picture browsers take the size from attributes alone, whatever the style sheet says.
             f'<svg width="{WIDTH:g}" height="{HEIGHT:g}">{chart}</svg>',

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
 
+from tidegauge_exporter.reports.html_page import page, style_sheet
 from tidegauge_exporter.runbooks.entries import (
     EXEMPTION,
     EXEMPTION_COMMAND,
@@ -26,8 +26,8 @@ _TITLE = "Tidegauge runbooks"
 
 def runbooks_html() -> str:
     """The page; it needs nothing beside itself. The id of a section is the alert's name in lower case."""
-    style = files("tidegauge_exporter.reports").joinpath("report.css").read_text(encoding="utf-8")
-    body = "\n".join(
+    return page(
+        _TITLE,
         [
             f"<h1>{_TITLE}</h1>",
             "<p class=muted>For operators: what each alert means and what to do, and "
@@ -38,12 +38,8 @@ def runbooks_html() -> str:
             *(_entry(entry) for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK)),
             _section(LOGS_ID, LOGS_TITLE, LOGS, LOGS_COMMANDS),
             _section(EXEMPTION_ID, EXEMPTION_TITLE, EXEMPTION, (EXEMPTION_COMMAND,)),
-        ]
-    )
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_TITLE}</title>\n<style>\n{style}{_STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        ],
+        style=style_sheet() + _STYLE,
     )
 
 

@@ -78,7 +78,7 @@ def test_two_snapshots_and_a_series_are_a_report(tmp_path: Path) -> None:
     words = report(tmp_path / "r.html", EARLY, LATE, SERIES / "outputs_kept" / "steps.csv.gz")
     assert "Rank 0 grows by" in words
     assert "100 % of what grew on rank 0 was allocated at scenarios.py:34 in forward" in words
-    assert "Event by event" in words
+    assert "event by event" in words
 
 
 def test_series_files_are_drawn_by_training_step(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_series_files_are_drawn_by_training_step(tmp_path: Path) -> None:
 def test_files_are_told_by_their_content_not_by_their_names(tmp_path: Path) -> None:
     disguised = tmp_path / "late.csv"
     disguised.write_bytes(LATE.read_bytes())
-    assert "What is alive in the snapshot" in report(tmp_path / "r.html", disguised)
+    assert "Live memory in the snapshot" in report(tmp_path / "r.html", disguised)
 
 
 def test_the_store_s_own_form_is_read(tmp_path: Path) -> None:
     words = report(
         tmp_path / "r.html", *(SNAPSHOTS / f"hook_activations.{when}.snap.zst" for when in ("early", "late"))
     )
-    assert "What grew between the snapshots" in words
+    assert "Growth between the snapshots" in words
 
 
 def packed(path: Path, source: str, facts: Mapping[str, object]) -> Path:
@@ -228,8 +228,8 @@ def test_stored_snapshots_that_are_in_reach_are_shown(tmp_path: Path) -> None:
         refs.append(SnapshotRef(key, f"node0:{tmp_path}", step, 1.0 * step, 1))
     with service((evidence(snapshots=tuple(refs)),)) as url:
         words = report(tmp_path / "r.html", "12", "--api", url)
-    assert "The allocator's segments and blocks" in words
-    assert "Event by event" in words
+    assert "Allocator map: segments and blocks" in words
+    assert "event by event" in words
     assert "cannot be read from this machine" not in words
 
 
@@ -242,7 +242,7 @@ def test_a_hostile_key_leads_nowhere(tmp_path: Path) -> None:
 def test_snapshots_may_be_given_beside_the_incident(tmp_path: Path) -> None:
     with service() as url:
         words = report(tmp_path / "r.html", "12", EARLY, LATE, "--api", url)
-    assert "What grew between the snapshots" in words
+    assert "Growth between the snapshots" in words
     assert "scenarios.py:34" in words
 
 

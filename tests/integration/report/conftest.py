@@ -10,7 +10,7 @@ import pytest
 from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from report_contents import content
-from tidegauge_exporter.reports.evidence import render_evidence_report
+from tidegauge_exporter.reports.report import render_report
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def browser_tab() -> Iterator[Tab]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with all its parts."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render_evidence_report(content()), encoding="utf-8")
+    path.write_text(render_report(content()), encoding="utf-8")
     return path
 
 

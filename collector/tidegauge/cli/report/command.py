@@ -16,7 +16,7 @@ from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.cli.sizes import parse_size
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.reports.evidence_values import ReportContent
+    from tidegauge_exporter.reports.report_content import ReportContent
 
 HELP = "write an HTML report on an incident, a job or snapshots: what grows, what holds it, and why"
 STDOUT = Path("-")
@@ -60,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.output == STDOUT:
         raise CommandError("--json cannot be combined with --output -", exit_code=USAGE)
     # What reads snapshots and draws is loaded here: the other commands start without it.
-    from tidegauge_exporter.reports.evidence import render_evidence_report
+    from tidegauge_exporter.reports.report import render_report
 
     content, name = _content(args)
-    text = render_evidence_report(content)
+    text = render_report(content)
     if args.output == STDOUT:
         sys.stdout.write(text)
         return FINE

@@ -26,7 +26,7 @@ from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
+    from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 MAX_SNAPSHOTS = 2
 MAX_EVIDENCE_BYTES = 16 << 20
@@ -46,7 +46,7 @@ class Given(NamedTuple):
 
 def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_unix_s: float) -> ReportContent:
     """Raises ``CommandError`` for a file that is none of those."""
-    from tidegauge_exporter.reports.evidence_values import ReportContent
+    from tidegauge_exporter.reports.report_content import ReportContent
 
     given = sort_files(files, device=args.device)
     curves = tuple(_curve(rank, path, args.capacity_bytes) for rank, path in enumerate(given.series))
@@ -144,7 +144,7 @@ def _lacks(given: Given) -> list[str]:
 
 def _curve(rank: int, path: Path, capacity_bytes: int | None) -> RankCurve:
     """A step series as a rank's curve; files are counted, as a series does not say its rank."""
-    from tidegauge_exporter.reports.evidence_values import RankCurve
+    from tidegauge_exporter.reports.report_content import RankCurve
 
     try:
         rows = list(read_step_series(path))

@@ -24,12 +24,12 @@ from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
-from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, name_ranks
+from tidegauge.core.incidents.wording import capitalised, name_ranks
 from tidegauge.core.verdicts import OK, Verdict
 
 if TYPE_CHECKING:
     from tidegauge_exporter.messages.values import Story
-    from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
+    from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 MAX_INCIDENTS = 1000
 """That a job's are looked for in, the newest."""
@@ -40,8 +40,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
 
     Raises ``CommandError``.
     """
-    from tidegauge_exporter.messages.headlines import noun, owners_job
-    from tidegauge_exporter.reports.evidence_values import ReportContent
+    from tidegauge_exporter.reports.report_content import incident_content
 
     story, curves = _story(_number(what, args), args)
     incident = story.incident
@@ -55,16 +54,8 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     absent += [why_not] if why_not else []
     if not story.memory:
         absent.append("No memory curve: the service keeps the history of a rank only while it runs and shortly after.")
-    return ReportContent(
-        made_unix_s=now_unix_s,
-        title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
-        subject=(
-            ("Incident", str(incident.number)),
-            ("Job", job_and_run(incident)),
-            ("Name", further_name(incident)),
-            ("User", incident.user_name),
-        ),
-        story=story,
+    return replace(
+        incident_content(story, made_unix_s=now_unix_s),
         ranks=curves,
         evidence=evidence,
         early=snapshots[0].trace if len(snapshots) > 1 else None,
@@ -141,7 +132,7 @@ def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurv
 
 def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ...]:
     """The ranks concerned first, in the incident's order, then the others."""
-    from tidegauge_exporter.reports.evidence_values import RankCurve
+    from tidegauge_exporter.reports.report_content import RankCurve
 
     asked = _job_query(incident.key.job)
     memory = [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]

@@ -20,7 +20,7 @@ from tidegauge.core.snapshot_columns import LARGEST
 from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.reports.evidence_values import WhatIfTable
+    from tidegauge_exporter.reports.report_content import WhatIfTable
 
 MAX_WHATIF_S = 30.0
 """For all settings together: without numba, a replay of 100,000 events takes seconds."""
@@ -109,7 +109,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
 
 
 def _table(result: WhatIf) -> WhatIfTable:
-    from tidegauge_exporter.reports.evidence_values import TriedSetting, WhatIfTable
+    from tidegauge_exporter.reports.report_content import TriedSetting, WhatIfTable
 
     shown = [trial for place, trial in enumerate(result.trials) if place < MAX_SETTINGS or trial.today]
     return WhatIfTable(

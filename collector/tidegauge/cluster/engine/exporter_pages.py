@@ -12,7 +12,8 @@ from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_exporter.metrics.service_discovery import http_sd
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
-from tidegauge_exporter.reports.incident import render_incident
+from tidegauge_exporter.reports.report import render_report
+from tidegauge_exporter.reports.report_content import incident_content
 from tidegauge_exporter.runbooks.page import runbooks_html
 
 
@@ -31,11 +32,13 @@ def exporter_pages(settings: Settings) -> Pages:
             service=service,
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
-        incident_report=lambda story, memory: render_incident(
-            Story(story.incident, story.history, story.decisions, memory),
-            cluster=cluster,
-            links=links,
-            now_unix_s=time.time(),
+        incident_report=lambda story, memory: render_report(
+            incident_content(
+                Story(story.incident, story.history, story.decisions, memory),
+                made_unix_s=time.time(),
+                cluster=cluster,
+                links=links,
+            )
         ),
         grade=lambda asked: (
             render_no_question()

@@ -7,7 +7,7 @@ import { FONT, colours } from "./theme.js";
 
 const ROW = 21;
 const NARROWEST = 0.4;
-const NO_STACK = "no stack was recorded";
+const NO_STACK = "no stack recorded";
 
 export function flame(parent, weights, stacks, name) {
   const canvas = element("canvas", "flame");

@@ -31,27 +31,9 @@ export function share(part, whole) {
   return `${percent >= 10 || percent === 0 ? Math.round(percent) : percent.toFixed(1)} %`;
 }
 
-/** "2027-01-15 08:00:12 UTC". */
-export function moment(unixS) {
-  return `${iso(unixS).slice(0, 19).replace("T", " ")} UTC`;
-}
-
-/** Ticks of a time axis that are `stepS` apart, in UTC; midnight is written as its date. */
-export function timeTicks(ticks, stepS) {
-  return ticks.map((unixS) => {
-    if (unixS % 86400 === 0) return iso(unixS).slice(5, 10);
-    return iso(unixS).slice(11, stepS < 60 ? 19 : 16);
-  });
-}
-
 /** Microseconds as a person reads them: "12.3 ms". */
 export function duration(us) {
   if (us < 1000) return `${Math.round(us)} \u00b5s`;
   if (us < 1e6) return `${(us / 1e3).toFixed(1)} ms`;
   return us < 120e6 ? `${(us / 1e6).toFixed(2)} s` : `${(us / 60e6).toFixed(1)} min`;
-}
-
-function iso(unixS) {
-  const date = new Date(unixS * 1000);
-  return Number.isNaN(date.getTime()) ? "?".repeat(24) : date.toISOString();
 }

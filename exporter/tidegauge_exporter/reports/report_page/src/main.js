@@ -1,6 +1,6 @@
 // Reads the report's data and draws its parts. What is in the data is never taken for markup.
 
-import { history, memory } from "./curves.js";
+import { history } from "./curves.js";
 import { element } from "./elements.js";
 import { flame } from "./flame.js";
 import { map } from "./map.js";
@@ -10,7 +10,6 @@ import { onChange } from "./theme.js";
 const data = JSON.parse(document.getElementById("report-data").textContent);
 const stacks = new Stacks(data.stacks);
 const PARTS = {
-  chart: (parent) => memory(parent, data.chart),
   growth: (parent) => flame(parent, data.growth, stacks, "flame graph of what grew"),
   live: (parent) => flame(parent, data.live, stacks, "flame graph of what is alive"),
   map: (parent) => map(parent, data.map, stacks),

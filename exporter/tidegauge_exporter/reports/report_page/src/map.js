@@ -30,7 +30,7 @@ export function map(parent, data, stacks) {
     ["waiting", "freed, waiting for another stream"], ["free", "free"]];
   const key = element("span", "keys", ...words.map(([css, text]) => element("span", `key ${css}`, text)));
   parent.append(element("div", "tools", key, closer, farther), scroller, said);
-  if (data.left_out) said.before(element("p", "muted", `${format.count(data.left_out)} smaller segments are left out.`));
+  if (data.left_out) said.before(element("p", "muted", `${format.count(data.left_out)} smaller segments not shown.`));
 
   const blocks = placed(data);
   let nearer = 1;

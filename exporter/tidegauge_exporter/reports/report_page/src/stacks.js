@@ -1,4 +1,4 @@
-// Stacks as the file holds them: every text, frame and stack once, in numbers (evidence_report_stacks.py).
+// Stacks as the file holds them: every text, frame and stack once, in numbers (snapshot_data.py).
 
 export class Stacks {
   constructor(table) {
@@ -41,6 +41,6 @@ export class Stacks {
   /** What a stack says in one line: where the user's own code asked. */
   words(stack) {
     const frame = this.asking(stack);
-    return frame < 0 ? "no stack was recorded" : `${this.place(frame)} in ${this.name(frame)}`;
+    return frame < 0 ? "no stack recorded" : `${this.place(frame)} in ${this.name(frame)}`;
   }
 }

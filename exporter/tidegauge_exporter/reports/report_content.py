@@ -1,22 +1,28 @@
-"""What the report with evidence is made of: an incident's story, curves, findings, snapshots. Values of the core only.
+"""What a report is made of: an incident's story, curves, evidence, snapshots. Values of the core only.
 
-Every part may be missing: what is not known is left out of the page, or said in ``ReportContent.absent``.
+Every part may be missing: the page leaves it out, or says why in ``ReportContent.absent``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.incidents.wording import further_name, job_and_run
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Verdict
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.headlines import noun, owners_job
+from tidegauge_exporter.messages.untrusted import tamed
 from tidegauge_exporter.messages.values import Story
+
+NO_LINKS: Final = Links()
 
 
 class RankCurve(NamedTuple):
-    """How one rank's memory went. ``points`` are oldest first; ``place`` is its host and GPU, for people."""
+    """The memory of one rank. ``points`` are oldest first; ``place`` is its host and GPU, for people."""
 
     rank: int
     place: str
@@ -52,17 +58,20 @@ class WhatIfTable(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything that a report may tell."""
+    """Everything that a report may show."""
 
     made_unix_s: float
     title: str
     subject: tuple[tuple[str, str | None], ...]
     """What it is about: label (ours) and value, such as ``("Job", "4711")``."""
     story: Story | None = None
+    cluster: str = ""
+    links: Links = NO_LINKS
+    """Other pages about the incident, as far as they are configured."""
     ranks: tuple[RankCurve, ...] = ()
-    """The odd one first."""
+    """The affected ones first."""
     by_step: bool = False
-    """Curves are told by training step; else by time."""
+    """Curves are drawn by training step; else by time."""
     evidence: Evidence | None = None
     """Of one window on the rank to look at first."""
     early: Trace | None = None
@@ -71,3 +80,17 @@ class ReportContent:
     whatif: WhatIfTable | None = None
     absent: tuple[str, ...] = ()
     """What the report lacks, and why: sentences for people."""
+
+
+def incident_content(story: Story, *, made_unix_s: float, cluster: str = "", links: Links = NO_LINKS) -> ReportContent:
+    """What the service knows of one incident."""
+    told = tamed(story.incident)
+    subject = (
+        ("Incident", str(told.number)),
+        ("Job", job_and_run(told)),
+        ("Name", further_name(told)),
+        ("User", told.user_name),
+        ("Cluster", cluster),
+    )
+    title = f"{noun(told)} in {owners_job(told)} (incident {told.number})"
+    return ReportContent(made_unix_s, title, subject, story, cluster, links)

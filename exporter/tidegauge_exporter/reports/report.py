@@ -1,0 +1,196 @@
+"""The HTML report: one page of an incident, a job or files, with a section for everything that is known.
+
+The coordinator's ``/report?incident=N`` and ``tidegauge report`` make the same page. It needs no other file and fetches
+nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes, and the
+script is there only where a snapshot or stacks are to be drawn. What a job chose goes to the script as JSON in which no
+character means anything to HTML, and the script puts it on the page as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence.brief import EvidenceCause
+from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL
+from tidegauge.core.incidents.wording import capitalised, does, hint, outlook, rate, since, time_left
+from tidegauge.core.units import format_bytes
+from tidegauge.core.verdicts import LeakState, Signal
+from tidegauge_exporter.messages.text import tidy
+from tidegauge_exporter.messages.untrusted import tamed_story
+from tidegauge_exporter.reports.evidence_sections import evidence_sections, script_data
+from tidegauge_exporter.reports.html_page import asset, bullets, inline, lead, meta, muted, page, section, style_sheet
+from tidegauge_exporter.reports.incident_sections import (
+    briefs_table,
+    deeds_section,
+    files_section,
+    history_section,
+    keep_running_section,
+    lead_section,
+    links_line,
+    ranks_section,
+    tone,
+)
+from tidegauge_exporter.reports.memory_plot import memory_section
+from tidegauge_exporter.reports.memory_plot import ranks_section as rank_charts
+from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
+from tidegauge_exporter.reports.snapshot_data import pool_rows
+
+DATA_ID: Final = "report-data"
+MAX_TEXT_CHARS: Final = 600
+"""Characters of one sentence."""
+_BUILT: Final = ("report_page", "built")
+_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+_FOOTER: Final = "<footer>Made by Tidegauge. Times and rates are estimates, shown with their ranges.</footer>"
+
+
+def render_report(content: ReportContent) -> str:
+    """The page. Texts that a job or a scheduler chose are made short and visible, and escaped."""
+    whole = content.story
+    told = replace(content, story=None if whole is None else tamed_story(whole))
+    story = told.story
+    data = script_data(told)
+    parts = [
+        meta([(label, value and tidy(value, MAX_TEXT_CHARS)) for label, value in told.subject],
+             made_unix_s=told.made_unix_s),
+        _lead(told),
+        "" if whole is None else links_line(whole.incident, cluster=told.cluster, links=told.links),
+        _root_cause(told),
+        memory_section(told),
+        "" if story is None else ranks_section(story.incident),
+        rank_charts(told),
+        *evidence_sections(told, data),
+    ]  # fmt: skip
+    if whole is not None and story is not None:
+        parts += [
+            deeds_section(story.decisions, is_open=story.incident.is_open),
+            history_section(story.history),
+            files_section(whole.incident),
+            keep_running_section(told.links),
+        ]
+    parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
+    return _document(tidy(told.title, MAX_TEXT_CHARS), parts, data)
+
+
+def script_json(value: object) -> str:
+    """JSON that may stand in a ``script`` element: ASCII, without ``<``, ``>`` and ``&``."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+
+
+def _document(title: str, parts: list[str], data: dict[str, Any]) -> str:
+    """The script and what it needs are left out where nothing is to be drawn."""
+    style, allowed, end = style_sheet(), "", ""
+    if any(value for name, value in data.items() if name != "stacks"):
+        script = asset(*_BUILT, "report.js")
+        style = asset(*_BUILT, "uplot.css") + style
+        allowed = f"script-src '{_hash(script)}'; "
+        end = (
+            f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n<script>{script}</script>\n'
+        )
+    policy = f"default-src 'none'; {allowed}style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    head += '<meta name="referrer" content="no-referrer">\n'
+    return page(title, parts, head=head, style=style, end=end)
+
+
+def _hash(text: str) -> str:
+    """As a ``Content-Security-Policy`` names what it allows."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _lead(content: ReportContent) -> str:
+    """An incident's, where there is one; else what the curves say, else the snapshots."""
+    if content.story is not None:
+        return lead_section(content.story.incident, content.made_unix_s)
+    evidence = content.evidence
+    found = None if evidence is None else tidy(evidence_sentence(evidence), MAX_TEXT_CHARS)
+    if content.ranks:
+        return _lead_of_curve(content.ranks[0], found)
+    if evidence is not None and found is not None:
+        grew, steps = evidence.grown_bytes, evidence.window_steps
+        caution = "Growth between two snapshots is not yet a leak: memory over time shows whether it stops."
+        return lead(
+            found,
+            tone="warning" if (grew or 0) > 0 else "ok",
+            remarks=[caution] * ((grew or 0) > 0),
+            figures=[
+                (None if grew is None else format_bytes(grew), "growth in the window"),
+                (None if not steps else f"{steps:,}", "steps in the window"),
+                (None if not steps or grew is None else format_bytes(grew / steps), "growth per step"),
+            ],
+        )
+    live_bytes = sum(row.live_bytes for row in pool_rows((content.late and content.late.end) or ()))
+    remark = "One snapshot shows what is alive, not what grows: add an earlier one of the same rank."
+    return lead(f"{format_bytes(live_bytes)} of live tensors, by the line that allocated them.", tone="note",
+                remarks=[remark])  # fmt: skip
+
+
+def _lead_of_curve(curve: RankCurve, found: str | None) -> str:
+    verdict, who = curve.verdict, f"Rank {curve.rank}"
+    if verdict.state is LeakState.OK:
+        return lead(f"{who} does not grow: its memory has not kept growing.", tone="ok", remarks=[found])
+    cause = CAUSE_OF_SIGNAL[verdict.signal or Signal.ALLOCATED]
+    says = f"{who} {does(cause, verdict.bytes_per_step, verdict.severity)}{since(verdict.onset_step)}"
+    end = outlook(verdict.severity, verdict.seconds_to_oom, verdict.steps_to_oom)
+    doubt = "Suspected, not established: memory has not grown for long enough to be sure."
+    return lead(
+        f"{says}{end}",
+        tone=tone(verdict),
+        remarks=[found or hint(cause), doubt if verdict.state is LeakState.SUSPECTED else None],
+        figures=[
+            (rate(verdict.bytes_per_step), "growth per step"),
+            (None if verdict.grown_bytes is None else format_bytes(verdict.grown_bytes), "growth since onset"),
+            (None if verdict.alarm_step is None else f"{verdict.alarm_step:,}", "established at step"),
+            (time_left(verdict.seconds_to_oom, verdict.steps_to_oom), "until OOM"),
+        ],
+    )
+
+
+def _root_cause(content: ReportContent) -> str:
+    """The line, holder and cause of each rank that was looked into; of the evidence, why, and what to change. What grew
+    where is in the headline, unless an incident's lacks it."""
+    evidence, parts = content.evidence, []
+    incident = None if content.story is None else content.story.incident
+    if incident is not None and incident.evidence:
+        parts.append(briefs_table(incident.evidence))
+        if evidence is None:
+            parts.append(muted(f"`tidegauge report {incident.number}` adds flame graphs and the allocator map."))
+    if evidence is None or (incident is None and not _calls_for_a_cause(evidence)):
+        return section("Root cause", *parts)
+    if incident is not None and not incident.evidence:
+        parts.append(f"<p>{_told(evidence_sentence(evidence))}</p>")
+    parts.append(f"<p><b>{_told(capitalised(cause_words(evidence.cause.cause, evidence.cause.confidence)))}.</b></p>")
+    parts.append(bullets(tidy(line, MAX_TEXT_CHARS) for line in because_lines(evidence)))
+    if advice := advice_of(evidence):
+        parts.append(f'<p class="advice"><b>What to change.</b> {_told(capitalised(advice))}</p>')
+    if evidence.problems:
+        parts += [muted("Missing evidence:"), bullets(tidy(line, MAX_TEXT_CHARS) for line in evidence.problems)]
+    return section("Root cause", *parts)
+
+
+def _calls_for_a_cause(evidence: Evidence) -> bool:
+    """Something grew, or the cause is known."""
+    return (evidence.grown_bytes or 0) > 0 or evidence.cause.cause is not EvidenceCause.UNKNOWN
+
+
+def _told(sentence: str) -> str:
+    """Markup: a sentence that may quote a job."""
+    return inline(tidy(sentence, MAX_TEXT_CHARS))
+
+
+def _sources(content: ReportContent) -> list[str]:
+    """What the report is made of, and what it lacks."""
+    facts, evidence = list(content.absent), content.evidence
+    if evidence is not None:
+        facts += [
+            f"Snapshot: `{ref.store}/{ref.key}`, step {ref.step:,}, {format_bytes(ref.stored_bytes)}."
+            for ref in evidence.snapshots
+        ]
+        if evidence.longest_stall_s:
+            facts.append(f"Collecting evidence paused training for at most {evidence.longest_stall_s * 1000:,.0f} ms.")
+    return facts
