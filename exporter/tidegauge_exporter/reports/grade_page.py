@@ -29,7 +29,7 @@ from tidegauge_exporter.reports.html_page import inline, lead, listing, meta, mo
 from tidegauge_exporter.reports.incident_sections import incident_tone
 
 _NO_EFFECT: Final = (
-    "Your answer does not affect the job; it counts toward the precision of this site's notifications "
+    "The answer does not affect the job; it counts toward the precision of this site's notifications "
     "(`tidegauge policy grade`)."
 )
 _FORM: Final = f"""<form method="post">

@@ -1,6 +1,6 @@
 // Reads the report's data and draws its parts. What is in the data is never taken for markup.
 
-import { history } from "./curves.js";
+import { history } from "./history.js";
 import { element } from "./elements.js";
 import { flame } from "./flame.js";
 import { map } from "./map.js";
