@@ -147,6 +147,15 @@ class Forecast(NamedTuple):
         return self.until, y + (limit - y) * (self.until - x) / (meets - x)
 
 
+class _Drawing(NamedTuple):
+    """The two layers of a chart."""
+
+    shapes: list[str]
+    """In an ``svg`` of their own, which the report's script stretches to zoom in (``report_page/src/memory.js``)."""
+    words: list[str]
+    """In front of the shapes; those that belong to an x say so (``data-x``)."""
+
+
 @dataclass(frozen=True)
 class _Scale:
     """From data to the drawing."""
@@ -195,21 +204,31 @@ def draw(
     scale = replace(scale, top=max(TOP, LABEL_HEIGHT * 2 + MARK_ROW * len(marks)))
     lines = [replace(line, points=thin(line.points, POINTS_PER_CURVE)) for line in lines]
     height = HEIGHT + READOUT_ROW * bool(readouts)
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">',
-        *(_area(line, scale) for line in lines if line.filled and line.points),
-        *_grid(scale, ticks, axis),
-        *(_span(span, scale) for span in spans),
-        *(_mark(mark, row, scale) for row, mark in enumerate(marks)),
-    ]
+    drawing = _Drawing([_area(line, scale) for line in lines if line.filled and line.points], [])
+    _grid(drawing, scale, ticks, axis)
+    for span in spans:
+        _span(drawing, span, scale)
+    for row, mark in enumerate(marks):
+        _mark(drawing, mark, row, scale)
     if near is not None:
-        parts.append(_limit(near, scale))
+        _limit(drawing, near, scale)
     if forecast is not None and ends:
-        parts.append(_fan(forecast, ends, scale))
-    parts.extend(_curve(line, scale) for line in lines if line.points and not line.filled)
-    parts.extend(_labels(lines, scale))
-    parts.extend(_readouts(readouts, scale))
-    return "\n".join([*parts, "</svg>"])
+        drawing.shapes.append(_fan(forecast, ends, scale))
+    drawing.shapes.extend(_curve(line, scale) for line in lines if line.points and not line.filled)
+    drawing.words.extend(_labels(lines, scale))
+    place = f'x="{LEFT:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{HEIGHT:g}"'
+    view = f'viewBox="{LEFT:g} 0 {WIDTH - LEFT - RIGHT:g} {HEIGHT:g}" preserveAspectRatio="none"'
+    return "\n".join(
+        [
+            f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">',
+            f"<svg {place} {view}>",
+            *drawing.shapes,
+            "</svg>",
+            *drawing.words,
+            *_readouts(readouts, scale),
+            "</svg>",
+        ]
+    )
 
 
 def thin(points: Sequence[Point], most: int) -> list[Point]:
@@ -232,18 +251,22 @@ def _fit(points: Sequence[Point], highest: float) -> tuple[_Scale, list[float]]:
     return _Scale(min(x for x, _ in points), max(x for x, _ in points), ticks[0], ticks[-1]), ticks
 
 
-def _grid(scale: _Scale, ticks: Sequence[float], axis: Axis) -> list[str]:
-    parts = []
+def _grid(drawing: _Drawing, scale: _Scale, ticks: Sequence[float], axis: Axis) -> None:
     power = min(int(math.log(max(abs(tick) for tick in ticks), 1024)), len(IEC_UNITS) - 1)
     for tick in ticks:
         y = scale.y(tick)
-        parts.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{tick / 1024**power:g} {IEC_UNITS[power]}", "axis", anchor="end"))
+        drawing.shapes.append(_level("grid", y))
+        drawing.words.append(_text(LEFT - 8, y + 4, f"{tick / 1024**power:g} {IEC_UNITS[power]}", "axis", anchor="end"))
     below = HEIGHT - BOTTOM + 18
-    named = axis.ticks(scale.x_low, scale.x_high)
-    parts.extend(_text(scale.x(tick.x), below, tick.text, "axis", anchor="middle") for tick in named)
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, axis.name, "axis", anchor="middle"))
-    return parts
+    for mark in axis.ticks(scale.x_low, scale.x_high):
+        x = scale.x(mark.x)
+        drawing.words.append(_text(x, below, mark.text, "axis", anchor="middle", at=x))
+    drawing.words.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, axis.name, "axis", anchor="middle"))
+
+
+def _level(css: str, y: float) -> str:
+    """A line from the left end of the plot to its right end."""
+    return f'<line class="{css}" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
 def _curve(line: ChartLine, scale: _Scale) -> str:
@@ -272,23 +295,26 @@ def _fan(forecast: Forecast, ends: Sequence[Point], scale: _Scale) -> str:
     )
 
 
-def _mark(mark: ChartMark, row: int, scale: _Scale) -> str:
+def _mark(drawing: _Drawing, mark: ChartMark, row: int, scale: _Scale) -> None:
     """The words stand above the plot, each mark's in a row of its own, on the side where there is room."""
     x, y = scale.x(mark.x), 14 + MARK_ROW * row
     left_half = x < (LEFT + WIDTH - RIGHT) / 2
-    words = _text(x + (5 if left_half else -5), y, mark.text, "mark", anchor="start" if left_half else "end")
-    return f'<line class="mark {mark.css}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 10:g}" y2="{HEIGHT - BOTTOM:g}"/>{words}'
+    drawing.shapes.append(
+        f'<line class="mark {mark.css}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 10:g}" y2="{HEIGHT - BOTTOM:g}"/>'
+    )
+    beside, anchor = (5, "start") if left_half else (-5, "end")
+    drawing.words.append(_text(x + beside, y, mark.text, "mark", anchor=anchor, at=x))
 
 
-def _span(span: ChartSpan, scale: _Scale) -> str:
+def _span(drawing: _Drawing, span: ChartSpan, scale: _Scale) -> None:
     left, right = scale.x(max(span.start, scale.x_low)), scale.x(min(span.end, scale.x_high))
     if right < left:
-        return ""
-    words = _text((left + right) / 2, HEIGHT - BOTTOM - 8, span.text, "mark", anchor="middle")
-    height = HEIGHT - BOTTOM - scale.top
-    return (
-        f'<rect class="span" x="{left:.1f}" y="{scale.top:g}" width="{right - left:.1f}" height="{height:g}"/>{words}'
+        return
+    height, middle = HEIGHT - BOTTOM - scale.top, (left + right) / 2
+    drawing.shapes.append(
+        f'<rect class="span" x="{left:.1f}" y="{scale.top:g}" width="{right - left:.1f}" height="{height:g}"/>'
     )
+    drawing.words.append(_text(middle, HEIGHT - BOTTOM - 8, span.text, "mark", anchor="middle", at=middle))
 
 
 def _readouts(readouts: Sequence[Readout], scale: _Scale) -> list[str]:
@@ -306,10 +332,10 @@ def _readouts(readouts: Sequence[Readout], scale: _Scale) -> list[str]:
     return ['<g class="readouts">', *strips, "</g>"]
 
 
-def _limit(limit: float, scale: _Scale) -> str:
+def _limit(drawing: _Drawing, limit: float, scale: _Scale) -> None:
     y = scale.y(limit)
-    words = _text(WIDTH - RIGHT - 4, y - 6, f"limit {format_bytes(limit)}", "limit", anchor="end")
-    return f'<line class="limit" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>{words}'
+    drawing.shapes.append(_level("limit", y))
+    drawing.words.append(_text(WIDTH - RIGHT - 4, y - 6, f"limit {format_bytes(limit)}", "limit", anchor="end"))
 
 
 def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
@@ -332,5 +358,7 @@ def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
     ]
 
 
-def _text(x: float, y: float, words: str, css: str, *, anchor: str = "start") -> str:
-    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, css: str, *, anchor: str = "start", at: float | None = None) -> str:
+    """``at``: the x that the words belong to."""
+    belongs = "" if at is None else f' data-x="{at:.1f}"'
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{belongs}>{escape(words)}</text>'

@@ -1,9 +1,10 @@
 """The HTML report: one page of an incident, a job or files, with a section for everything that is known.
 
 The coordinator's ``/report?incident=N`` and ``tidegauge report`` make the same page. It needs no other file and fetches
-nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes, and the
-script is there only where a snapshot or stacks are to be drawn. What a job chose goes to the script as JSON in which no
-character means anything to HTML, and the script puts it on the page as text.
+nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes. The page
+of the coordinator, which has no snapshots, has no script: there the memory chart does without zoom and keys. What a job
+chose goes to the script as JSON in which no character means anything to HTML, and the script puts it on the page as
+text.
 """
 
 from __future__ import annotations
@@ -49,19 +50,20 @@ _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029
 _FOOTER: Final = "<footer>Made by Tidegauge. Times and rates are estimates, shown with their ranges.</footer>"
 
 
-def render_report(content: ReportContent) -> str:
+def render_report(content: ReportContent, *, with_script: bool = True) -> str:
     """The page. Texts that a job or a scheduler chose are made short and visible, and escaped."""
     whole = content.story
     told = replace(content, story=None if whole is None else tamed_story(whole))
     story = told.story
-    data = script_data(told)
+    data, chart = script_data(told), memory_section(told)
+    drawn = "<svg" in chart or any(value for name, value in data.items() if name != "stacks")
     parts = [
         meta([(label, value and tidy(value, MAX_TEXT_CHARS)) for label, value in told.subject],
              made_unix_s=told.made_unix_s),
         _lead(told),
         "" if whole is None else links_line(whole.incident, cluster=told.cluster, links=told.links),
         _root_cause(told),
-        memory_section(told),
+        chart,
         "" if story is None else ranks_section(story.incident),
         rank_charts(told),
         *evidence_sections(told, data),
@@ -74,7 +76,7 @@ def render_report(content: ReportContent) -> str:
             keep_running_section(told.links),
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
-    return _document(tidy(told.title, MAX_TEXT_CHARS), parts, data)
+    return _document(tidy(told.title, MAX_TEXT_CHARS), parts, data if with_script and drawn else None)
 
 
 def script_json(value: object) -> str:
@@ -82,10 +84,10 @@ def script_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
-def _document(title: str, parts: list[str], data: dict[str, Any]) -> str:
-    """The script and what it needs are left out where nothing is to be drawn."""
+def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:
+    """``data`` is what the script draws; ``None``: a page without a script."""
     style, allowed, end = style_sheet(), "", ""
-    if any(value for name, value in data.items() if name != "stacks"):
+    if data is not None:
         script = asset(*_BUILT, "report.js")
         style = asset(*_BUILT, "uplot.css") + style
         allowed = f"script-src '{_hash(script)}'; "

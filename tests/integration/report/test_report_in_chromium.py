@@ -13,6 +13,7 @@ from report_contents import code_lines, content, evidence, made_trace, stacks, s
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge_exporter.reports.chart import WIDTH
 from tidegauge_exporter.reports.report import render_report
 
 PARTS = ("growth", "live", "map", "history")
@@ -104,6 +105,39 @@ def test_the_readout_is_of_the_point_under_the_pointer_and_else_the_last(tab: Ta
     assert str(tab.ask(READOUTS)).startswith("2027-01-15 08:00:00 UTC, step 600: ")
     tab.mouse("mouseMoved", *middle(tab, ".readouts g:nth-child(4) rect"))
     tab.wait_for(f"{READOUTS}.startsWith('2027-01-15 07:04:00 UTC, step 40: ')")
+
+
+def test_the_memory_chart_is_walked_by_keys(tab: Tab) -> None:
+    focus(tab, ".scroll > svg")
+    tab.key("Home")
+    assert str(tab.ask(READOUTS)).startswith("2027-01-15 07:0")
+    first = tab.ask(READOUTS)
+    tab.key("ArrowRight")
+    assert "|" not in str(tab.ask(READOUTS)) != first
+    assert tab.ask("document.querySelector('.scroll + .said').textContent") == tab.ask(READOUTS)
+    tab.key("End")
+    tab.key("Escape")
+    assert str(tab.ask(READOUTS)).startswith("2027-01-15 08:00:00 UTC, step 600: ")
+
+
+def test_dragging_zooms_into_the_memory_chart_and_escape_shows_all(tab: Tab) -> None:
+    view = f"{MEMORY}.querySelector('svg').getAttribute('viewBox')"
+    whole = tab.ask(view)
+    left, y = middle(tab, ".scroll > svg", right=0.4)
+    right, _ = middle(tab, ".scroll > svg", right=0.6)
+    for kind, x in (("mouseMoved", left), ("mousePressed", left), ("mouseMoved", right), ("mouseReleased", right)):
+        tab.mouse(kind, x, y)
+    tab.wait_for(f"{view} !== '{whole}'")
+    low, _, width, _ = map(float, str(tab.ask(view)).split())
+    assert (low, width) == pytest.approx((0.4 * WIDTH, 0.2 * WIDTH), rel=0.05)
+    strip = "(document.querySelector('.readouts g:hover') || {}).textContent || ''"
+    tab.mouse("mouseMoved", *middle(tab, ".scroll > svg", right=0.1))
+    tab.wait_for(f"({strip}).startsWith('2027-01-15 07:3')")
+    tab.mouse("mouseMoved", *middle(tab, ".scroll > svg", right=0.6))
+    tab.wait_for(f"({strip}).startsWith('2027-01-15 07:4')")
+    focus(tab, ".scroll > svg")
+    tab.key("Escape")
+    assert tab.ask(view) == whole
 
 
 def test_the_curve_is_walked_by_keys(tab: Tab) -> None:

@@ -38,7 +38,8 @@ def exporter_pages(settings: Settings) -> Pages:
                 made_unix_s=time.time(),
                 cluster=cluster,
                 links=links,
-            )
+            ),
+            with_script=False,
         ),
         grade=lambda asked: (
             render_no_question()

@@ -4,6 +4,7 @@ import { history } from "./history.js";
 import { element } from "./elements.js";
 import { flame } from "./flame.js";
 import { map } from "./map.js";
+import { memory } from "./memory.js";
 import { Stacks } from "./stacks.js";
 import { onChange } from "./theme.js";
 
@@ -38,6 +39,7 @@ for (const parent of document.querySelectorAll(".drawn")) {
     parent.replaceChildren(element("p", "muted", "This part cannot be drawn in this browser."));
   }
 }
+document.querySelectorAll(".scroll > svg").forEach(memory);
 onChange(() => drawn.forEach((part) => part.draw()));
 document.documentElement.dataset.drawn = String(drawn.length);
 document.documentElement.dataset.failed = failed.join(" ");
