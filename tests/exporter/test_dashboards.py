@@ -112,7 +112,7 @@ def test_ids_are_unique_also_in_folded_rows(board: Dashboard) -> None:
 
 
 def _text(title: str, width: int, height: int = 4) -> Text:
-    return Text(title, "for a test", width, height, "words")
+    return Text(title, "for a test", (width, height), "words")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_every_panel_says_what_it_is_and_what_to_do(board: Dashboard) -> None:
     for panel in board.panels():
         assert len(panel.description) > 40, panel.title
         assert panel.description.endswith("."), panel.title
-        assert panel.width >= NARROWEST, panel.title
+        assert panel.size[0] >= NARROWEST, panel.title
 
 
 @boards

@@ -1,1 +1,1 @@
-"""The dashboards as code: typed builders of Grafana's classic JSON, one module a dashboard. No I/O but ``__main__``."""
+"""The dashboards as code: typed builders of Grafana's classic JSON. Only ``__main__`` does I/O."""

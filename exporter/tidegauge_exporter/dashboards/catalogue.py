@@ -1,4 +1,4 @@
-"""All dashboards, and the names of their files."""
+"""The dashboards and their files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 
 
 def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
-    """In the order in which people go through them.
+    """The dashboards in reading order.
 
-    ``service_url``: where people reach the coordinator's API (setting ``public_url``); without it nothing links to
+    ``service_url``: the coordinator's API as people reach it (setting ``public_url``); without it nothing links to
     the reports of incidents.
     """
     return (
@@ -23,7 +23,7 @@ def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
 
 
 def files(service_url: str | None = None) -> dict[str, str]:
-    """File name to content: ``tidegauge-fleet.json`` ... The same code gives the same text."""
+    """Content by file name, such as ``tidegauge-fleet.json``. The same code gives the same text."""
     return {
         f"{dashboard.uid}.json": json.dumps(dashboard.to_json(), indent=2, sort_keys=True) + "\n"
         for dashboard in dashboards(service_url)

@@ -1,20 +1,9 @@
-"""The Incidents dashboard: what is open, what there was, what was done about it, and whether the policy may act."""
+"""The Incidents dashboard: open incidents, history, actions, the policy and alerts."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.expressions import (
-    BY_INCIDENT,
-    BY_JOB,
-    FLEET,
-    fleet,
-    job_link,
-    report_links,
-    with_names,
-)
-from tidegauge_exporter.dashboards.incident_actions import actions, alerts, policy
-from tidegauge_exporter.dashboards.model.curves import TimeSeries
 from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.model.fields import (
     AGO,
@@ -31,21 +20,40 @@ from tidegauge_exporter.dashboards.model.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.model.panels import Panel, Stat
+from tidegauge_exporter.dashboards.model.panels import (
+    AnnotationsList,
+    Panel,
+    Stat,
+    StateTimeline,
+    Text,
+    TimeSeries,
+)
 from tidegauge_exporter.dashboards.model.queries import Query, TaggedMarks
 from tidegauge_exporter.dashboards.model.tables import Label, Table, TableColumn, Value
 from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
-from tidegauge_exporter.dashboards.reasons import NONE_OPEN, NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.shared import (
+    BY_INCIDENT,
+    BY_JOB,
+    FLEET,
+    NO_DATABASE,
+    NONE_OPEN,
+    NOTHING_HAPPENED,
+    actions_by_outcome,
+    fleet,
+    job_link,
+    open_by_cause,
+    report_links,
+    with_names,
+)
 from tidegauge_exporter.links import INCIDENTS as UID
 
-_DATABASE: Final = "The coordinator does not answer, or its database is down."
 _ROWS: Final = 50
 
 _NUMBER: Final = f"max by ({BY_INCIDENT}) ({fleet('tidegauge_job_incident_number')})"
 
 
 def _in_range(what: str) -> str:
-    """Of each incident that was open in the range: the latest value; for the severity, the worst."""
+    """The latest value of each incident that was open in the range; of the severity, the worst."""
     return f"max by ({BY_INCIDENT}) (max_over_time({fleet(f'tidegauge_job_incident_{what}')}[$__range]))"
 
 
@@ -53,7 +61,7 @@ _LATEST: Final = f"topk({_ROWS}, {_in_range('number')})"
 
 
 def dashboard(service_url: str | None = None) -> Dashboard:
-    """For the admin at night, and for the morning after."""
+    """The dashboard for admins on call, and for reviews."""
     return Dashboard(
         uid=UID,
         title="Tidegauge / Incidents",
@@ -62,8 +70,8 @@ def dashboard(service_url: str | None = None) -> Dashboard:
         rows=(
             Row("Now", (*_now(), _open(service_url))),
             Row("History", (*_history(), _all_in_range(service_url))),
-            Row("Actions and the policy", actions()),
-            Row("Alerts and notes", alerts()),
+            Row("Actions and the policy", _actions()),
+            Row("Alerts and notes", _alerts()),
         ),
         marks=(TaggedMarks("Incidents and actions (Grafana)", (TAG,), "purple"),),
         hours=24,
@@ -80,41 +88,36 @@ def _now() -> tuple[Panel, ...]:
         Stat(
             "Critical",
             "Open critical incidents: a job runs out of memory within the hour or so, or already has.",
-            4,
-            4,
+            (4, 4),
             (Query(_open_with("critical")),),
             Field(COUNT, "database down", ANY_IS_BAD, decimals=0),
         ),
         Stat(
             "Warnings",
             "Open incidents with severity warning: look today.",
-            4,
-            4,
+            (4, 4),
             (Query(_open_with("warning")),),
             Field(COUNT, "database down", ThresholdSteps(GOOD, ((1, CARE),)), decimals=0),
         ),
         Stat(
             "Oldest open incident",
             "Age of the oldest open incident. If it is days old, exempt the job or write a rule for it.",
-            4,
-            4,
+            (4, 4),
             (Query(f"time() - min({opened})", may_be_empty=NONE_OPEN),),
             Field(SECONDS, "none open", ThresholdSteps(PLAIN), decimals=1),
         ),
         Stat(
             "The policy",
             "Whether the policy may act on jobs. `observes`: decisions are logged, not carried out.",
-            4,
-            4,
-            (Query(policy("acting")),),
+            (4, 4),
+            (Query(_policy("acting")),),
             Field(COUNT, "coordinator down", words={0: ("observes", "blue"), 1: ("acts", GOOD)}),
         ),
         Stat(
             "Actions allowed",
             "`paused`: a person stopped all actions (`tidegauge policy resume` allows them again). `breaker`: too many "
             "jobs were acted on, and the circuit breaker stops all actions; find out why before you reset it.",
-            4,
-            4,
+            (4, 4),
             (Query(f"max({fleet('tidegauge_policy_paused')} + 2 * {fleet('tidegauge_policy_breaker_open')})"),),
             Field(
                 COUNT,
@@ -126,8 +129,7 @@ def _now() -> tuple[Panel, ...]:
         Stat(
             "Database",
             "Stores incidents and decisions. While it is down, Tidegauge decides and does nothing.",
-            4,
-            4,
+            (4, 4),
             (Query(f'min(tidegauge_collect_success{{{FLEET}, source="store"}})'),),
             Field(COUNT, "coordinator down", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("down", BAD), 1: ("works", GOOD)}),
         ),
@@ -154,16 +156,10 @@ def _open(service_url: str | None) -> Table:
         "Open now",
         "Worst first. The number links to the report if the dashboards know the service's address; else run "
         "`tidegauge incidents show NUMBER`. The job links to its ranks.",
-        24,
-        9,
+        (24, 9),
         (
             *_incident_columns(service_url, Query(with_names(_NUMBER, by=BY_INCIDENT), may_be_empty=NONE_OPEN)),
-            Value(
-                "Severity",
-                100,
-                query=Query(severity, may_be_empty=NONE_OPEN),
-                words=SEVERITY_WORDS,
-            ),
+            Value("Severity", 100, query=Query(severity, may_be_empty=NONE_OPEN), words=SEVERITY_WORDS),
             Value("Opened", 140, query=Query(f"1000 * {opened}", may_be_empty=NONE_OPEN), unit=AGO),
             Value(
                 "Out of memory in",
@@ -182,24 +178,16 @@ def _open(service_url: str | None) -> Table:
 
 def _history() -> tuple[Panel, ...]:
     return (
-        TimeSeries(
-            "Open incidents by cause",
+        open_by_cause(
             "Open incidents over time. Many of one cause at once: a new version of a library, or of a job that many "
-            "people run.",
-            12,
-            8,
-            (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')})", "{{cause}}"),),
-            Field(COUNT, _DATABASE, least=0, decimals=0),
-            stacked=True,
-            legend_on_the_right=True,
+            "people run."
         ),
         TimeSeries(
             "Incidents opened",
             "Incidents opened per interval, by cause. A burst: look for a common change.",
-            12,
-            8,
+            (12, 8),
             (Query(f"sum by (cause) (increase({fleet('tidegauge_incidents_total')}[$__rate_interval]))", "{{cause}}"),),
-            Field(COUNT, _DATABASE, least=0, decimals=0),
+            Field(COUNT, NO_DATABASE, least=0, decimals=0),
             stacked=True,
             legend_on_the_right=True,
             bars=True,
@@ -214,12 +202,10 @@ def _all_in_range(service_url: str | None) -> Table:
         "In the time range",
         f"The latest {_ROWS} incidents that were open in the range, newest first; the last one per attempt and cause. "
         "For all of them run `tidegauge incidents --all`.",
-        24,
-        9,
+        (24, 9),
         (
             *_incident_columns(
-                service_url,
-                Query(with_names(_LATEST, by=BY_INCIDENT, over="$__range"), may_be_empty=NOTHING_HAPPENED),
+                service_url, Query(with_names(_LATEST, by=BY_INCIDENT, over="$__range"), may_be_empty=NOTHING_HAPPENED)
             ),
             Value(
                 "Peak severity",
@@ -240,4 +226,110 @@ def _all_in_range(service_url: str | None) -> Table:
         "No incident in this time range.",
         sort_by="Number",
         descending=True,
+    )
+
+
+_COMMANDS: Final = """
+| goal | command |
+|---|---|
+| stop all actions | `tidegauge policy pause --reason TEXT` |
+| allow actions, reset the breakers | `tidegauge policy resume` |
+| see why a job was stopped | `tidegauge incidents show NUMBER` |
+| list decisions and actions | `tidegauge policy log --since 1d` |
+| test another policy on past incidents | `tidegauge policy simulate FILE --since 7d` |
+"""
+_ALERTS: Final = f'ALERTS{{{FLEET}, alertname=~"Tidegauge.*", alertstate="firing"}}'
+
+
+def _policy(what: str) -> str:
+    """A figure of the policy, usually 1 or 0."""
+    return f"max({fleet(f'tidegauge_policy_{what}')})"
+
+
+def _actions() -> tuple[Panel, ...]:
+    ended = fleet("tidegauge_job_last_action_timestamp_seconds")
+    return (
+        actions_by_outcome(
+            "In the time range. `would` and `withheld` were not carried out: the mode does not allow it, or a brake "
+            "held them. Check `failed`, `unverified` and `no_proof` with `tidegauge policy log`.",
+            (8, 10),
+        ),
+        Table(
+            "Latest action on each job",
+            "The latest action of each kind and outcome.",
+            (16, 10),
+            (
+                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Attempt", 80, label="attempt"),
+                Label("Cluster", 110, label="cluster"),
+                Label("Action", 110, label="action"),
+                Label("Outcome", 110, label="outcome"),
+                Value(
+                    "Ended",
+                    170,
+                    query=Query(
+                        f"1000 * topk({_ROWS}, max by ({BY_JOB}, action, outcome) (max_over_time({ended}[$__range])))",
+                        may_be_empty=NOTHING_HAPPENED,
+                    ),
+                    unit=WHEN,
+                ),
+            ),
+            "No action ended in this time range.",
+            sort_by="Ended",
+            descending=True,
+        ),
+        StateTimeline(
+            "Policy state over time",
+            "When the policy could act, was paused by a person, or was stopped by a circuit breaker, for all jobs or "
+            "for those of some users.",
+            (13, 8),
+            (
+                Query(_policy("acting"), "may act"),
+                Query(_policy("paused"), "paused"),
+                Query(_policy("breaker_open"), "breaker open"),
+                Query(f"clamp_max({_policy('user_breakers_open')}, 1)", "user breaker"),
+            ),
+            Field(
+                COUNT,
+                "The coordinator does not answer.",
+                ThresholdSteps("blue"),
+                {0: ("no", "semi-dark-blue"), 1: ("yes", "purple")},
+            ),
+        ),
+        Text("What you can do", "Commands for the head. This text is static.", (11, 8), _COMMANDS),
+    )
+
+
+def _alerts() -> tuple[Panel, ...]:
+    return (
+        Table(
+            "Firing alerts",
+            "Tidegauge alerts that fire in Prometheus now. Alertmanager may silence or group them; each has a runbook.",
+            (14, 9),
+            (
+                Label("Alert", label="alertname"),
+                Label("Severity", 95, label="severity"),
+                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Attempt", 80, label="attempt"),
+                Label("Cluster", 110, label="cluster"),
+                Value(
+                    "Series",
+                    80,
+                    query=Query(
+                        f"count by (alertname, severity, {BY_JOB}) ({_ALERTS})",
+                        may_be_empty="no alert fires, or the rules are in another Prometheus",
+                    ),
+                    unit=COUNT,
+                ),
+            ),
+            "No Tidegauge alert fires (or the rules are not in this Prometheus).",
+            sort_by="Severity",
+        ),
+        AnnotationsList(
+            "Notes",
+            "Annotations with the tag `tidegauge`, newest first: Tidegauge writes one per incident and action if it "
+            "has a token for this Grafana (docs/grafana.md), and people may add their own.",
+            (10, 9),
+            (TAG,),
+        ),
     )

@@ -1,18 +1,9 @@
-"""Rows of the Job dashboard about memory: ranks side by side, highest, median and lowest, and what else there is."""
+"""Rows of the Job dashboard about memory: ranks side by side, and the highest, median and lowest rank."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.expressions import (
-    ONE_JOB,
-    by_rank_in_order,
-    job,
-    rank_link,
-    standing_out,
-    used_share,
-)
-from tidegauge_exporter.dashboards.model.curves import FEW_POINTS, Heatmap, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
@@ -24,8 +15,9 @@ from tidegauge_exporter.dashboards.model.fields import (
     STEPS_PER_S,
     Field,
 )
-from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.panels import FEW_POINTS, Heatmap, Panel, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.model.queries import LIMIT, PEAK, Query, QueryLine
+from tidegauge_exporter.dashboards.shared import ONE_JOB, by_rank_in_order, job, rank_link, standing_out, used_share
 
 _NOBODY: Final = "No rank reported in the time range."
 _ODD = 8
@@ -33,7 +25,7 @@ _ODD = 8
 
 
 def ranks_side_by_side() -> tuple[Panel, ...]:
-    """Rank over time as colours, then the few ranks that differ from the middle one."""
+    """Ranks over time as colours, and the ranks that differ from the median."""
     allocated = job("tidegauge_rank_allocated_bytes")
     median = job("cluster_job:tidegauge_allocated_bytes:median")
     at_end = (
@@ -49,8 +41,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "Allocated, by rank",
             "One row per rank, rank 0 on top; the color is its allocated memory. A row of another color is the odd "
             "rank; a row that brightens to the right grows. The table under Forecast links to single ranks.",
-            12,
-            10,
+            (12, 10),
             (Query(by_rank_in_order(allocated), "{{row}}"),),
             Field(BYTES, _NOBODY),
             scheme="Viridis",
@@ -59,8 +50,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "Share of the limit in use, by rank",
             "Reserved memory plus memory outside PyTorch, as a share of the limit: green has room, red is full. On a "
             "shared or capped GPU this differs from allocated.",
-            12,
-            10,
+            (12, 10),
             (Query(by_rank_in_order(used_share(ONE_JOB)), "{{row}}"),),
             Field(SHARE, _NOBODY, decimals=0),
             scheme="RdYlGn",
@@ -75,8 +65,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "range. A steady distance is how the work is split (pipeline stages, the logging rank); a growing distance "
             "on one rank is a leak in code that only it runs. With two ranks both move away from the median. Click a "
             "curve for the rank.",
-            12,
-            9,
+            (12, 9),
             (Query(standing_out(distance, at_end, _ODD), "rank {{rank}} {{group}}"),),
             Field(BYTES, _NOBODY, links=(rank_link("__field.labels"),)),
             legend_calculations=("lastNotNull",),
@@ -87,8 +76,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "Highest over median",
             "Allocated memory of the highest rank divided by the median: 1 is even. It rises if one rank grows, and "
             "stays if all do. With two ranks it cannot reach 2.",
-            5,
-            9,
+            (5, 9),
             (Query(f"max({job('cluster_job:tidegauge_skew_ratio')})", "highest / median"),),
             Field(RATIO, _NOBODY, decimals=2),
             legend_calculations=(),
@@ -97,8 +85,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "Suspected ranks",
             "Verdicts of up to 20 ranks that were suspected in the range. One bar alone: look at that rank. All at "
             "once: the workload grows, or code that all ranks run leaks.",
-            7,
-            9,
+            (7, 9),
             (
                 Query(
                     standing_out(
@@ -145,8 +132,7 @@ def _spread(title: str, description: str, what: str) -> TimeSeries:
     return TimeSeries(
         title,
         description,
-        12,
-        9,
+        (12, 9),
         (*queries, Query(peak, "peak", PEAK), Query(limit, "limit", LIMIT)),
         Field(BYTES, _NOBODY, least=0),
         legend_calculations=("lastNotNull",),
@@ -165,8 +151,7 @@ def where_it_goes() -> tuple[Panel, ...]:
             "Fragmentation",
             "Free pieces of partly used blocks, as a share of reserved, and reserved memory that is not allocated on "
             "all ranks. High and rising: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-            8,
-            8,
+            (8, 8),
             (
                 Query(f"max({pieces})", "pieces, worst rank"),
                 Query(f"quantile(0.5, {pieces})", "pieces, median"),
@@ -179,8 +164,7 @@ def where_it_goes() -> tuple[Panel, ...]:
             "Outside PyTorch's allocator",
             "GPU memory of the ranks' processes outside PyTorch: CUDA context, NCCL, cuBLAS. A steady 0.5 GiB is "
             "usual; growth means communicators that are created and not destroyed.",
-            8,
-            8,
+            (8, 8),
             (
                 Query(f"max({job('cluster_job:tidegauge_nontorch_bytes:max')})", "highest rank"),
                 Query(f"sum({nontorch}) / sum({ranks})", "mean"),
@@ -191,8 +175,7 @@ def where_it_goes() -> tuple[Panel, ...]:
             "Host memory of the ranks",
             "Host memory of the ranks and their DataLoader workers. A loss kept without detach() grows here until the "
             "node's OOM killer ends a process.",
-            8,
-            8,
+            (8, 8),
             (
                 Query(f"max({host})", "highest rank"),
                 Query(f"quantile(0.5, {host})", "median"),
@@ -204,8 +187,7 @@ def where_it_goes() -> tuple[Panel, ...]:
             "Steps per second",
             "The fastest and the slowest rank. Ranks step together, so a gap means that one is stuck; a common drop "
             "with retries means that the allocator keeps emptying its cache.",
-            12,
-            7,
+            (12, 7),
             (Query(f"max({steps})", "fastest rank"), Query(f"min({steps})", "slowest rank")),
             Field(STEPS_PER_S, "No rank reported in the time range, or none has finished a step.", least=0),
         ),
@@ -213,8 +195,7 @@ def where_it_goes() -> tuple[Panel, ...]:
             "Allocation retries per second",
             "Device allocations that succeeded only after the cache was emptied; all ranks. A lasting rate costs speed "
             "and precedes an OOM.",
-            12,
-            7,
+            (12, 7),
             (Query(f"sum({job('cluster_job:tidegauge_alloc_retries:rate5m')})", "retries"),),
             Field(PER_S, _NOBODY, least=0),
             legend_calculations=("max",),

@@ -1,13 +1,9 @@
-"""The Rank dashboard: the anatomy of one rank and its GPU."""
+"""The Rank dashboard: the memory of one rank and its GPU."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.errors import errors_in_the_range
-from tidegauge_exporter.dashboards.expressions import BY_JOB, ONE_RANK, own_card, rank, used_share
-from tidegauge_exporter.dashboards.job_marks import job_marks
-from tidegauge_exporter.dashboards.model.curves import TimeSeries
 from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.model.fields import (
     AGO,
@@ -16,28 +12,41 @@ from tidegauge_exporter.dashboards.model.fields import (
     HOW_FULL,
     LEAK_STEPS,
     LEAK_WORDS,
+    PERCENT,
     PLAIN,
     SECONDS,
     SHARE,
+    STEPS_PER_S,
     TIME_LEFT,
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.model.panels import Panel, Stat
-from tidegauge_exporter.dashboards.model.queries import LIMIT, Query, QueryLine, TaggedMarks
+from tidegauge_exporter.dashboards.model.panels import Panel, Stat, StateTimeline, TimeSeries
+from tidegauge_exporter.dashboards.model.queries import LIMIT, PEAK, Query, QueryLine, TaggedMarks
 from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.model.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, JOB_ID, RANK
-from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
-from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NO_NVML
+from tidegauge_exporter.dashboards.shared import (
+    BY_JOB,
+    NO_DCGM,
+    NO_GROWTH,
+    NO_NVML,
+    ONE_RANK,
+    errors_in_the_range,
+    job,
+    job_marks,
+    own_card,
+    rank,
+    used_share,
+)
 from tidegauge_exporter.links import RANK as UID
 
 _NOBODY: Final = "The rank did not report in the time range."
 _WHAT: Final = "pid, pod, container, torch_version, alloc_conf, profile"
-"""Outside Kubernetes there is no ``pod`` and no ``container``, and the table has no such columns."""
+"""Labels of a rank's process. Outside Kubernetes the table has no pod and no container."""
 
 
 def dashboard() -> Dashboard:
-    """For whoever knows which rank it is and wants to know what it holds."""
+    """The dashboard for people who investigate one rank."""
     return Dashboard(
         uid=UID,
         title="Tidegauge / Rank and GPU",
@@ -46,10 +55,10 @@ def dashboard() -> Dashboard:
         rows=(
             Row("Rank status", _header()),
             Row("Memory of its GPU", _anatomy()),
-            Row("Growth", growth()),
-            Row("Unusable memory, host memory and speed", details()),
+            Row("Growth", _growth()),
+            Row("Unusable memory, host memory and speed", _details()),
             # Folded: not every site has dcgm-exporter, and two empty panels look like a fault.
-            Row("GPU metrics from dcgm-exporter", by_dcgm(), folded=True),
+            Row("GPU metrics from dcgm-exporter", _by_dcgm(), folded=True),
         ),
         marks=(*job_marks(), TaggedMarks("Notes (Grafana)", (TAG, "job:$job_id"), "purple")),
     )
@@ -60,32 +69,28 @@ def _header() -> tuple[Panel, ...]:
         Stat(
             "Verdict",
             "Verdict of the leak detector: ok, suspected, or growing.",
-            4,
-            4,
+            (4, 4),
             (Query(f"max({rank('tidegauge_rank_leak_state')})"),),
             Field(COUNT, "not watched", LEAK_STEPS, LEAK_WORDS),
         ),
         Stat(
             "Out of memory in",
             "Forecast at the current growth rate. Absent without growth, or if it does not grow towards the limit.",
-            4,
-            4,
+            (4, 4),
             (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_GROWTH),),
             Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
         ),
         Stat(
             "Used",
             "Reserved memory plus memory outside PyTorch, as a share of the rank's limit.",
-            4,
-            4,
+            (4, 4),
             (Query(f"max({used_share(ONE_RANK)})"),),
             Field(SHARE, "not watched", HOW_FULL, decimals=1, least=0, most=1),
         ),
         Stat(
             "Growth per step",
             "Growth in bytes per training step, estimated by the detector.",
-            4,
-            4,
+            (4, 4),
             (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_GROWTH),),
             Field(BYTES, "none", ThresholdSteps(PLAIN)),
         ),
@@ -93,8 +98,7 @@ def _header() -> tuple[Panel, ...]:
             "Last reading",
             "Age of the rank's last reading, by its own clock. Half a second is usual; minutes: it hangs, is stopped, "
             "or the clocks differ.",
-            4,
-            4,
+            (4, 4),
             (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
             Field(SECONDS, "not watched", ThresholdSteps("green", ((30, "orange"), (120, "red"))), decimals=0),
         ),
@@ -103,8 +107,7 @@ def _header() -> tuple[Panel, ...]:
             "Location and settings",
             "Node, GPU, process and settings of the rank, per attempt in the time range; on Kubernetes its pod. For "
             "`ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
-            24,
-            4,
+            (24, 4),
             (
                 Label("Attempt", 80, label="attempt"),
                 Label("Node", label="hostname"),
@@ -147,8 +150,7 @@ def _anatomy() -> tuple[Panel, ...]:
             "From below: live tensors; cached by PyTorch; the process outside PyTorch (CUDA context, NCCL, libraries); "
             "unwatched processes; other watched ranks and the driver; free. Look for the layer that grows. A limit "
             "below the total: the rank has a memory fraction.",
-            16,
-            11,
+            (16, 11),
             (
                 Query(allocated, "allocated", QueryLine("blue")),
                 Query(f"{reserved} - {allocated}", "cached", QueryLine("light-blue")),
@@ -177,8 +179,7 @@ def _anatomy() -> tuple[Panel, ...]:
             "Peaks",
             "Peaks since the start, or since the job reset them. The gap between peak reserved and the limit is the "
             "least headroom that the rank had.",
-            8,
-            11,
+            (8, 11),
             (
                 Query(
                     f"max({rank('tidegauge_rank_allocated_peak_bytes')})",
@@ -196,5 +197,136 @@ def _anatomy() -> tuple[Panel, ...]:
             ),
             Field(BYTES, _NOBODY, least=0),
             legend_calculations=("lastNotNull",),
+        ),
+    )
+
+
+_NO_DCGM: Final = (
+    "No dcgm-exporter series with this GPU's UUID: it does not run here, or another Prometheus scrapes it."
+)
+
+
+def _growth() -> tuple[Panel, ...]:
+    return (
+        TimeSeries(
+            "This rank compared with the others",
+            "Allocated memory of this rank, and of the highest, median and lowest rank. Alone above the others: the "
+            "cause is in code that only this rank runs.",
+            (10, 8),
+            (
+                Query(f"max({rank('tidegauge_rank_allocated_bytes')})", "rank $rank", QueryLine("orange", width=2)),
+                Query(f"max({job('cluster_job:tidegauge_allocated_bytes:max')})", "highest", PEAK),
+                Query(f"max({job('cluster_job:tidegauge_allocated_bytes:median')})", "median", QueryLine("blue")),
+                Query(f"min({job('cluster_job:tidegauge_allocated_bytes:min')})", "lowest", PEAK),
+            ),
+            Field(BYTES, _NOBODY),
+            legend_calculations=("lastNotNull",),
+        ),
+        StateTimeline(
+            "Verdict over time",
+            "When the detector suspected the rank, and when growth was established.",
+            (7, 8),
+            (Query(f"max by (attempt) ({rank('tidegauge_rank_leak_state')})", "attempt {{attempt}}"),),
+            Field(COUNT, _NOBODY, LEAK_STEPS, LEAK_WORDS),
+        ),
+        TimeSeries(
+            "Growth per step and time to OOM",
+            "The detector's estimates over time; time to OOM on the right axis. Only while growth is suspected or "
+            "established.",
+            (7, 8),
+            (
+                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth per step", may_be_empty=NO_GROWTH),
+                Query(
+                    f"min({rank('tidegauge_rank_leak_seconds_to_oom')})",
+                    "out of memory in",
+                    QueryLine("red", dashed=True, filled=False, on_the_right=True, unit=SECONDS),
+                    may_be_empty=NO_GROWTH,
+                ),
+            ),
+            Field(BYTES, "The rank was not suspected in the time range.", least=0),
+        ),
+    )
+
+
+def _details() -> tuple[Panel, ...]:
+    allocated = f"max({rank('tidegauge_rank_allocated_bytes')})"
+    active = f"max({rank('tidegauge_rank_active_bytes')})"
+    return (
+        TimeSeries(
+            "Memory that the allocator cannot use",
+            "Free pieces of partly used blocks (fragmentation), freed blocks that another stream still uses, and "
+            "rounding. Growing pieces: try expandable_segments:True. Large rounding: many small tensors.",
+            (12, 8),
+            (
+                Query(f"max({rank('tidegauge_rank_inactive_split_bytes')})", "free pieces"),
+                Query(f"clamp_min({active} - {allocated}, 0)", "waiting for a stream"),
+                Query(f"clamp_min({allocated} - max({rank('tidegauge_rank_requested_bytes')}), 0)", "rounding"),
+            ),
+            Field(BYTES, _NOBODY, least=0),
+            legend_calculations=("lastNotNull",),
+        ),
+        TimeSeries(
+            "Retries and out-of-memory errors",
+            "Count per interval. Retries precede errors: the allocator emptied its cache, which stalls the rank.",
+            (12, 8),
+            (
+                Query(
+                    f"sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__rate_interval]))",
+                    "retries",
+                    QueryLine("orange"),
+                ),
+                Query(
+                    f"sum(increase({rank('tidegauge_rank_ooms_total')}[$__rate_interval]))",
+                    "out of memory",
+                    QueryLine("red"),
+                ),
+            ),
+            Field(COUNT, _NOBODY, least=0, decimals=0),
+            bars=True,
+            legend_calculations=("sum",),
+            smallest_step="1m",
+        ),
+        TimeSeries(
+            "Host memory",
+            "Host memory of the rank and its DataLoader workers. Growth here but not on the GPU: a retained autograd "
+            "graph, or a data loader's cache.",
+            (12, 8),
+            (Query(f"max({rank('tidegauge_rank_host_rss_bytes')})", "rank $rank"),),
+            Field(BYTES, _NOBODY, least=0),
+        ),
+        TimeSeries(
+            "Steps per second",
+            "This rank and the fastest of the job. A slow rank holds up all others.",
+            (12, 8),
+            (
+                Query(f"max(rate({rank('tidegauge_rank_steps_total')}[$__rate_interval]))", "rank $rank"),
+                Query(f"max({job('cluster_job:tidegauge_steps:rate5m')})", "fastest rank", PEAK),
+            ),
+            Field(STEPS_PER_S, "The rank finished no step in the time range.", least=0),
+        ),
+    )
+
+
+def _by_dcgm() -> tuple[Panel, ...]:
+    on_card = f"and on (UUID) {rank('tidegauge_rank_reserved_bytes')}"
+    return (
+        TimeSeries(
+            "Memory in use: dcgm-exporter and Tidegauge",
+            "Both read the same driver. If they differ for long, one of them is stale, or they count a MIG instance "
+            "differently.",
+            (12, 7),
+            (
+                Query(f"max(DCGM_FI_DEV_FB_USED {on_card}) * 1048576", "dcgm-exporter", may_be_empty=NO_DCGM),
+                Query(own_card("tidegauge_gpu_used_bytes"), "Tidegauge", PEAK, may_be_empty=NO_NVML),
+            ),
+            Field(BYTES, _NO_DCGM, least=0),
+        ),
+        TimeSeries(
+            "GPU utilization",
+            "Share of time with a running kernel. A full GPU at 0 % does nothing: a hung job, or a debugger.",
+            (12, 7),
+            (Query(f"max(DCGM_FI_DEV_GPU_UTIL {on_card})", "busy", may_be_empty=NO_DCGM),),
+            Field(PERCENT, _NO_DCGM, least=0, most=100, decimals=0),
+            legend_calculations=("mean", "max"),
         ),
     )

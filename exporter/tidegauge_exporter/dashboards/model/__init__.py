@@ -1,1 +1,1 @@
-"""Grafana's dashboards as values: panels, queries, fields, variables, and the JSON that they become."""
+"""Grafana's dashboards as values that write themselves as JSON: panels, queries, fields, variables."""

@@ -1,4 +1,4 @@
-"""A dashboard: rows of panels, laid out on Grafana's grid, and what is above them. Classic JSON, schema 41."""
+"""A dashboard: rows of panels on Grafana's grid, variables and marks, as classic JSON of schema 41."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegauge_exporter.dashboards.model.variables import Variable
 GRID: Final = 24
 """Columns of Grafana's grid."""
 SCHEMA: Final = 41
-"""Of the classic JSON: Grafana 10.4 reads it, 13 still does, newer ones bring it up to date on import."""
+"""Schema of the classic JSON, which Grafana 10.4 to 13 read; newer ones bring it up to date on import."""
 TAG: Final = "tidegauge"
-"""On all of them: what the links at the top find each other by."""
+"""The tag of all dashboards, by which the links at the top find them."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A heading and the panels below it."""
+    """A heading with the panels below it."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """``to_json`` is what Grafana imports."""
+    """A dashboard; Grafana imports ``to_json``."""
 
     uid: str
     title: str
@@ -40,14 +40,14 @@ class Dashboard:
     rows: tuple[Row, ...]
     marks: tuple[Marks | TaggedMarks, ...] = ()
     hours: int = 6
-    """Shown at first."""
+    """The range of time that is shown first."""
 
     def panels(self) -> tuple[Panel, ...]:
-        """All of them, in reading order."""
+        """The panels in reading order."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
     def to_json(self) -> Json:
-        """Raises ``ValueError`` for panels that leave a hole in the grid."""
+        """The dashboard's JSON. Raises ``ValueError`` for panels that leave a hole in the grid."""
         return {
             "uid": self.uid,
             "title": self.title,
@@ -70,7 +70,7 @@ class Dashboard:
 
 
 def _others() -> Json:
-    """The other dashboards, as links that keep time range and variables."""
+    """Links to the other dashboards that keep time range and variables."""
     return {
         "type": "dashboards",
         "title": "Tidegauge",
@@ -104,10 +104,11 @@ def _placed(rows: tuple[Row, ...]) -> Iterator[Json]:
             left = 0
             for panel in line:
                 number += 1
-                place = {"x": left, "y": top, "w": panel.width, "h": panel.height}
+                width, height = panel.size
+                place = {"x": left, "y": top, "w": width, "h": height}
                 panels.append({**panel.to_json(), "id": number, "gridPos": place})
-                left += panel.width
-            top += line[0].height
+                left += width
+            top += height
         yield {**heading, "panels": panels if row.folded else []}
         if not row.folded:
             yield from panels
@@ -118,8 +119,8 @@ def _lines(row: Row) -> Iterator[list[Panel]]:
     line: list[Panel] = []
     for panel in row.panels:
         line.append(panel)
-        width = sum(each.width for each in line)
-        if width > GRID or panel.height != line[0].height:
+        width = sum(each.size[0] for each in line)
+        if width > GRID or panel.size[1] != line[0].size[1]:
             raise ValueError(f"row {row.title!r}: {panel.title!r} leaves a hole in the grid, or goes beyond it")
         if width == GRID:
             yield line

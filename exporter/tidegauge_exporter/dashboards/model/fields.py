@@ -1,4 +1,4 @@
-"""How values are shown: units, thresholds, words for numbers, links. Grafana calls this a panel's ``fieldConfig``."""
+"""The display of values: units, thresholds, words for numbers, links (a panel's ``fieldConfig``)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Json = dict[str, Any]
 
 BYTES: Final = "bytes"
 COUNT: Final = "none"
-"""A count is written out: ``short`` would make 1.2 K of 1,234 ranks."""
+"""The unit of counts: ``short`` would make 1.2 K of 1,234 ranks."""
 SHARE: Final = "percentunit"
-"""0 to 1, shown as per cent."""
+"""The unit of shares from 0 to 1, shown as per cent."""
 PERCENT: Final = "percent"
 SECONDS: Final = "s"
 PER_S: Final = "suffix:/s"
 STEPS_PER_S: Final = "suffix:steps/s"
 RATIO: Final = "none"
 WHEN: Final = "dateTimeAsIso"
-"""Unix *milliseconds* as a date."""
+"""The unit of unix *milliseconds* that are shown as a date."""
 AGO: Final = "dateTimeFromNow"
-"""Unix *milliseconds* as "2 hours ago"."""
+"""The unit of unix *milliseconds* that are shown as "2 hours ago"."""
 TEXT: Final = "string"
 
 GOOD: Final = "green"
@@ -39,7 +39,7 @@ class ThresholdSteps:
     limits: tuple[tuple[float, str], ...] = ()
 
     def to_json(self) -> Json:
-        """As ``thresholds``; the first step has no value (minus infinity)."""
+        """The JSON of ``thresholds``; the first step has no value (minus infinity)."""
         steps: list[Json] = [{"color": self.first, "value": None}]
         steps += [{"color": colour, "value": value} for value, colour in self.limits]
         return {"mode": "absolute", "steps": steps}
@@ -49,21 +49,21 @@ NO_STEPS: Final = ThresholdSteps(PLAIN)
 ANY_IS_BAD: Final = ThresholdSteps(GOOD, ((1, BAD),))
 ANY_NEEDS_CARE: Final = ThresholdSteps(GOOD, ((1, CARE),))
 HOW_FULL: Final = ThresholdSteps(GOOD, ((0.85, CARE), (0.95, BAD)))
-"""Of what a rank may take: above 95 % the next larger batch, or a library's work space, ends the job."""
+"""Shares of a rank's limit: above 95 % the next larger batch, or a library's work space, ends the job."""
 ROOM_LEFT: Final = ThresholdSteps(BAD, ((0.05, CARE), (0.15, GOOD)))
 TIME_LEFT: Final = ThresholdSteps(BAD, ((1_800, CARE), (14_400, GOOD)))
-"""Half an hour is what a checkpoint and a requeue take at most sites; four hours is time to think."""
+"""A checkpoint and a requeue take up to half an hour at most sites; four hours is time to think."""
 LEAK_STEPS: Final = ThresholdSteps(GOOD, ((1, "blue"), (2, CARE)))
-"""Red is for danger: incidents, and time that runs out."""
+"""Red is left to incidents and forecasts."""
 
 Words = Mapping[float, tuple[str, str]]
-"""A value to its word and colour."""
+"""The word and colour of each value."""
 LEAK_WORDS: Final[Words] = {0: ("ok", GOOD), 1: ("suspected", "blue"), 2: ("growing", CARE)}
 SEVERITY_WORDS: Final[Words] = {1: ("note", "blue"), 2: ("warning", CARE), 3: ("critical", BAD)}
 
 
 def words_to_json(words: Words) -> list[Json]:
-    """As ``mappings``; an empty list where there are none."""
+    """The JSON of ``mappings``, perhaps empty."""
     if not words:
         return []
     options = {
@@ -75,34 +75,34 @@ def words_to_json(words: Words) -> list[Json]:
 
 @dataclass(frozen=True)
 class PanelLink:
-    """Where a value, a row or a series leads to."""
+    """A link from a value, a row or a series."""
 
     title: str
     url: str
     new_tab: bool = False
 
     def to_json(self) -> Json:
-        """As one of ``links`` of a field."""
+        """The entry of a field's ``links``."""
         return {"title": self.title, "url": self.url, "targetBlank": self.new_tab}
 
 
 @dataclass(frozen=True)
 class Field:
-    """What all values of a panel have in common."""
+    """Settings of all values of a panel."""
 
     unit: str
     no_value: str
-    """Said in place of the panel, or of the number, where there is nothing: what it means that there is nothing."""
+    """The text in place of the panel or the number where there is no value, with its meaning."""
     steps: ThresholdSteps = NO_STEPS
     words: Words | None = None
     decimals: int | None = None
-    """``None``: as many as Grafana thinks fit."""
+    """``None``: Grafana chooses."""
     least: float | None = None
     most: float | None = None
     links: tuple[PanelLink, ...] = ()
 
     def to_json(self, colour: Json, custom: Json) -> Json:
-        """As ``fieldConfig.defaults``; ``custom`` is what only this type of panel knows."""
+        """The JSON of ``fieldConfig.defaults``; ``custom`` has the settings of this type of panel."""
         told: Json = {
             "unit": self.unit,
             "noValue": self.no_value,
@@ -126,7 +126,7 @@ BY_SERIES: Final[Json] = {"mode": "palette-classic"}
 
 
 def fixed(colour: str) -> Json:
-    """Always this colour."""
+    """The JSON of a fixed colour."""
     return {"mode": "fixed", "fixedColor": colour}
 
 

@@ -1,12 +1,12 @@
-"""The panels: plain values that write themselves as Grafana's JSON. Sizes are in units of Grafana's grid, 24 wide."""
+"""Panels as values that write themselves as Grafana's JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Final
 
-from tidegauge_exporter.dashboards.model.fields import BY_STEPS, Field, Json, fixed, override
+from tidegauge_exporter.dashboards.model.fields import BY_SERIES, BY_STEPS, Field, Json, fixed, override
 from tidegauge_exporter.dashboards.model.queries import PROMETHEUS, Query, QueryLine, refs
 
 PLUGIN_VERSION = "11.0.0"
@@ -15,22 +15,22 @@ PLUGIN_VERSION = "11.0.0"
 
 @dataclass(frozen=True)
 class Panel:
-    """What all panels have."""
+    """A panel of a dashboard."""
 
     title: str
     description: str
-    """What the figures mean and what to do about them: the text behind the panel's small "i"."""
-    width: int
-    height: int
+    """Meaning of the figures and advice: the text behind the panel's small "i"."""
+    size: tuple[int, int]
+    """Width and height in units of Grafana's grid, 24 wide."""
 
     type: ClassVar[str]
 
     def all_queries(self) -> tuple[Query, ...]:
-        """What it asks, in the order of its letters."""
+        """The queries of the panel in the order of their letters."""
         return ()
 
     def to_json(self) -> Json:
-        """As one of ``panels``, without place and id."""
+        """The entry of ``panels``, without place and id."""
         return {
             "type": self.type,
             "title": self.title,
@@ -45,10 +45,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class QueryPanel(Panel):
-    """A panel that shows what Prometheus answers."""
+    """A panel that shows answers of Prometheus."""
 
     queries: tuple[Query, ...]
     field: Field
+    _: KW_ONLY
+    most_points: int | None = None
+    """Bound of points in time; ``None``: Grafana asks for one each pixel."""
 
     def all_queries(self) -> tuple[Query, ...]:
         return self.queries
@@ -57,6 +60,7 @@ class QueryPanel(Panel):
         letters = refs(len(self.queries))
         return {
             **super().to_json(),
+            **({"maxDataPoints": self.most_points} if self.most_points else {}),
             "datasource": PROMETHEUS,
             "targets": [
                 query.to_json(ref, instant=self._is_instant()) for ref, query in zip(letters, self.queries, strict=True)
@@ -68,7 +72,7 @@ class QueryPanel(Panel):
         }
 
     def _is_instant(self) -> bool:
-        """Asks for one moment, the end of the range, in place of a curve."""
+        """True to query the end of the range alone."""
         return False
 
     def _colour(self) -> Json:
@@ -109,15 +113,14 @@ def _reduce(calculation: str) -> Json:
 
 @dataclass(frozen=True)
 class Stat(QueryPanel):
-    """One number, or a few with names; behind it how it moved, if it is not of one moment."""
+    """A panel with one number, or a few with names, and their curve in the background, if they are not instant."""
 
     instant: bool = False
     named: bool = False
-    """Shows the legend beside each number."""
+    """True to show the legend beside each number."""
+    _: KW_ONLY
+    most_points: int | None = 100
     type: ClassVar[str] = "stat"
-
-    def to_json(self) -> Json:
-        return {**super().to_json(), "maxDataPoints": 100}
 
     def _is_instant(self) -> bool:
         return self.instant
@@ -138,7 +141,7 @@ class Stat(QueryPanel):
 
 @dataclass(frozen=True)
 class BarGauge(QueryPanel):
-    """One bar a series, of one moment."""
+    """A panel with one bar a series, of one moment."""
 
     type: ClassVar[str] = "bargauge"
 
@@ -164,7 +167,7 @@ class BarGauge(QueryPanel):
 
 @dataclass(frozen=True)
 class Text(Panel):
-    """Words, in Markdown."""
+    """A panel with Markdown."""
 
     content: str
     type: ClassVar[str] = "text"
@@ -175,7 +178,7 @@ class Text(Panel):
 
 @dataclass(frozen=True)
 class AnnotationsList(Panel):
-    """The latest annotations that Grafana keeps, newest first, by tag."""
+    """A panel with the latest annotations of a tag in Grafana, newest first."""
 
     tags: tuple[str, ...]
     limit: int = 25
@@ -194,3 +197,127 @@ class AnnotationsList(Panel):
             "navigateBefore": "10m",
             "navigateAfter": "10m",
         }
+
+
+FEW_POINTS: Final = 200
+"""Points of panels that read the series of every rank, of which a job may have a thousand."""
+
+
+@dataclass(frozen=True)
+class TimeSeries(QueryPanel):
+    """A panel with curves."""
+
+    stacked: bool = False
+    bars: bool = False
+    legend_calculations: tuple[str, ...] = ("lastNotNull", "max")
+    """With two the legend is a table, of which three lines fit below a panel; with one it is a list."""
+    legend_on_the_right: bool = False
+    smallest_step: str | None = None
+    """The smallest step, as ``5m``; for bars that count events."""
+    show_limits: bool = False
+    """True to draw the field's thresholds as lines."""
+    type: ClassVar[str] = "timeseries"
+
+    def to_json(self) -> Json:
+        told = super().to_json()
+        if self.smallest_step:
+            told["interval"] = self.smallest_step
+        return told
+
+    def _colour(self) -> Json:
+        return BY_SERIES
+
+    def _options(self) -> Json:
+        return {
+            "legend": {
+                "showLegend": True,
+                "displayMode": "table" if self.legend_on_the_right or len(self.legend_calculations) > 1 else "list",
+                "placement": "right" if self.legend_on_the_right else "bottom",
+                "calcs": list(self.legend_calculations),
+            },
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+
+    def _custom(self) -> Json:
+        return {
+            "drawStyle": "bars" if self.bars else "line",
+            "lineWidth": 0 if self.bars else 1,
+            "fillOpacity": 70 if self.bars else 25 if self.stacked else 8,
+            "lineInterpolation": "linear",
+            "showPoints": "never" if self.bars else "auto",
+            "pointSize": 4,
+            # A gap of a scrape or two is bridged; a job that was away for longer shows as a gap.
+            "spanNulls": 60_000,
+            "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+            "thresholdsStyle": {"mode": "dashed" if self.show_limits else "off"},
+            "axisPlacement": "auto",
+            "axisBorderShow": False,
+        }
+
+
+@dataclass(frozen=True)
+class Heatmap(QueryPanel):
+    """A panel with one row a series and one column a moment, coloured by value."""
+
+    scheme: str
+    """A name of d3's colour schemes, as Grafana lists them; those used here read on light and dark."""
+    reverse: bool = False
+    least_colour: float | None = None
+    most_colour: float | None = None
+    _: KW_ONLY
+    most_points: int | None = 120
+    type: ClassVar[str] = "heatmap"
+
+    def _colour(self) -> Json:
+        return BY_SERIES
+
+    def _options(self) -> Json:
+        colour: Json = {
+            "mode": "scheme",
+            "scheme": self.scheme,
+            "reverse": self.reverse,
+            "steps": 64,
+            "exponent": 1,
+            "scale": "linear",
+            "fill": "dark-orange",
+        }
+        if self.least_colour is not None:
+            colour["min"] = self.least_colour
+        if self.most_colour is not None:
+            colour["max"] = self.most_colour
+        return {
+            # The series are the rows; Grafana must not count values into buckets.
+            "calculate": False,
+            "cellGap": 0,
+            "cellValues": {"unit": self.field.unit},
+            "color": colour,
+            "exemplars": {"color": "rgba(255,0,255,0.7)"},
+            "filterValues": {},
+            "legend": {"show": True},
+            "rowsFrame": {"layout": "auto", "value": self.title},
+            "showValue": "never",
+            "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
+            "yAxis": {"axisPlacement": "left", "reverse": True, "axisLabel": "rank"},
+        }
+
+
+@dataclass(frozen=True)
+class StateTimeline(QueryPanel):
+    """A panel with one bar a series, coloured by its state."""
+
+    _: KW_ONLY
+    most_points: int | None = 300
+    type: ClassVar[str] = "state-timeline"
+
+    def _options(self) -> Json:
+        return {
+            "mergeValues": True,
+            "showValue": "auto",
+            "alignValue": "left",
+            "rowHeight": 0.85,
+            "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+            "tooltip": {"mode": "single", "sort": "none"},
+        }
+
+    def _custom(self) -> Json:
+        return {"lineWidth": 0, "fillOpacity": 75}

@@ -1,4 +1,4 @@
-"""What panels ask Prometheus, and the marks that are drawn over all of them."""
+"""Queries of panels, and marks that are drawn over all panels."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ GRAFANA: Final[Json] = {"type": "grafana", "uid": "-- Grafana --"}
 
 @dataclass(frozen=True)
 class QueryLine:
-    """How the series of one query differ from the others of the panel; ``None`` is as the others."""
+    """The look of the series of one query; ``None``: like the others of the panel."""
 
     colour: str | None = None
     dashed: bool = False
     width: int | None = None
     filled: bool = True
     stacked: bool = True
-    """Only where the panel stacks at all."""
+    """False to leave the series out of a stack."""
     on_the_right: bool = False
     unit: str | None = None
 
 
 LIMIT: Final = QueryLine(colour="red", dashed=True, filled=False, stacked=False)
-"""A limit, drawn as a line that nothing should touch."""
+"""The line of a limit."""
 PEAK: Final = QueryLine(dashed=True, filled=False)
 
 
@@ -38,13 +38,13 @@ class Query:
 
     expression: str
     legend: str = ""
-    """What a series is called, with labels in double braces. Empty in tables and where there is one number."""
+    """The name of a series, with labels in double braces. Empty in tables and for a single number."""
     line: QueryLine | None = None
     may_be_empty: str | None = None
-    """Why this may rightly have no result while a fleet is watched; ``None``: then it is a fault (the tests say so)."""
+    """The reason why there may be no result while a fleet is watched; ``None``: tests fail without one."""
 
     def to_json(self, ref: str, *, instant: bool, table: bool = False) -> Json:
-        """As one of ``targets``; ``ref`` is A, B, C ..."""
+        """The entry of ``targets``; ``ref`` is A, B, C ..."""
         return {
             "refId": ref,
             "datasource": PROMETHEUS,
@@ -58,7 +58,7 @@ class Query:
 
 
 def refs(count: int) -> list[str]:
-    """``A``, ``B`` ... for the queries of one panel."""
+    """The letters ``A``, ``B`` ... of the queries of one panel."""
     if count > 26:
         raise ValueError(f"a panel with {count} queries; 26 at most, and far fewer to be understood")
     return [chr(ord("A") + index) for index in range(count)]
@@ -66,19 +66,19 @@ def refs(count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Marks:
-    """Events from Prometheus: one where the expression has a value above 0, or at the time that the value tells."""
+    """Events from Prometheus: at each value above 0, or at the time that is the value."""
 
     name: str
     query: Query
-    """Its legend is the text of the mark."""
+    """The query; its legend is the text of the mark."""
     colour: str
     value_is_time: bool = False
-    """The value is unix milliseconds."""
+    """True if the value is unix milliseconds."""
     labels: tuple[str, ...] = ()
-    """Labels whose values become tags of the mark."""
+    """Labels that become tags of the mark."""
 
     def to_json(self) -> Json:
-        """As one of ``annotations.list``."""
+        """The entry of ``annotations.list``."""
         return {
             "name": self.name,
             "datasource": PROMETHEUS,
@@ -95,14 +95,14 @@ class Marks:
 
 @dataclass(frozen=True)
 class TaggedMarks:
-    """Annotations that Grafana keeps, by tag; Tidegauge writes them if it was given a token."""
+    """Annotations in Grafana by tag; Tidegauge writes them if it has a token."""
 
     name: str
     tags: tuple[str, ...]
     colour: str
 
     def to_json(self) -> Json:
-        """As one of ``annotations.list``."""
+        """The entry of ``annotations.list``."""
         return {
             "name": self.name,
             "datasource": GRAFANA,

@@ -1,4 +1,4 @@
-"""Tables: labels and the values of several queries side by side, one row for each set of labels."""
+"""Tables with labels and the values of several queries, one row for each set of labels."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tidegauge_exporter.dashboards.model.queries import PROMETHEUS, Query, refs
 
 @dataclass(frozen=True)
 class TableColumn:
-    """What columns have in common."""
+    """A column of a table."""
 
     title: str
     width: int | None = None
-    """Pixels; ``None``: what is left over."""
+    """Width in pixels; ``None``: the rest."""
     links: tuple[PanelLink, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label(TableColumn):
-    """The value of a label."""
+    """A column with the values of a label."""
 
     label: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value(TableColumn):
-    """The value of a query."""
+    """A column with the values of a query."""
 
     query: Query
     unit: str = TEXT
@@ -49,12 +49,12 @@ class Value(TableColumn):
     words: Words | None = None
     decimals: int | None = None
     gauge: bool = False
-    """A bar from 0 to 1 behind the number."""
+    """True for a bar from 0 to 1 behind the number."""
 
 
 @dataclass(frozen=True)
 class Table(Panel):
-    """Its queries must carry the labels of its ``Label`` columns; rows are put together by the labels that all have."""
+    """A table. Its queries carry the labels of its ``Label`` columns; rows are joined by the labels that all have."""
 
     columns: tuple[TableColumn, ...]
     no_value: str
@@ -90,7 +90,7 @@ class Table(Panel):
         return {"showHeader": True, "frameIndex": 0, "cellHeight": "sm", "sortBy": sort}
 
     def _fields(self) -> list[str]:
-        """What Grafana calls each column: the label, or ``Value #A``; ``Value`` alone where there is one query."""
+        """Grafana's names of the columns: the label, or ``Value #A``; ``Value`` for a single query."""
         letters = refs(len(self.all_queries()))
         values = iter(["Value"] if len(letters) == 1 else [f"Value #{ref}" for ref in letters])
         return [column.label if isinstance(column, Label) else next(values) for column in self.columns]

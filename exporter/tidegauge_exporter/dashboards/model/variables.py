@@ -1,4 +1,4 @@
-"""What the reader chooses at the top of a dashboard. In addresses each is ``var-NAME``."""
+"""Variables at the top of a dashboard. In addresses each is ``var-NAME``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _ALL: Final = "$__all"
 
 @dataclass(frozen=True)
 class Variable:
-    """What variables have in common."""
+    """A variable of a dashboard."""
 
     name: str
     label: str
     description: str
 
     def to_json(self) -> Json:
-        """As one of ``templating.list``."""
+        """The entry of ``templating.list``."""
         return {"name": self.name, "label": self.label, "description": self.description, "hide": 0}
 
 
 @dataclass(frozen=True)
 class DataSourceVariable(Variable):
-    """Which Prometheus is asked."""
+    """The choice of a Prometheus."""
 
     def to_json(self) -> Json:
         return {
@@ -43,16 +43,16 @@ class DataSourceVariable(Variable):
 
 @dataclass(frozen=True)
 class LabelValues(Variable):
-    """The values of a label, found again whenever the time range changes."""
+    """The choice of a label's value; the values follow the time range."""
 
     selector: str
     value_of: str
     """The label."""
     numeric: bool = False
     with_all: bool = False
-    """Several can be chosen, or all of them, which is then the default."""
+    """True if several values, or all, can be chosen; all are then the default."""
     may_be_absent: bool = False
-    """All of them are also the series without the label."""
+    """True if all values include series without the label."""
 
     def to_json(self) -> Json:
         told: Json = {
@@ -81,10 +81,10 @@ class LabelValues(Variable):
 
 @dataclass(frozen=True)
 class VariableChoice(Variable):
-    """One of a few fixed values; the first is the default."""
+    """The choice of one of some fixed values; the first is the default."""
 
     options: tuple[tuple[str, str], ...]
-    """What the reader sees, and the value."""
+    """Shown texts and their values."""
 
     def to_json(self) -> Json:
         listed = [

@@ -1,0 +1,242 @@
+"""Expressions, links, marks and panels that several dashboards share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tidegauge_exporter.dashboards.model.fields import COUNT, PLAIN, Field, PanelLink, ThresholdSteps
+from tidegauge_exporter.dashboards.model.panels import BarGauge, Stat, TimeSeries
+from tidegauge_exporter.dashboards.model.queries import Marks, Query
+from tidegauge_exporter.links import JOB, RANK
+
+NO_GROWTH: Final = "absent while nothing grows"
+NOTHING_HAPPENED: Final = "nothing of the kind happened in the range"
+NONE_OPEN: Final = "no incident is open"
+NO_NVML: Final = "NVML does not work on this node"
+NO_DCGM: Final = "dcgm-exporter does not run, or another Prometheus scrapes it"
+"""Reasons why a query may have no result (``Query.may_be_empty``)."""
+NO_DATABASE: Final = "The coordinator does not answer, or its database is down."
+
+FLEET: Final = 'cluster=~"$cluster"'
+"""Every selector of Tidegauge's own series carries at least this."""
+ONE_JOB: Final = f'{FLEET}, job_id="$job_id", attempt=~"$attempt", group=~"$group"'
+ONE_RANK: Final = f'{ONE_JOB}, rank="$rank"'
+
+BY_JOB: Final = "cluster, job_id, attempt, group"
+"""Labels that name one group of ranks in one attempt of a job: those of every job-level series and join."""
+BY_INCIDENT: Final = f"{BY_JOB}, cause"
+
+
+def fleet(metric: str) -> str:
+    """The metric in the chosen clusters."""
+    return f"{metric}{{{FLEET}}}"
+
+
+def total(metric: str) -> str:
+    """The sum over the chosen clusters."""
+    return f"sum({fleet(metric)})"
+
+
+def job(metric: str) -> str:
+    """The metric of the chosen job, all ranks."""
+    return f"{metric}{{{ONE_JOB}}}"
+
+
+def rank(metric: str) -> str:
+    """The metric of the chosen rank."""
+    return f"{metric}{{{ONE_RANK}}}"
+
+
+def of_jobs(expression: str, chosen: str) -> str:
+    """The expression limited to the jobs of ``chosen``: one ``topk`` decides the rows of all columns of a table."""
+    return f"{expression} and on ({BY_JOB}) {chosen}"
+
+
+def with_names(values: str, *, by: str = BY_JOB, over: str | None = None) -> str:
+    """The values with ``user_name`` and ``job_name``, where these are known.
+
+    ``values`` have the labels ``by`` and no others. ``over``: also names of jobs that ended within it. One info per job
+    is taken (``topk``), for a job that changes its name within an attempt would break the join.
+    """
+    info = fleet("tidegauge_job_info")
+    if over:
+        info = f"last_over_time({info}[{over}])"
+    names = f"topk by ({BY_JOB}) (1, {info})"
+    return f"({values}) * on ({BY_JOB}) group_left (user_name, job_name) {names} or on ({by}) ({values})"
+
+
+def used(selector: str) -> str:
+    """Memory that each rank holds on its GPU, in bytes; without NVML, the memory that its allocator holds."""
+    reserved = f"tidegauge_rank_reserved_bytes{{{selector}}}"
+    return f"({reserved} + tidegauge_rank_nontorch_bytes{{{selector}}} or {reserved})"
+
+
+def used_share(selector: str) -> str:
+    """Memory that each rank holds, as a share of its limit."""
+    return f"({used(selector)} / tidegauge_rank_limit_bytes{{{selector}}})"
+
+
+def own_card(metric: str) -> str:
+    """A series of the GPU of the chosen rank."""
+    return f"max({fleet(metric)} and on (cluster, UUID) {rank('tidegauge_rank_reserved_bytes')})"
+
+
+def by_rank_in_order(expression: str) -> str:
+    """One series a rank with the label ``row``: the rank in five digits, for Prometheus and Grafana sort by letter,
+    after its group of ranks, where the job has several."""
+    padded = f'label_replace(max by (group, rank) ({expression}), "row", "0000$1", "rank", "(.*)")'
+    number = f'label_replace({padded}, "row", "$1", "row", ".*(.{{5}})")'
+    return (
+        f'max by (row) (label_replace(label_join({number}, "row", " ", "group", "row"), "row", "$1", "row", " ?(.*)"))'
+    )
+
+
+def standing_out(expression: str, measure: str, count: int) -> str:
+    """``expression`` of the ``count`` ranks with the most of ``measure`` at the end of the range.
+
+    A ``topk`` over a range chooses anew at every step and draws many more curves than it says; ``measure`` is
+    therefore written with ``@ end()`` and chooses once.
+    """
+    return f"{expression} and on (group, rank) topk({count}, max by (group, rank) ({measure}))"
+
+
+_KEPT: Final = "${datasource:queryparam}&${__url_time_range}"
+
+
+def job_link(source: str = "__data.fields") -> PanelLink:
+    """The link to the Job dashboard, from a row with the labels of a job (or a series: ``__field.labels``)."""
+    return PanelLink(
+        "Job: all ranks",
+        f"/d/{JOB}?{_KEPT}&var-cluster=${{{source}.cluster:percentencode}}"
+        f"&var-job_id=${{{source}.job_id:percentencode}}&var-attempt=${{{source}.attempt:percentencode}}"
+        "&var-group=$__all",
+    )
+
+
+def rank_link(source: str = "__data.fields") -> PanelLink:
+    """The link to the Rank dashboard, from a row or a series with the label ``rank`` of the shown job."""
+    return PanelLink(
+        "Rank: one rank's memory",
+        f"/d/{RANK}?{_KEPT}&${{cluster:queryparam}}&${{job_id:queryparam}}&${{attempt:queryparam}}"
+        f"&${{group:queryparam}}&var-rank=${{{source}.rank:percentencode}}",
+    )
+
+
+def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
+    """The link from the number of an incident to its report, if ``service_url`` is known.
+
+    The address is written into the dashboard, not a variable of it: the sender of a link to a dashboard chooses its
+    variables, and would choose the target of this link.
+    """
+    if not service_url:
+        return ()
+    return (PanelLink("Report", f"{service_url.rstrip('/')}/report?incident=${{__value.numeric}}", new_tab=True),)
+
+
+def open_by_cause(description: str) -> TimeSeries:
+    """The panel with the open incidents."""
+    return TimeSeries(
+        "Open incidents by cause",
+        description,
+        (12, 8),
+        (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')})", "{{cause}}"),),
+        Field(COUNT, NO_DATABASE, least=0, decimals=0),
+        stacked=True,
+        legend_on_the_right=True,
+    )
+
+
+def actions_by_outcome(description: str, size: tuple[int, int]) -> BarGauge:
+    """The panel with the actions of the time range."""
+    done = f"round(sum by (action, outcome) (increase({fleet('tidegauge_actions_total')}[$__range]))) > 0"
+    return BarGauge(
+        "Actions by outcome",
+        description,
+        size,
+        (Query(done, "{{action}}: {{outcome}}", may_be_empty=NOTHING_HAPPENED),),
+        Field(COUNT, "No action in this time range.", ThresholdSteps("blue"), decimals=0, least=0),
+    )
+
+
+def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
+    """The panel that counts errors. ``chosen`` selects the series of a metric that the dashboard is about."""
+
+    def counted(metric: str) -> str:
+        return f"round(sum(increase({chosen(metric)}[$__range])))"
+
+    return Stat(
+        "Errors in the range",
+        "Out-of-memory errors, caught ones included, and allocations that succeeded only after the cache was emptied "
+        "(retries): each retry stalls the rank, and an OOM is near.",
+        (4, 4),
+        (
+            Query(counted("tidegauge_rank_ooms_total"), "out of memory"),
+            Query(counted("tidegauge_rank_alloc_retries_total"), "retries"),
+        ),
+        Field(COUNT, "not watched", ThresholdSteps(PLAIN, ((1, "orange"),)), decimals=0),
+        instant=True,
+        named=True,
+    )
+
+
+def job_marks() -> tuple[Marks, ...]:
+    """Events of the chosen job, drawn over its curves."""
+    began = job("tidegauge_job_info")
+    state = job("cluster_job:tidegauge_leak_state:max")
+    ooms = job("cluster_job:tidegauge_ooms:increase5m")
+    opened = job("tidegauge_job_incident_opened_timestamp_seconds")
+    ended = job("tidegauge_job_last_action_timestamp_seconds")
+    return (
+        Marks(
+            "Attempts",
+            # An hour back: the coordinator may have been away for a while without the job being a new one.
+            Query(
+                f"max by (attempt) ({began} unless last_over_time({began}[1h] offset $__interval))",
+                "attempt {{attempt}} began",
+                may_be_empty="it began before the range",
+            ),
+            "blue",
+        ),
+        Marks(
+            "Growth established",
+            Query(
+                f"max by (attempt) (max_over_time({state}[$__interval]) == 2"
+                f" unless max_over_time({state}[$__interval] offset $__interval) == 2)",
+                "growth established (attempt {{attempt}})",
+                may_be_empty=NO_GROWTH,
+            ),
+            "orange",
+        ),
+        Marks(
+            "Out of memory",
+            Query(
+                f"max by (attempt) ({ooms}) > 0 unless max by (attempt) ({ooms} offset $__interval) > 0",
+                "out of memory (attempt {{attempt}})",
+                may_be_empty=NOTHING_HAPPENED,
+            ),
+            "red",
+        ),
+        Marks(
+            "Incidents",
+            Query(
+                f"1000 * max by ({BY_INCIDENT}) ({opened})",
+                "incident opened: {{cause}} (attempt {{attempt}})",
+                may_be_empty=NOTHING_HAPPENED,
+            ),
+            "red",
+            value_is_time=True,
+            labels=("cause",),
+        ),
+        Marks(
+            "Actions",
+            Query(
+                f"1000 * max by ({BY_JOB}, action, outcome) ({ended})",
+                "{{action}}: {{outcome}} (attempt {{attempt}})",
+                may_be_empty=NOTHING_HAPPENED,
+            ),
+            "purple",
+            value_is_time=True,
+            labels=("action", "outcome"),
+        ),
+    )
