@@ -37,7 +37,7 @@ from fleet_history import samples  # noqa: E402
 from fleet_story import CLUSTER, Fleet  # noqa: E402
 from grafana_variables import interpolated, of_the_range, one  # noqa: E402
 from integration.prometheus_server import running_prometheus  # noqa: E402
-from tidegauge_exporter.rules.files import ALERTS  # noqa: E402
+from tidegauge_exporter.rules.alerts import ALERTS  # noqa: E402
 from tidegauge_exporter.rules.recording import RECORDING  # noqa: E402
 
 DASHBOARD = ROOT / "deploy" / "observability" / "grafana" / "dashboards" / "tidegauge-fleet.json"

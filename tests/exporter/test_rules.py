@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from promql_labels import SERIES, labels_of_result, selectors
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.__main__ import main
-from tidegauge_exporter.rules.files import ALERTS, rule_files
-from tidegauge_exporter.rules.joins import JOINS
+from tidegauge_exporter.rules.alerts import ALERTS
+from tidegauge_exporter.rules.files import Node, duration, rule_files, yaml_text
 from tidegauge_exporter.rules.page import page
-from tidegauge_exporter.rules.recording import RECORDING, recorded_names
+from tidegauge_exporter.rules.recording import JOINS, RECORDING, recorded_names
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule
-from tidegauge_exporter.rules.yaml_text import Node, duration, yaml_text
-from tidegauge_exporter.runbooks.entries import RUNBOOK
+from tidegauge_exporter.runbooks import RUNBOOK
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "observability" / "prometheus" / "rules"
@@ -152,7 +151,7 @@ def test_joins_ask_for_series_of_ours_that_exist() -> None:
     ours = {
         selector.name
         for join in JOINS
-        for selector in selectors(join.rule.expr)
+        for selector in selectors(join.expr)
         if selector.name and "tidegauge_" in selector.name
     }
     assert ours

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
-from tidegauge_exporter.rules.files import ALERTS
-from tidegauge_exporter.rules.muting import MUTES, Mute
+from tidegauge_exporter.rules.alerts import ALERTS, MUTES, Mute
 from tidegauge_exporter.rules.values import AlertSeverity
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "observability" / "alertmanager"

@@ -4,8 +4,7 @@ from html.parser import HTMLParser
 
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
-from tidegauge_exporter.runbooks.entries import RUNBOOK
-from tidegauge_exporter.runbooks.page import runbooks_html
+from tidegauge_exporter.runbooks import RUNBOOK, runbooks_html
 
 VOID = ("meta", "br", "link", "img", "input", "hr")
 

@@ -13,9 +13,8 @@ import yaml
 
 from integration.needs import missing
 from tidegauge_exporter.rules.__main__ import main
-from tidegauge_exporter.rules.files import ALERTS
-from tidegauge_exporter.rules.joins import JOINS
-from tidegauge_exporter.rules.recording import recorded_names
+from tidegauge_exporter.rules.alerts import ALERTS
+from tidegauge_exporter.rules.recording import JOINS, recorded_names
 
 ROOT = Path(__file__).parents[2]
 OBSERVABILITY = ROOT / "deploy" / "observability"
@@ -75,7 +74,7 @@ def test_every_recording_rule_has_a_case_with_a_value() -> None:
     asked = " ".join(
         test["expr"] for case in cases() for test in case.get("promql_expr_test", ()) if test["exp_samples"]
     )
-    wanted = recorded_names() | {join.rule.record for join in JOINS}
+    wanted = recorded_names() | {join.record for join in JOINS}
     assert wanted - set(re.findall(r"[\w:]+", asked)) == set()
 
 

@@ -1,1 +1,1 @@
-"""Recording and alert rules as tables, written as Prometheus' YAML and as the runbook. No I/O but ``__main__``."""
+"""Recording and alert rules as tables, Prometheus' YAML, and docs/alerts.md. Only ``__main__`` does I/O."""

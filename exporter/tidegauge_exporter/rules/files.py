@@ -1,19 +1,15 @@
-"""The files that Prometheus reads, made from the tables of rules."""
+"""The rule files that Prometheus reads, made from the tables of rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK, Links
-from tidegauge_exporter.rules.job_alerts import JOB_ALERTS
-from tidegauge_exporter.rules.joins import JOIN_GROUP
-from tidegauge_exporter.rules.recording import RECORDING
-from tidegauge_exporter.rules.service_alerts import SERVICE_ALERTS
+from tidegauge_exporter.rules.alerts import ALERTS
+from tidegauge_exporter.rules.recording import JOIN_GROUP, RECORDING
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule, RuleGroup
-from tidegauge_exporter.rules.yaml_text import Node, duration, yaml_text
-
-ALERTS: tuple[RuleGroup[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
 
 _BOARDS: Final = {
     Board.FLEET: (FLEET, ("cluster",)),
@@ -21,7 +17,7 @@ _BOARDS: Final = {
     Board.JOB: (JOB, ("cluster", "job_id", "attempt", "group")),
     Board.RANK: (RANK, ("cluster", "job_id", "attempt", "group", "rank")),
 }
-"""The dashboard's uid, and the labels of the alert that it wants as variables."""
+"""The dashboard's uid, and the labels of the alert that become its variables."""
 
 _HEADING: Final = """Made by python -m tidegauge_exporter.rules from exporter/tidegauge_exporter/rules; edit that.
 {what}"""
@@ -43,8 +39,8 @@ def rule_files(addresses: Addresses) -> dict[str, str]:
 
 
 def dashboard_url(board: Board, addresses: Addresses) -> str:
-    """A template of Prometheus: the dashboard of what the alert is about, over the last six hours. Labels are whatever
-    a job called itself, so each is escaped."""
+    """A template of Prometheus: the address of the dashboard over the last six hours. Jobs choose the values of labels,
+    so each is escaped."""
     uid, labels = _BOARDS[board]
     variables = "".join(
         f"{{{{ with $labels.{label} }}}}var-{label}={{{{ . | urlquery }}}}&{{{{ end }}}}" for label in labels
@@ -83,3 +79,55 @@ def _alert(rule: AlertRule, addresses: Addresses) -> Node:
             "dashboard_url": dashboard_url(rule.board, addresses),
         },
     }
+
+
+# YAML that people can read, without a library: texts are literal blocks, in which nothing has to be escaped.
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_:./-]*(?<!:)|[0-9]+[smhd]")
+"""Words that mean themselves in YAML, given that none of our values is a word such as ``yes`` or ``null``."""
+_NO_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+Node = str | Mapping[str, "Node"] | Sequence["Node"]
+
+
+def yaml_text(node: Mapping[str, Node], *, heading: str) -> str:
+    """The document of ``node`` after ``heading`` as a comment. Lists hold mappings; values are printable texts of one
+    or more lines, without white space around them."""
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in heading.splitlines())
+    return comment + "\n".join(_mapping(node, "")) + "\n"
+
+
+def duration(seconds: int) -> str:
+    """A time as Prometheus writes it: ``90s``, ``5m``, ``1h``."""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _mapping(node: Mapping[str, Node], indent: str) -> Iterator[str]:
+    for key, value in node.items():
+        if isinstance(value, str):
+            yield from _scalar(key, value, indent)
+            continue
+        yield f"{indent}{key}:"
+        if isinstance(value, Mapping):
+            yield from _mapping(value, indent + "  ")
+        else:
+            yield from (line for item in value for line in _item(item, indent + "  "))
+
+
+def _item(item: Node, indent: str) -> Iterator[str]:
+    assert isinstance(item, Mapping), "lists of rule files hold mappings"
+    first, *others = _mapping(item, indent + "  ")
+    yield f"{indent}- {first.strip()}"
+    yield from others
+
+
+def _scalar(key: str, text: str, indent: str) -> list[str]:
+    if _PLAIN.fullmatch(text) and text.lower() not in _NO_WORDS:
+        return [f"{indent}{key}: {text}"]
+    lines = text.split("\n")
+    assert text == text.strip(), f"not fit for a block: {text!r}"
+    assert all(line.isprintable() for line in lines), f"not fit for a block: {text!r}"
+    return [f"{indent}{key}: |-", *(f"{indent}  {line}" for line in lines)]

@@ -1,18 +1,15 @@
-"""docs/alerts.md from the tables of rules: ``python -m tidegauge_exporter.rules.page > docs/alerts.md``."""
+"""docs/alerts.md, made from the tables of rules: ``python -m tidegauge_exporter.rules.page > docs/alerts.md``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
 
-from tidegauge_exporter.rules.files import ALERTS
-from tidegauge_exporter.rules.joins import JOINS
-from tidegauge_exporter.rules.muting import MUTES
-from tidegauge_exporter.rules.promql import KNOWN_FOR
-from tidegauge_exporter.rules.recording import RECORDING
+from tidegauge_exporter.rules.alerts import ALERTS, KNOWN_FOR, MUTES
+from tidegauge_exporter.rules.files import duration
+from tidegauge_exporter.rules.recording import JOINS, RECORDING
 from tidegauge_exporter.rules.values import AlertRule
-from tidegauge_exporter.rules.yaml_text import duration
-from tidegauge_exporter.runbooks.entries import (
+from tidegauge_exporter.runbooks import (
     EXEMPTION,
     EXEMPTION_COMMAND,
     EXEMPTION_TITLE,
@@ -76,11 +73,7 @@ def _entries(entries: Iterable[RunbookEntry]) -> Iterator[str]:
     for entry in entries:
         yield f"### {entry.alert}\n"
         yield f"{entry.means}\n"
-        yield f"- **Who is affected**: {entry.affects}"
-        yield f"- **First look**: {entry.first_look}"
-        yield f"- **What to do**: {entry.what_to_do}"
-        yield f"- **When to escalate**: {entry.escalate}"
-        yield f"- **When to silence**: {entry.when_to_silence}\n"
+        yield "\n".join(f"- **{name}**: {text}" for name, text in entry.advice()) + "\n"
         if entry.commands:
             yield _code("console", entry.commands)
 
@@ -103,8 +96,8 @@ def _recording_tables() -> Iterator[str]:
 
 def _joins() -> Iterator[str]:
     for join in JOINS:
-        yield f"**`{join.rule.record}`**: {join.rule.help} Needs {join.needs}.\n"
-        yield _code("promql", [join.rule.expr])
+        yield f"**`{join.record}`**: {join.help} Needs {join.needs}.\n"
+        yield _code("promql", [join.expr])
 
 
 def _code(language: str, lines: Iterable[str]) -> str:

@@ -1,9 +1,9 @@
-"""Recording rules: figures of jobs, nodes and the cluster, so that a question about 10,000 ranks reads hundreds of
-series, not hundreds of thousands.
+"""Recording rules: figures of jobs, nodes and the cluster, and joins with the series of other exporters.
 
-Each rule reads what was scraped, never another recorded series: all of them are of one moment, and
-``promtool tsdb create-blocks-from rules`` computes a past in one pass. Where two series of ranks meet, they have the
-same labels, so that nothing has to be searched.
+A question about 10,000 ranks then reads hundreds of series, not hundreds of thousands. Each rule reads what was
+scraped, never another recorded series: all of them are of one moment, and ``promtool tsdb create-blocks-from rules``
+computes a past in one pass. Where two series of ranks meet, they have the same labels, so that nothing has to be
+searched.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from tidegauge_exporter.rules.values import RecordingRule, RuleGroup
 
 JOB: Final = "cluster, job_id, attempt, group"
-"""What an attempt of a job is told apart by."""
+"""Labels that tell attempts of jobs apart."""
 _HOLDS: Final = "((tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) or tidegauge_rank_reserved_bytes)"
-"""What a rank holds on its GPU; where NVML says nothing, what its allocator holds."""
+"""Memory that a rank holds on its GPU; without NVML, the memory that its allocator holds."""
 _WORDS: Final = {"sum": "All ranks together", "max": "The rank with the most", "min": "The rank with the least"}
 
 
 def _of_job(what: str, operation: str, text: str) -> RecordingRule:
-    """One pass over one series of all ranks."""
+    """The rule makes one pass over one series of all ranks."""
     return RecordingRule(
         f"cluster_job:tidegauge_{what}_bytes:{operation}",
         f"{operation} by ({JOB}) (tidegauge_rank_{what}_bytes)",
@@ -199,5 +199,64 @@ RECORDING: tuple[RuleGroup[RecordingRule], ...] = (JOBS, CLUSTER, NODES)
 
 
 def recorded_names() -> frozenset[str]:
-    """Names of all recorded series."""
+    """Names of all series that need no other exporter."""
     return frozenset(rule.record for group in RECORDING for rule in group.rules)
+
+
+DCGM: Final = "dcgm-exporter, same UUIDs"
+KUBE: Final = "kube-state-metrics; Tidegauge's `hostname` is the name of the Kubernetes node"
+SLURM: Final = "prometheus-slurm-exporter (its `slurm_gpus_*` carry no node), one Slurm cluster in this Prometheus"
+HPC: Final = "dcgm-exporter with `--hpc-job-mapping-dir` (label `hpc_job`), filled by a Slurm prolog"
+
+_RANKS_OF_GPU: Final = f"max by ({JOB}, rank, UUID) (tidegauge_rank_reserved_bytes)"
+_UTIL: Final = "max by (UUID) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[15m]))"
+
+# The other exporter's labels are reduced first, so that a second target of it (a replica, a restarted pod) does not
+# break the join.
+JOINS: tuple[RecordingRule, ...] = (
+    RecordingRule(
+        "cluster_job:tidegauge_gpu_utilization_percent:avg15m",
+        f"avg by ({JOB}) (\n  {_UTIL}\n  * on (UUID) group_right () ({_RANKS_OF_GPU} > bool -1)\n)",
+        "Average utilization of the GPUs of the job's ranks over 15 minutes, in percent.",
+        DCGM,
+    ),
+    RecordingRule(
+        "cluster_job:tidegauge_idle_reserved_bytes:sum",
+        f"sum by ({JOB}) ({_RANKS_OF_GPU} and on (UUID) {_UTIL} < 5)",
+        "Memory that ranks hold on GPUs that were idle (below 5 %) for 15 minutes.",
+        DCGM,
+    ),
+    RecordingRule(
+        "cluster_node:tidegauge_unwatched_gpu_requests:sum",
+        "sum by (hostname) (label_replace(\n"
+        "  max by (namespace, pod, container, node) (\n"
+        '    kube_pod_container_resource_requests{resource="nvidia_com_gpu"}\n'
+        "  ),\n"
+        '  "hostname", "$1", "node", "(.+)"\n'
+        "))\n"
+        "- on (hostname) group_right () (\n"
+        "  count by (cluster, hostname) (count by (cluster, hostname, UUID) (tidegauge_rank_reserved_bytes))\n"
+        "  or 0 * count by (cluster, hostname) (tidegauge_gpu_total_bytes)\n"
+        ")",
+        "GPUs that pods on the node requested and on which no rank is watched.",
+        KUBE,
+    ),
+    RecordingRule(
+        "cluster:tidegauge_watched_share_of_slurm_gpus",
+        "count by (cluster) (count by (cluster, UUID) (tidegauge_rank_reserved_bytes))\n"
+        "/ on () group_left () (max(slurm_gpus_alloc) > 0)",
+        "Share of the GPUs that Slurm allocated to jobs on which a rank is watched.",
+        SLURM,
+    ),
+    RecordingRule(
+        "hpc_job:tidegauge_unwatched_gpus:count",
+        "count by (hpc_job) (\n"
+        '  max by (hpc_job, UUID) (DCGM_FI_DEV_FB_USED{hpc_job!=""})\n'
+        "  unless on (UUID) tidegauge_rank_reserved_bytes\n"
+        ")",
+        "GPUs of a Slurm job on which no rank is watched.",
+        HPC,
+    ),
+)
+
+JOIN_GROUP: RuleGroup[RecordingRule] = RuleGroup("tidegauge-joins", JOINS, interval_s=60)

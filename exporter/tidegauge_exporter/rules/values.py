@@ -1,4 +1,4 @@
-"""What a rule, a runbook entry and a file of rules are. The tables are beside this."""
+"""Alert rules, recording rules and groups of them as values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class AlertSeverity(str, Enum):
     """The label ``severity`` of an alert: what Alertmanager routes by."""
 
     CRITICAL = "critical"
-    """Somebody should look now."""
+    """A person should look now."""
     WARNING = "warning"
-    """Somebody should look today."""
+    """A person should look today."""
     INFO = "info"
-    """To be seen by who looks anyway; not sent."""
+    """Alertmanager sends no message."""
 
 
 class Board(Enum):
-    """The dashboard that an alert links to, and so which labels the alert has."""
+    """A dashboard that alerts link to. It fixes the labels of the alert."""
 
     FLEET = "fleet"
     """The whole cluster."""
@@ -33,18 +33,20 @@ class Board(Enum):
 
 @dataclass(frozen=True)
 class RecordingRule:
-    """A series that Prometheus computes ahead of the questions."""
+    """A series that Prometheus computes ahead of queries."""
 
     record: str
     """``level:metric:operation``, as Prometheus recommends."""
     expr: str
     help: str
-    """One sentence for whoever meets the name in a query editor."""
+    """One sentence for people who meet the name in a query editor."""
+    needs: str | None = None
+    """Another exporter that the rule needs, and where its labels come from."""
 
 
 @dataclass(frozen=True)
 class AlertRule:
-    """A condition that somebody is told of."""
+    """A condition that notifies people."""
 
     name: str
     expr: str
@@ -55,7 +57,7 @@ class AlertRule:
     description: str
     """Two or three sentences with the figures, a template of Prometheus."""
     for_s: int = 0
-    """How long the condition must hold without a break."""
+    """Seconds for which the condition must hold without a break."""
     scope: str | None = None
     """A label that tells two rules of one name apart; ``None``: no such label."""
 
@@ -74,16 +76,8 @@ class RuleGroup(Generic[Rule]):
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the links in annotations lead. The defaults are those of deploy/observability on one machine."""
+    """Addresses of the links in annotations. The defaults are those of deploy/observability on one machine."""
 
     grafana_url: str = "http://localhost:3000"
     service_url: str = "http://localhost:9495"
     """The coordinator's API, as people reach it."""
-
-
-@dataclass(frozen=True)
-class JoinRule:
-    """A recording rule that needs another exporter, and a sentence on where its labels come from."""
-
-    rule: RecordingRule
-    needs: str

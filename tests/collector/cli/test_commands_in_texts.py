@@ -12,7 +12,7 @@ import pytest
 
 from tidegauge.cli.main import build_parser
 from tidegauge_exporter.dashboards.catalogue import files
-from tidegauge_exporter.runbooks.entries import EXEMPTION, EXEMPTION_COMMAND, LOGS, LOGS_COMMANDS, RUNBOOK
+from tidegauge_exporter.runbooks import EXEMPTION, EXEMPTION_COMMAND, LOGS, LOGS_COMMANDS, RUNBOOK
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md")),

@@ -1,19 +1,22 @@
-"""What a person does about each alert: the table that docs/alerts.md and the coordinator's /runbooks are made from.
+"""Runbooks: the texts of docs/alerts.md and of the coordinator's ``/runbooks``, and that page as HTML.
 
-Texts are plain, with code between backquotes. Commands are meant for a shell on the head, with names in capitals to
-fill in.
+Texts are plain, with code between backquotes. Commands are for a shell on the head, with names in capitals to fill in.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
+from tidegauge_exporter.reports.html_page import page, style_sheet
 
 
 @dataclass(frozen=True)
 class RunbookEntry:
-    """What a person does about an alert."""
+    """The meaning of one alert, and the advice for the person who gets it."""
 
     alert: str
     means: str
@@ -23,7 +26,17 @@ class RunbookEntry:
     escalate: str
     when_to_silence: str
     commands: tuple[str, ...] = ()
-    """To copy into a terminal."""
+    """Lines to copy into a terminal."""
+
+    def advice(self) -> tuple[tuple[str, str], ...]:
+        """Headings and their texts."""
+        return (
+            ("Who is affected", self.affects),
+            ("First look", self.first_look),
+            ("What to do", self.what_to_do),
+            ("When to escalate", self.escalate),
+            ("When to silence", self.when_to_silence),
+        )
 
 
 JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
@@ -288,7 +301,7 @@ LOGS: tuple[str, ...] = (
     "restart statefulset/tidegauge-head` for the head. Without either: `tidegauge down`, then the `tidegauge up` "
     "command that started it.",
 )
-"""For operators. Paragraphs."""
+"""Paragraphs for operators."""
 LOGS_COMMANDS: tuple[str, ...] = (
     "tidegauge status",
     "tail -n 50 STATE_DIR/logs/coordinator.log",
@@ -316,5 +329,64 @@ EXEMPTION: tuple[str, ...] = (
     "A checkpoint callback (`tidegauge.on_checkpoint_request`) is often the better answer: Tidegauge checkpoints the "
     "job before it requeues it, and it resumes where it was.",
 )
-"""For the owner of a job. Paragraphs."""
+"""Paragraphs for the owner of a job."""
 EXEMPTION_COMMAND = "tidegauge run --no-actions -- torchrun train.py"
+
+_TITLE = "Tidegauge runbooks"
+
+
+def runbooks_html() -> str:
+    """The page, which needs no other file. The id of a section is the alert's name in lower case."""
+    return page(
+        _TITLE,
+        [
+            f"<h1>{_TITLE}</h1>",
+            "<p class=muted>For operators: what each alert means and what to do, and "
+            f'<a href="#{LOGS_ID}">{LOGS_TITLE.lower()}</a>. For owners of a job: '
+            f'<a href="#{EXEMPTION_ID}">{EXEMPTION_TITLE}</a>.</p>',
+            _contents("About a job", JOB_RUNBOOK),
+            _contents("About the service", SERVICE_RUNBOOK),
+            *(_entry(entry) for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK)),
+            _section(LOGS_ID, LOGS_TITLE, LOGS, LOGS_COMMANDS),
+            _section(EXEMPTION_ID, EXEMPTION_TITLE, EXEMPTION, (EXEMPTION_COMMAND,)),
+        ],
+        style=style_sheet() + _STYLE,
+    )
+
+
+_STYLE = """code { font: 13px/1.5 ui-monospace, monospace; }
+pre { overflow-x: auto; padding: 10px 14px; border: 1px solid var(--rule); border-radius: 6px; }
+a { color: var(--calm); }
+section:target { border-color: var(--calm); border-width: 2px; }
+dt { font-weight: 600; margin-top: 8px; } dd { margin: 0; max-width: 75ch; }
+"""
+
+
+def _contents(title: str, entries: Iterable[RunbookEntry]) -> str:
+    links = ", ".join(f'<a href="#{entry.alert.lower()}">{entry.alert}</a>' for entry in entries)
+    return f"<p><b>{title}</b>: {links}</p>"
+
+
+def _entry(entry: RunbookEntry) -> str:
+    facts = (("What it means", entry.means), *entry.advice())
+    told = "".join(f"<dt>{name}</dt><dd>{_inline(text)}</dd>" for name, text in facts)
+    return (
+        f'<section id="{entry.alert.lower()}">\n<h2>{entry.alert}</h2>\n<dl>{told}</dl>\n'
+        f"{_commands(entry.commands)}</section>"
+    )
+
+
+def _section(section_id: str, title: str, texts: Iterable[str], commands: Iterable[str]) -> str:
+    paragraphs = "\n".join(f"<p>{_inline(text)}</p>" for text in texts)
+    return f'<section id="{section_id}">\n<h2>{title}</h2>\n{paragraphs}\n{_commands(commands)}</section>'
+
+
+def _commands(commands: Iterable[str]) -> str:
+    lines = "\n".join(map(escape, commands))
+    return f"<pre><code>{lines}</code></pre>\n" if lines else ""
+
+
+def _inline(text: str) -> str:
+    """Markup: code between backquotes, and links as in Markdown."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\[([^]]+)\]\((#[a-z-]+)\)", r'<a href="\2">\1</a>', marked)
