@@ -1,7 +1,7 @@
-"""A collector of prometheus_client for one node: a ``NodeView`` in, families out. Two counters are kept in between.
+"""The collector of prometheus_client for one node, which makes families of a ``NodeView`` and keeps two counters.
 
-A scrape never fails: a view that cannot be had is told as ``tidegauge_collect_success{source="view"} 0``, because an
-error page would take every other series of the node with it.
+A scrape never fails: without a view it has ``tidegauge_collect_success{source="view"} 0``, because an error page would
+take every other series of the node with it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from prometheus_client.registry import Collector
 from tidegauge.core.views import NodeView, RankView
 from tidegauge_exporter.metrics.families import INFO_VALUE, Samples, empty_families, labels_of
 from tidegauge_exporter.metrics.rows import ReadMetric
-from tidegauge_exporter.metrics.self_metrics import (
+from tidegauge_exporter.metrics.table import (
     CLAIMS_OVERRULED,
     COLLECT_DURATION,
     COLLECT_SUCCESS,
     DETECTOR_POINTS,
-    POLL_DEFERRED,
-    RECORDS_LOST,
-    RECORDS_REFUSED,
-    RINGS_SKIPPED,
-    SERIES_DROPPED,
-)
-from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,
     GROUP_LABELS,
     NODE_METRICS,
     NODE_TABLE,
     POD_LABELS,
+    POLL_DEFERRED,
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
+    RECORDS_LOST,
+    RECORDS_REFUSED,
+    RINGS_SKIPPED,
     SAMPLES_PER_TARGET,
+    SERIES_DROPPED,
 )
 
 log = logging.getLogger(__name__)
@@ -47,16 +45,16 @@ log = logging.getLogger(__name__)
 _FACTS = RANK_INFO.labels[len(RANK_LABELS) :]
 
 VIEW = "view"
-"""The source that stands for the node's state as a whole. The collector alone speaks of it."""
+"""The source that stands for the node's state as a whole, which the collector alone sets."""
 DUPLICATE = "duplicate"
 BUDGET = "budget"
 
 
 class NodeCollector(Collector):
-    """The metrics of a node. Scrapes may run at once: each works on its own view and samples.
+    """The metrics of a node. Thread-safe: each scrape works on its own view and samples.
 
-    ``view`` hands out the node's present state, quickly; ``clock`` measures how long that took, in seconds. A program
-    of the site's own may register it in a registry of its own.
+    ``view`` returns the node's present state, quickly; ``clock`` measures its seconds. A program of the site may
+    register the collector in its own registry.
     """
 
     def __init__(self, view: Callable[[], NodeView], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,11 +65,11 @@ class NodeCollector(Collector):
         self._view_failed = False
 
     def describe(self) -> Sequence[Family]:
-        """Every family that there may be, so that a scrape can ask for some by name (``name[]``)."""
+        """All possible families, so that a scrape can ask for some by name (``name[]``)."""
         return empty_families(NODE_TABLE)
 
     def collect(self) -> Sequence[Family]:
-        """The families as they are now. Never raises."""
+        """The present families. Never raises."""
         began_s = self._clock()
         try:
             samples = self._samples(self._view())
@@ -101,7 +99,7 @@ class NodeCollector(Collector):
         return samples
 
     def _note_view(self, error: Exception | None) -> None:
-        """One line when the view begins to fail and one when it works again, however often it is scraped."""
+        """Log one line when the view begins to fail, and one when it works again."""
         with self._lock:
             changed, self._view_failed = self._view_failed != (error is not None), error is not None
         if not changed:
@@ -113,9 +111,10 @@ class NodeCollector(Collector):
 
 
 def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
-    """Adds every rank whose labels are its own, as long as the target's budget lasts; says how many series it left out.
+    """Add every rank with labels of its own, within the target's budget. Returns the number of series left out, by
+    reason.
 
-    Of ranks with the same labels ``_precedence`` says which one stays: a job can claim another's name.
+    Of ranks with the same labels, the first by ``_precedence`` stays: a job can claim another's name.
     """
     dropped: Counter[str] = Counter()
     labelled = [(rank, _rank_labels(rank, view)) for rank in view.ranks]
@@ -141,15 +140,14 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
 
 
 def _precedence(rank: RankView) -> tuple[object, ...]:
-    """Which of several ranks keeps the name that all of them claim, as a sort key: one that NVML lists on the GPU in
-    the name, which nobody else can make it do, then the older process. A guessed name may be claimed before its owner
-    starts."""
+    """The sort key of ranks that claim the same name; the first one keeps it: one that NVML lists on the GPU in the
+    name, which nobody can forge, then the older process. A guessed name may be claimed before its owner starts."""
     listed = rank.alive and rank.nontorch_bytes is not None
     return not listed, rank.process.start_ticks
 
 
 def _add_gpus(samples: Samples, view: NodeView) -> int:
-    """Adds every GPU once; returns how many series of repeated ones it left out."""
+    """Add every GPU once. Returns the number of series of repeated GPUs, which are left out."""
     dropped = 0
     seen: set[tuple[str, ...]] = set()
     for gpu in view.gpus:
@@ -190,8 +188,8 @@ def _add_self(samples: Samples, view: NodeView) -> None:
 
 
 def _rank_labels(rank: RankView, view: NodeView) -> dict[str, str]:
-    """``RANK_LABELS``, ``GROUP_LABELS`` of a rank whose job has several groups of ranks, and ``POD_LABELS`` of one in a
-    pod that somebody has named. ``hostname`` is the node's own, whatever a container calls itself."""
+    """``RANK_LABELS``; ``GROUP_LABELS`` if the job has several groups of ranks; ``POD_LABELS`` in a pod with a known
+    name. ``hostname`` is the node's own, whatever a container calls itself."""
     who, place = rank.identity, rank.pod
     values = (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
     labels = labels_of(RANK_LABELS, values)
@@ -203,13 +201,13 @@ def _rank_labels(rank: RankView, view: NodeView) -> dict[str, str]:
 
 
 def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:
-    """In the order of ``_FACTS``."""
+    """The values of ``_FACTS``."""
     who = rank.identity
     return (rank.process.pid, view.hostname, who.torch_version, who.alloc_conf, who.profile)
 
 
 def _readings(rank: RankView) -> list[tuple[ReadMetric[RankView], float]]:
-    """Everything that is known of this rank."""
+    """The known readings of a rank."""
     return [
         (metric, value)
         for metric in RANK_METRICS

@@ -1,4 +1,4 @@
-"""One scrape as families of prometheus_client, by the rows of the table of metrics. Values in, values out."""
+"""Families of prometheus_client for one scrape, by the rows of the table of metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from tidegauge_exporter.metrics.rows import Metric, MetricKind
 # Label values that cannot hurt: short, printable, always text. What a job says about itself passes through here.
 
 MAX_LABEL_CHARS = 128
-"""Characters. Prometheus sets no limit of its own, but every value is held in memory once per series."""
+"""Bound of a label value. Prometheus sets none, but holds every value in memory once per series."""
 
 
 def label_value(value: object) -> str:
-    """``value`` as a label: ``None`` is empty (which Prometheus reads as "no such label"), what cannot be printed
-    (control characters, line ends, lone surrogates) becomes a question mark, a long text is cut and ends with
-    an ellipsis.
-    """
+    """``value`` as a label: ``None`` is empty (which Prometheus reads as "no such label"), unprintable characters
+    (control characters, line ends, lone surrogates) become question marks, a long text is cut and ends with an
+    ellipsis."""
     return "" if value is None else _safe(str(value))
 
 
@@ -40,7 +39,7 @@ Labels = Mapping[str, str]
 
 
 class Exposition(NamedTuple):
-    """An answer to a scrape."""
+    """The answer to a scrape."""
 
     body: bytes
     content_type: str
@@ -52,7 +51,7 @@ def labels_of(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
 
 
 def empty_families(table: Iterable[Metric]) -> list[Family]:
-    """The families of a table without samples: what a collector describes itself by."""
+    """The families of a table without samples."""
     return [_family(metric) for metric in table]
 
 
@@ -63,11 +62,11 @@ class Samples:
         self._families = {metric.name: _family(metric) for metric in table}
 
     def add(self, metric: Metric, values: Sequence[object], number: float) -> None:
-        """Add one sample. ``values`` are those of ``metric.labels``, in their order; they may be anything."""
+        """Add one sample. ``values`` are those of ``metric.labels`` in their order, of any type."""
         self.add_to(labels_of(metric.labels, values), metric, number)
 
     def add_to(self, labels: dict[str, str], metric: Metric, number: float) -> None:
-        """Add one sample of those that share ``labels``, which are not copied."""
+        """Add one sample with ``labels``, which are not copied."""
         self._families[metric.name].samples.append(Sample(metric.name, labels, float(number)))
 
     def families(self) -> list[Family]:
@@ -76,7 +75,7 @@ class Samples:
 
 
 class ServiceRegistry(CollectorRegistry):
-    """A registry that has prometheus_client's ``process_*`` and ``python_*`` of this process already."""
+    """A registry with prometheus_client's ``process_*`` and ``python_*`` of this process."""
 
     def __init__(self) -> None:
         super().__init__(auto_describe=False)
@@ -85,7 +84,7 @@ class ServiceRegistry(CollectorRegistry):
 
 
 class _Collected(Collector):
-    """Families that were collected already."""
+    """Families that are already collected."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
@@ -95,12 +94,12 @@ class _Collected(Collector):
 
 
 def exposition(families: Iterable[Family], accept: str | None) -> Exposition:
-    """The text of those of these families that have samples, in the format that the header ``Accept`` asks for."""
+    """The text of the families with samples, in the format that the header ``Accept`` asks for."""
     encode, content_type = choose_encoder(accept or "")
     return Exposition(encode(_Collected([family for family in families if family.samples])), content_type)
 
 
 def _family(metric: Metric) -> Family:
-    """OpenMetrics calls a counter and an info without their suffixes."""
+    """The family of a row. OpenMetrics names counters and infos without their suffixes."""
     suffix = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(metric.kind, "")
     return Family(metric.name.removesuffix(suffix), metric.help, metric.kind.value, metric.exposed_unit)

@@ -13,11 +13,10 @@ from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.metrics.families import INFO_VALUE, Exposition, Samples, exposition, labels_of
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric
-from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS
-from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
+from tidegauge_exporter.metrics.table import COLLECT_SUCCESS, COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
 
 LINGER_S = 120.0
-"""As long as a node keeps the last counters of an ended rank, so that they can still be joined with the job's facts."""
+"""Seconds as on a node, so that the last counters of an ended rank can be joined with the job's facts."""
 
 
 def job_metrics(
@@ -30,10 +29,10 @@ def job_metrics(
     loop: LoopFigures | None = None,
     service: Collector | None = None,
 ) -> Exposition:
-    """The page for a scrape whose ``Accept`` header is ``accept``: OpenMetrics if it asks for it, else text.
+    """The page for a scrape with the header ``Accept``: OpenMetrics if it asks for it, else text.
 
-    Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
-    there is nothing about incidents and actions. ``service``: what the coordinator's process tells of itself.
+    Jobs that ended longer than ``linger_s`` ago are left out. Without ``loop`` there is nothing about incidents and
+    actions. ``service`` collects metrics of the coordinator's process.
     """
     samples = Samples(COORDINATOR_TABLE)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
@@ -45,8 +44,7 @@ def job_metrics(
 
 
 def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
-    """One set of series a job, attempt and group of ranks; the first of two with the same labels stays, be they two
-    users'."""
+    """Add one set of series a job, attempt and group of ranks; of two with the same labels, the first."""
     figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
     slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
     seen: set[tuple[str, ...]] = set()
@@ -75,8 +73,8 @@ def _further_labels(metric: Metric, values: Sequence[object]) -> dict[str, str]:
 
 
 def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:
-    """Partition, account and a task's name in its array as Slurm said; that name also as the nodes say, which of some
-    releases only one does."""
+    """Partition, account and name in the job array as Slurm reports them; the name also as the nodes do, because some
+    releases have it from one side only."""
     partition, account, array = (known.get(job_key(job)) if job.ranks else None) or SlurmLabels(None, None)
     return partition, account, array or job_array_name(job)
 

@@ -1,4 +1,4 @@
-"""The rows of the table of metrics that tell of incidents, actions and nodes, on the coordinator's page."""
+"""Rows of the table of metrics about incidents, actions and nodes, on the coordinator's page."""
 
 from __future__ import annotations
 

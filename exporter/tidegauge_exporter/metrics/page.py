@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric, ReadMetric
-from tidegauge_exporter.metrics.self_metrics import SELF_METRICS
 from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,
@@ -21,6 +20,7 @@ from tidegauge_exporter.metrics.table import (
     RANK_LABELS,
     RANK_METRICS,
     SAMPLES_PER_TARGET,
+    SELF_METRICS,
 )
 
 

@@ -1,4 +1,4 @@
-"""What a row of the table of metrics is; the table itself is in ``metrics``, ``self_metrics`` and ``loop_metrics``."""
+"""Kinds of rows of the table of metrics; the rows are in ``table`` and ``loop``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 JOB_LABELS = ("cluster", "job_id", "attempt")
-"""Of every series about a job as a whole, in front of its others."""
+"""The first labels of every series about a job as a whole."""
 
 
 class MetricKind(str, Enum):
-    """How Prometheus treats the numbers."""
+    """Prometheus' type of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
     """Starts at 0 when watching starts, so that ``increase()`` sees the first event; only grows."""
     INFO = "info"
-    """Always 1; the labels are what it says."""
+    """Is always 1; the labels hold the facts."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Metric:
     """One row of the table."""
 
     name: str
-    """As it is scraped, suffix ``_total`` or ``_info`` included."""
+    """The scraped name with its suffix ``_total`` or ``_info``."""
     kind: MetricKind
     help: str
-    """One sentence for whoever meets the name in a query editor."""
+    """One sentence for people who meet the name in a query editor."""
     labels: tuple[str, ...]
     source: str
-    """Where the number comes from, in the words of that place."""
+    """The origin of the number, in the words of that place."""
     unit: str | None = None
     """``None`` for counts, states and infos."""
 
@@ -50,13 +50,13 @@ class ReadMetric(Metric, Generic[T]):
 
     read: Callable[[T], float | None] = lambda _: None
     lingers: bool = False
-    """Whether a rank that ended keeps this for a while: counters, high-water marks and the judgement do, so that the
-    last of them are scraped; what an ended process holds *now* is not known and so absent."""
+    """True if a rank keeps this for a while after its end, so that the last value is scraped: counters, peaks and
+    verdicts do. The memory that an ended process holds *now* is unknown and so absent."""
 
 
 @dataclass(frozen=True)
 class CountedMetric(Metric, Generic[T]):
-    """A row with several numbers, one for each value of those of its labels that do not say where or of which job."""
+    """A row with several numbers, one for each value of its labels beyond those of the place or the job."""
 
     read_all: Callable[[T], Mapping[tuple[str, ...], float]] = lambda _: {}
-    """The values of those labels, in their order, to the number."""
+    """The numbers by the values of those labels, in their order."""

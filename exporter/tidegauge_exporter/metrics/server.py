@@ -1,4 +1,4 @@
-"""The small HTTP server of a node: ``/metrics``, ``/healthz`` and a page that links to them."""
+"""The HTTP server of a node: ``/metrics``, ``/healthz`` and a page that links to them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _INDEX = b"""<!doctype html>
 
 
 class MetricsServer(HttpServer):
-    """Serves one node's metrics. ``view`` hands out the node's present state; it is called once a scrape, in the
-    server's threads, perhaps twice at once, so it returns what is ready and computes nothing.
+    """Serves one node's metrics. ``view`` returns the node's present state; the server's threads call it once a scrape,
+    perhaps twice at once, so it computes nothing.
 
-    The text is OpenMetrics or Prometheus' own format, compressed or not, as the scraper asks; of the metrics called
-    ``name[]`` in the query, if it names any.
+    The text is OpenMetrics or Prometheus' own format, compressed or not, as the scraper asks; if the query has
+    ``name[]``, only these metrics.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class MetricsServer(HttpServer):
 
     @property
     def address(self) -> str:
-        """``host:port`` as bound, ``https://host:port`` with TLS; ``service_discovery.advertised_address`` makes one
-        that others can reach."""
+        """The bound ``host:port``, ``https://host:port`` with TLS; ``service_discovery.advertised_address`` makes an
+        address that others can reach."""
         address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return address if self.door.scheme == "http" else f"{self.door.scheme}://{address}"
 
 
 def _for_readers(handler: Handler) -> Handler:
-    """For those who may read metrics."""
+    """The handler, for viewers who may read metrics."""
 
     def guarded(request: HttpRequest) -> Response | Refusal:
         viewer = request.admit()

@@ -1,6 +1,6 @@
-"""What the coordinator's ``/sd`` tells Prometheus (``http_sd_configs``): where to find every node's ``/metrics``.
+"""The coordinator's ``/sd`` for Prometheus (``http_sd_configs``): the address of every node's ``/metrics``.
 
-Only ``__meta_`` labels: a target label named like one of ours (``hostname``, ``cluster``) would rename ours to
+Labels begin with ``__meta_``: a target label named like one of ours (``hostname``, ``cluster``) would rename ours to
 ``exported_hostname`` unless the scrape sets ``honor_labels``.
 """
 
@@ -23,11 +23,8 @@ class ScrapeTargets(TypedDict):
 
 
 def advertised_address(bound: str, hostname: str) -> str:
-    """Where others reach a server that listens on ``bound`` (``host:port``, or ``https://host:port``) of the node
-    ``hostname``.
-
-    A server that listens on every address is reached by the node's name; any other one where it listens.
-    """
+    """The address at which others reach a server of the node ``hostname`` that listens on ``bound`` (``host:port``, or
+    ``https://host:port``): ``bound``, or the node's name for a server that listens on every address."""
     scheme, address = split_scheme(bound)
     host, _, port = address.rpartition(":")
     if host not in _WILDCARDS:
@@ -41,9 +38,9 @@ def http_sd(
 ) -> list[ScrapeTargets]:
     """The scrape targets, one group a node so that each keeps its own labels, in a stable order.
 
-    A node whose ``/metrics`` is not served is left out; of two nodes that name one address the first by name is
-    kept. ``coordinator_address`` is that of the coordinator's own ``/metrics``. What is served over TLS says so by the
-    label ``__scheme__``, which counts before the scrape's own ``scheme``.
+    A node whose ``/metrics`` is not served is left out; of two nodes with one address the first by name is kept.
+    ``coordinator_address`` is that of the coordinator's own ``/metrics``. A target with TLS has the label
+    ``__scheme__``, which overrides the scrape's ``scheme``.
     """
     groups: dict[str, ScrapeTargets] = {}
     if coordinator_address is not None:

@@ -1,4 +1,4 @@
-"""Every metric of Tidegauge in one table: exposition, docs/metrics.md and the dashboards' tests walk it.
+"""The table of Tidegauge's metrics, which exposition, docs/metrics.md and the dashboards' tests read.
 
 Names and labels are a contract (docs/architecture.md): dashboards and alert rules of other people rely on them. A
 ``read`` that answers ``None`` becomes an absent sample.
@@ -14,21 +14,85 @@ from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric, MetricKind, ReadMetric
-from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS, SELF_METRICS
+
+
+def _of_agent(
+    what: str, text: str, labels: tuple[str, ...] = (), *, kind: MetricKind = MetricKind.COUNTER,
+    source: str = "node agent", unit: str | None = None,
+) -> Metric:  # fmt: skip
+    return Metric(f"tidegauge_{what}", kind, text, labels, source, unit)
+
+
+COLLECT_SUCCESS = _of_agent(
+    "collect_success",
+    "1 if the last read of this source succeeded, else 0; `view` is the node's state as a whole.",
+    ("source",),
+    kind=MetricKind.GAUGE,
+)
+COLLECT_DURATION = _of_agent(
+    "collect_duration_seconds",
+    "Duration of the last read of this source.",
+    ("source",),
+    kind=MetricKind.GAUGE,
+    unit="seconds",
+)
+SERIES_DROPPED = _of_agent(
+    "series_dropped_total",
+    "Series dropped from scrapes: `duplicate` labels, or beyond the `budget` of a target; and processes that are not "
+    "ranks: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a tenant "
+    "(`ranks`).",
+    ("reason",),
+)
+RINGS_SKIPPED = _of_agent("rings_skipped_total", "Ring files refused, by reason.", ("reason",))
+RECORDS_LOST = _of_agent(
+    "records_lost_total",
+    "Readings that a rank overwrote before the agent had read them.",
+    source="node agent, gaps in the rings' sequence numbers",
+)
+POLL_DEFERRED = _of_agent(
+    "poll_deferred_total",
+    "Work that a poll deferred to a later one, so that one tenant's rings do not delay the others': new rings "
+    "(`opened`), rings with unread records (`records`), rings of processes that are gone (`orphans`), folders of "
+    "containers whose tenant used up its time (`containers`).",
+    ("reason",),
+)
+RECORDS_REFUSED = _of_agent("records_refused_total", "Readings refused because of impossible values.")
+DETECTOR_POINTS = _of_agent(
+    "detector_points_total",
+    "Readings that the leak detector judged, all ranks; constant while ranks train means that nobody watches them.",
+)
+CLAIMS_OVERRULED = _of_agent(
+    "claims_overruled_total",
+    "Claims of ranks about themselves that the kernel, the driver, the scheduler or its prolog contradicts, or with "
+    "too many ranks (`rank`) or labels (`labels`), by claim.",
+    ("claim",),
+)
+SELF_METRICS = (
+    COLLECT_SUCCESS,
+    COLLECT_DURATION,
+    SERIES_DROPPED,
+    RINGS_SKIPPED,
+    RECORDS_LOST,
+    POLL_DEFERRED,
+    RECORDS_REFUSED,
+    DETECTOR_POINTS,
+    CLAIMS_OVERRULED,
+)
+
 
 RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
-"""Of every per-rank series. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
-``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
+"""Labels of every per-rank series. ``gpu`` and ``UUID`` are as dcgm-exporter writes them, so that ``on (UUID)`` joins
+need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
 POD_LABELS = ("namespace", "pod", "container")
-"""Beyond those, of every series of a rank in a pod whose namespace is known, and of no other rank's."""
+"""Further labels of ranks in a pod with a known namespace."""
 GROUP_LABELS = ("group",)
-"""Beyond those, of every series of a rank, or about a job as a whole, in a job that has several groups of ranks, and of
-no other's: the group's name. An absent label is an empty one to Prometheus."""
+"""The further label of ranks and jobs with several groups of ranks: the group's name. An absent label is an empty one
+to Prometheus."""
 GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000
-"""What one target may hand to Prometheus: beyond this a real Prometheus 2.42 did not finish a scrape within its
-default timeout. Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
+"""Bound of one target's samples: beyond it a real Prometheus 2.42 did not finish a scrape within its default timeout.
+Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
 
 
 def _finite(value: float | None) -> float | None:
@@ -40,7 +104,8 @@ def _likely(band: Band | None) -> float | None:
 
 
 def _seconds_to_oom(rank: RankView) -> float | None:
-    """Infinite, not absent, where the growth ends by itself: an alert on an end that is not known passes it over."""
+    """The forecast in seconds; infinite, not absent, if the growth ends by itself: alerts on an unknown forecast skip
+    it."""
     if rank.bound is not None and rank.bound.holds:
         return math.inf
     return _likely(rank.verdict.seconds_to_oom)
@@ -301,8 +366,8 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
 )
 
 NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
-"""What every node's ``/metrics`` may hold, in the order of exposition."""
+"""Rows of every node's ``/metrics`` in the order of exposition."""
 COORDINATOR_TABLE: tuple[Metric, ...] = (
     JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,
 )  # fmt: skip
-"""What the coordinator's ``/metrics`` may hold."""
+"""Rows of the coordinator's ``/metrics``."""
