@@ -1,10 +1,12 @@
-"""Addresses that messages, alerts and dashboards link to. Only what is configured is linked."""
+"""Addresses that messages, alerts and dashboards link to. Only configured addresses are linked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
+
+from tidegauge.core.incidents import Incident
 
 FLEET: Final = "tidegauge-fleet"
 JOB: Final = "tidegauge-job"
@@ -15,12 +17,12 @@ INCIDENTS: Final = "tidegauge-incidents"
 
 @dataclass(frozen=True)
 class Links:
-    """``None`` or an empty text for an address that nobody configured."""
+    """Makes addresses of dashboards and pages; ``None`` for those that are not configured."""
 
     grafana_url: str | None = None
-    """Where people reach Grafana (setting ``grafana_url``)."""
+    """Grafana as people reach it (setting ``grafana_url``)."""
     service_url: str | None = None
-    """Where people reach the coordinator's API (setting ``public_url``): reports and runbooks."""
+    """The coordinator's API as people reach it (setting ``public_url``), which has reports and runbooks."""
 
     def fleet(self, *, cluster: str, from_unix_s: float, to_unix_s: float | None) -> str | None:
         """The Fleet dashboard over this time; ``to_unix_s=None``: until now."""
@@ -46,20 +48,24 @@ class Links:
         return self._dashboard(RANK, variables, from_unix_s, to_unix_s)
 
     def incident(self, number: int) -> str | None:
-        """The report of an incident, a page of the coordinator."""
-        return None if not self.service_url else f"{self.service_url.rstrip('/')}/report?incident={number}"
+        """The report of an incident."""
+        return self._page(f"report?incident={number}")
 
     def grade(self, number: int) -> str | None:
-        """The question whether an incident was a leak, a page of the coordinator."""
-        return None if not self.service_url else f"{self.service_url.rstrip('/')}/grade?incident={number}"
+        """The question whether an incident was a leak."""
+        return self._page(f"grade?incident={number}")
 
     def runbook(self, alert: str) -> str | None:
-        """What an alert means and what to do, a page of the coordinator."""
-        return None if not self.service_url else f"{self.service_url.rstrip('/')}/runbooks#{quote(alert.lower())}"
+        """The meaning of an alert and what to do about it."""
+        return self._page(f"runbooks#{quote(alert.lower())}")
 
     def exemption(self) -> str | None:
-        """How an owner keeps Tidegauge from acting on a job, a page of the coordinator."""
-        return None if not self.service_url else f"{self.service_url.rstrip('/')}/runbooks#keep-my-job-running"
+        """The ways in which an owner keeps Tidegauge from acting on a job."""
+        return self._page("runbooks#keep-my-job-running")
+
+    def _page(self, path: str) -> str | None:
+        """A page of the coordinator."""
+        return f"{self.service_url.rstrip('/')}/{path}" if self.service_url else None
 
     def _dashboard(
         self, uid: str, variables: dict[str, str], from_unix_s: float, to_unix_s: float | None
@@ -69,3 +75,42 @@ class Links:
         to = "now" if to_unix_s is None else str(int(to_unix_s * 1000))
         query = {**variables, "from": str(int(from_unix_s * 1000)), "to": to}
         return f"{self.grafana_url.rstrip('/')}/d/{uid}?{urlencode(query, errors='replace')}"
+
+
+MAX_URL_CHARS = 3000
+"""Slack's limit, which no address here comes near."""
+
+BEFORE_S = 1800.0
+"""Seconds before the incident began, and after it ended, that a dashboard shows."""
+
+
+class Link(NamedTuple):
+    """A label and its address; a link without an address is left out."""
+
+    label: str
+    url: str | None
+
+
+def shown_time(incident: Incident) -> tuple[float, float | None]:
+    """The range of time that a linked dashboard shows, in unix seconds; without an end: until now."""
+    ended_s = incident.closed_unix_s
+    return incident.opened_unix_s - BEFORE_S, None if ended_s is None else ended_s + BEFORE_S
+
+
+def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
+    """The configured links to dashboard, report, exemption and grade of an incident that is not tamed."""
+    job = incident.key.job
+    from_s, to_s = shown_time(incident)
+    dashboard = links.job(cluster=cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=from_s, to_unix_s=to_s)
+    chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
+    if incident.is_open:
+        chosen.append(Link("Keep my job running", links.exemption()))
+    if incident.key.cause.is_growth:
+        chosen.append(Link("Say whether it is a leak", links.grade(incident.number)))
+    return [link for link in chosen if link.url is not None and is_web(link.url)]
+
+
+def is_web(url: str) -> bool:
+    """True for an address that a browser opens as a page, and that Slack takes."""
+    shown = url.isprintable() and " " not in url
+    return shown and len(url) <= MAX_URL_CHARS and url.startswith(("http://", "https://"))

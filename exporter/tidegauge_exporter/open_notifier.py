@@ -1,7 +1,7 @@
-"""Puts the notifier together from plain values: whoever runs it (its own process on the head) calls this once.
+"""Builds the notifier from plain values, once in its own process on the head.
 
-What cannot be built (an extra that is not installed, an address that is none) is left out and said, in the log and in
-``NotifyService.status``; the rest works.
+A part that cannot be built (a missing extra, an invalid address) is left out, with its reason in the log and in
+``NotifyService.status``; the others work.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import PlotDrawer
-from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus
+from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus
 from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
-from tidegauge_exporter.notify.ports import Sink, StoryFeed
+from tidegauge_exporter.notify.ports import PlotDrawer, Sink, StoryFeed
 from tidegauge_exporter.notify.receiver import Receiver
-from tidegauge_exporter.notify.sink_worker import PartStatus
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
 
@@ -34,11 +32,11 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class NotifyConfig:
-    """The settings of the same names; tokens are read by whoever makes this (``secrets.read_secret``)."""
+    """The settings of the same names, with tokens in place of their files."""
 
     cluster: str
     state_dir: Path
-    """Has the journal, ``notified.jsonl``; exists."""
+    """The existing folder with the journal, ``notified.jsonl``."""
     links: Links
     alertmanager_url: str | None = None
     listen_host: str = "127.0.0.1"
@@ -61,7 +59,7 @@ class NotifyConfig:
 
 
 class NotifyService:
-    """``start`` once, ``stop`` at the end; ``status`` from any thread."""
+    """The notifier with its parts. ``start`` once, ``stop`` at the end; ``status`` from any thread."""
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class NotifyService:
         wall_s: Callable[[], float],
     ) -> None:
         self.owners = owners
-        """Slack, mail; empty: no way to owners."""
+        """The ways to owners: Slack, mail."""
         self._notifier = notifier
         self._journal = journal
         self._receiver = receiver
@@ -83,11 +81,12 @@ class NotifyService:
 
     @property
     def port(self) -> int | None:
-        """Where Alertmanager's webhook belongs; ``None``: nowhere, there is no channel to tell of alerts in."""
+        """The port for Alertmanager's webhook; ``None`` without a channel for alerts."""
         return None if self._receiver is None or not self._receiver.listens else self._receiver.port
 
     def start(self) -> None:
-        """A port that is taken is said, and stops nothing else: Slack then hears of incidents directly."""
+        """Start all parts. If the port for Alertmanager is taken, ``status`` says so, and incidents go to Slack
+        directly."""
         if self._receiver is not None:
             try:
                 self._receiver.start()
@@ -104,14 +103,15 @@ class NotifyService:
             self._journal.close()
 
     def status(self) -> NotifierStatus:
-        """Sinks that could not be built are among them, and the journal if it cannot be written."""
+        """The states of the parts, with those that could not be built, and the journal if it cannot be written."""
         status, trouble = self._notifier.status(), self._journal.problem
         journal = () if trouble is None else (PartStatus("notebook", trouble, self._wall_s()),)
         return status._replace(sinks=(*status.sinks, *self._missing, *journal))
 
 
 def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
-    """Nothing is started yet. Raises ``NotebookError`` if another notifier uses the state directory."""
+    """Build the notifier without starting it. Raises ``DeliveryJournalError`` if another one uses the state
+    directory."""
     journal = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
     builder = _Builder(config, journal, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
@@ -144,7 +144,7 @@ class _Builder:
     def build(
         self, name: str, wanted: str | None, make: Callable[[str], Part], *, extra: str | None = None
     ) -> Part | None:
-        """``make(wanted)``; ``None`` if it is not wanted or cannot be had."""
+        """``make(wanted)``; ``None`` if it is not wanted or cannot be built."""
         if not wanted:
             return None
         try:
@@ -177,9 +177,8 @@ class _Builder:
         return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
 
     def mail(self, server: str) -> Callable[[PlotDrawer | None], OwnerWay]:
-        """The way, but for who draws."""
-        from tidegauge_exporter.mail.addresses import recipient_domain, sender_address
-        from tidegauge_exporter.mail.owner_channel import MailWay
+        """The way by mail, to be called with the plot drawer."""
+        from tidegauge_exporter.mail.owner_channel import MailWay, recipient_domain, sender_address
         from tidegauge_exporter.mail.smtp import SmtpServer, parse_server
 
         config = self._config
@@ -200,7 +199,8 @@ class _Builder:
     def slack(
         self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None
     ) -> tuple[SlackSink, Receiver]:
-        """Without Alertmanager's webhook being able to reach us, nobody could say when to tell."""
+        """The channel and the receiver. Incidents do not wait for Alertmanager while its webhook cannot reach the
+        receiver."""
 
         def release_all() -> bool:
             return alertmanager is None or alertmanager.is_away() or not receiver.listens

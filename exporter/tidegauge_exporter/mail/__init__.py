@@ -1,1 +1,1 @@
-"""Mail to the owners of jobs: its texts, its form, and how it is sent. When it is sent is decided in ``notify``."""
+"""Mail to the owners of jobs: texts, MIME and SMTP. ``notify`` decides when a mail is sent."""

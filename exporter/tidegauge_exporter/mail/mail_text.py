@@ -1,4 +1,4 @@
-"""What the owner of a job reads in a mail: plain text, and the same as HTML. Pure; nothing here knows how it is sent.
+"""Mails to the owner of a job, as plain text and as HTML. Nothing here knows how they are sent.
 
 The words are those of Slack's messages (``messages.owner_text``). A mail has room for commands to copy, and is sorted
 by its subject: that stays the same for all mails about an incident.
@@ -15,17 +15,16 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.links import Links
+from tidegauge_exporter.links import Link, Links, chosen_links
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
 from tidegauge_exporter.messages.headlines import crashed_rank, noun, your_job
-from tidegauge_exporter.messages.incident_links import Link, chosen_links
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record
 from tidegauge_exporter.messages.values import Story
 
 PLOT: Final = "memory-plot"
-"""What the HTML calls the picture (``cid:`` of RFC 2392)."""
+"""The name of the picture in the HTML (``cid:`` of RFC 2392)."""
 MAX_SUBJECT_CHARS: Final = 160
 
 _OPEN_COLOURS: Final = {Severity.CRITICAL: "#c9342b", Severity.WARNING: "#d9822b", Severity.NOTE: "#c7a500"}
@@ -35,17 +34,17 @@ _SMALL: Final = "margin:20px 0 0;font-size:13px;color:#5b6570"
 
 
 class MailText(NamedTuple):
-    """One mail, but for whom it goes to."""
+    """Subject and texts of one mail."""
 
     subject: str
     """One line."""
     text: str
     html: str
-    """Refers to the picture as ``cid:PLOT``, if it has one."""
+    """The HTML, which refers to the picture, if there is one, as ``cid:PLOT``."""
 
 
 class ShownCommand(NamedTuple):
-    """Something that the owner can type."""
+    """A command for the owner."""
 
     line: str
     effect: str
@@ -54,7 +53,7 @@ class ShownCommand(NamedTuple):
 def owner_letter(
     decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float, has_plot: bool
 ) -> MailText:
-    """What grows, when it ends, what will be done when, and what the owner can do now."""
+    """The growth, the forecast, the next actions, and advice to the owner."""
     words = owner_words(decision, story, cluster=cluster, now_unix_s=now_unix_s)
     incident = words.incident
     commands = owner_commands(incident)
@@ -80,7 +79,7 @@ def owner_letter(
 
 
 def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> MailText:
-    """What became of a decision about the owner's job, in the thread of the mail that announced it."""
+    """A decision about the owner's job and its outcome, in the thread of the mail that announced it."""
     incident = tamed(story.incident)
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
@@ -90,7 +89,7 @@ def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Ma
 
 
 def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
-    """What keeps the memory of the owner's job, in the thread of the mail that announced the incident."""
+    """The evidence about the owner's job, in the thread of the mail that announced the incident."""
     incident = tamed(story.incident)
     line = f"{capitalised(evidence_in_words(incident))}."
     found = evidence_sentences(incident)
@@ -108,7 +107,7 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
 
 
 def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
-    """What the owner of a Slurm job can type while it is there; of an incident that is fit to be written."""
+    """Commands for the owner of a running Slurm job; of a tamed incident."""
     job_id = incident.key.job.job_id
     if incident.scheduler != SLURM or not (job_id.isascii() and job_id.isdigit()) or not incident.is_open:
         return ()
@@ -135,8 +134,8 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _page(parts: Sequence[str]) -> str:
-    """Styles stand at the elements: most mail readers drop a style sheet. The colours are given for both ground and
-    text, so that a dark theme leaves the mail readable."""
+    """The HTML document. Styles stand at the elements, because most mail readers drop a style sheet. Ground and text
+    have colours, so that the mail is readable in a dark theme."""
     body = "\n".join(filter(None, parts))
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"></head>\n'

@@ -1,6 +1,6 @@
-"""One mail to one mail server (SMTP, RFC 5321). The only module that imports ``smtplib``.
+"""One mail to one mail server (SMTP, RFC 5321). No other module imports ``smtplib``.
 
-The password is in no message, log line or exception of ours.
+The password is in no message, log line or exception.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 PORT: Final = 25
 TLS_PORT: Final = 465
-"""Where TLS begins with the first byte (RFC 8314)."""
+"""The port at which TLS begins with the first byte (RFC 8314)."""
 TIMEOUT_S: Final = 15.0
-"""For all of it; a message to an owner must be sent or given up within half a minute."""
+"""Bound of one mail as a whole; a message to an owner must be sent or given up within half a minute."""
 BUSY_S: Final = 60.0
-"""A server that says 4yz wants to be asked again later; those with greylisting in minutes."""
+"""Wait after a reply 4yz; servers with greylisting want minutes."""
 AWAY_S: Final = 15.0
 MAX_REPLY_CHARS: Final = 200
 
@@ -32,23 +32,23 @@ _SERVER: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-
 
 
 class UnknownRecipientError(RefusedError):
-    """The server has no such mailbox, or will not have mail for it."""
+    """The server has no such mailbox, or refuses mail for it."""
 
 
 class Server(NamedTuple):
-    """Where the mail server is."""
+    """The address of a mail server."""
 
     host: str
     port: int
     tls_first: bool = False
-    """TLS from the first byte; else by STARTTLS, where that is offered."""
+    """True for TLS from the first byte; else STARTTLS is used if the server offers it."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
     @property
     def is_here(self) -> bool:
-        """It is on this machine: nobody listens in between."""
+        """True if the server is on this machine, and nobody listens in between."""
         if self.host == "localhost":
             return True
         try:
@@ -58,7 +58,7 @@ class Server(NamedTuple):
 
 
 def parse_server(text: str) -> Server:
-    """``HOST``, ``HOST:PORT``, ``[IPV6]:PORT``. Raises ``ValueError``."""
+    """The server of ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ``ValueError``."""
     found = _SERVER.fullmatch(text)
     port = int(found[3]) if found is not None and found[3] else PORT
     if found is None or not 1 <= port <= 65535:
@@ -67,7 +67,7 @@ def parse_server(text: str) -> Server:
 
 
 class SmtpServer:
-    """Thread-safe: each mail has a connection of its own. ``login``: user and password, for servers that want one."""
+    """Sends mails, each over its own connection. Thread-safe. ``login``: user and password, if the server wants one."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class SmtpServer:
         self._monotonic_s = monotonic_s
 
     def send(self, mail: bytes, *, sender: str, recipient: str) -> None:
-        """Returns once the server has taken it, which is not yet once it was delivered.
+        """Send a mail. Returns once the server has accepted it, which is before it is delivered.
 
-        Raises ``RetryLaterError``, ``RefusedError``, and ``UnknownRecipientError`` of these.
+        Raises ``RetryLaterError``, ``RefusedError`` and its kind ``UnknownRecipientError``.
         """
         try:
             connection = self._connected()
@@ -126,7 +126,7 @@ class SmtpServer:
         )
 
     def _introduce(self, connection: _Patient) -> None:
-        """EHLO, TLS and login, as far as they are wanted and there."""
+        """Send EHLO, start TLS if there is any, and log in if the server wants it."""
         connection.local_hostname = _own_name(connection)
         connection.ehlo_or_helo_if_needed()
         if self._server.tls_first:
@@ -143,9 +143,9 @@ class SmtpServer:
             connection.login(*self._login)
 
     def _starttls_context(self) -> ssl.SSLContext:
-        """A password goes only to a server that can prove its name. Without one, encryption is what can be had: whoever
-        could show a false certificate could take the offer of STARTTLS away as well (RFC 7435), and mail servers inside
-        a site often have a certificate that they made themselves."""
+        """The TLS context. A password goes only to a server that proves its name. Without one any certificate is
+        accepted: an attacker with a false certificate could remove the offer of STARTTLS as well (RFC 7435), and mail
+        servers inside a site often have self-signed certificates."""
         context = ssl.create_default_context()
         if self._login is None:
             context.check_hostname = False
@@ -163,10 +163,7 @@ class SmtpServer:
 
 
 class _Lines:
-    """What the server says, for as long as ``left_s``: a tarpit that sends a letter at a time gets no more than that.
-
-    The library would have each letter wait anew.
-    """
+    """The server's lines within ``left_s``. The library would wait anew for each letter of a tarpit."""
 
     def __init__(self, connection: socket.socket, left_s: Callable[[], float]) -> None:
         self._connection = connection
@@ -174,7 +171,7 @@ class _Lines:
         self._read = b""
 
     def readline(self, most_bytes: int) -> bytes:
-        """One line with its end; without one at the end of all, and of a line that is too long. Raises ``OSError``."""
+        """One line with its end, or without it if the connection ends or the line is too long. Raises ``OSError``."""
         # Also for a line that is here already: a reply may have any number of them.
         self._connection.settimeout(self._left_s())
         while b"\n" not in self._read and len(self._read) < most_bytes:
@@ -188,11 +185,11 @@ class _Lines:
         return line
 
     def close(self) -> None:
-        """Nothing: the connection is not ours."""
+        """Does nothing: the connection belongs to the caller."""
 
 
 class _Patient(smtplib.SMTP):
-    """Waits for the server until ``ends_s``, whatever the number of questions."""
+    """A connection with a deadline ``ends_s`` for all commands together."""
 
     def __init__(self, host: str, port: int, *, ends_s: float, monotonic_s: Callable[[], float]) -> None:
         self._ends_s = ends_s
@@ -217,14 +214,14 @@ class _Patient(smtplib.SMTP):
 
 
 class _PatientTls(_Patient, smtplib.SMTP_SSL):
-    """The same with TLS from the start, and a certificate that must be valid."""
+    """A connection with a deadline, TLS from the start, and a certificate that must be valid."""
 
     def _options(self) -> dict[str, Any]:
         return {"context": ssl.create_default_context()}
 
 
 def _own_name(connection: smtplib.SMTP) -> str:
-    """For EHLO: this machine's full name, else its address in brackets (RFC 5321, 4.1.4)."""
+    """The name for EHLO: this machine's full name, else its address in brackets (RFC 5321, 4.1.4)."""
     name = socket.gethostname()
     if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) or not isinstance(connection.sock, socket.socket):
         return name
@@ -233,7 +230,7 @@ def _own_name(connection: smtplib.SMTP) -> str:
 
 
 def _text(reply: bytes | str) -> str:
-    """What the server said, in one line."""
+    """The server's reply in one line."""
     return tidy(reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply, MAX_REPLY_CHARS)
 
 

@@ -1,1 +1,1 @@
-"""What messages say, and the port to a chat. Knows no transport."""
+"""Texts of messages, and the port to a chat, independent of any transport."""

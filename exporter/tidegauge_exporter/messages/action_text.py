@@ -1,4 +1,4 @@
-"""What was done about an incident, or would have been, in words: for a thread and for the owner."""
+"""Decisions about an incident and their outcomes in words, for a thread and for the owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WOULD_SIGN: Final = "\N{EYES}"
 
 
 class Roles(NamedTuple):
-    """Who is spoken of, and so who is spoken to."""
+    """The words for the job and the owner, by reader."""
 
     job: str
     owner: str
@@ -65,16 +65,16 @@ class Deed(NamedTuple):
     """A decision, in words."""
 
     sign: str
-    """Of how it went."""
+    """The sign of the outcome."""
     sentence: str
-    """What became of it, without a full stop at its end."""
+    """The outcome, without a full stop at its end."""
     remark: str
-    """What the scheduler or the job said of it; may be empty."""
+    """The answer of the scheduler or the job; may be empty."""
     at_unix_s: float
 
 
 def deed(record: DecisionRecord, roles: Roles = IN_CHANNEL) -> Deed:
-    """What became of a tamed decision."""
+    """The words for a tamed decision."""
     decision = record.decision
     sign, sentence = _sign_and_sentence(record, roles)
     if record.outcome is Outcome.DONE and decision.action is ActionKind.NOTIFY and record.detail:
@@ -84,8 +84,8 @@ def deed(record: DecisionRecord, roles: Roles = IN_CHANNEL) -> Deed:
 
 
 def latest_deeds(records: Sequence[DecisionRecord]) -> list[Deed]:
-    """What a reader must know of tamed decisions, oldest first: the last that ended, and what came after it: what is
-    under way, or else the last thing that would have been done or was held back."""
+    """The decisions that a reader needs, oldest first: the last that ended, and the last after it, preferably one in
+    progress. The records are tamed."""
     done = [record for record in records if record.outcome is not None]
     later = records[records.index(done[-1]) + 1 :] if done else records
     busy = [record for record in later if record.decision.disposition is Disposition.DO]
@@ -93,7 +93,7 @@ def latest_deeds(records: Sequence[DecisionRecord]) -> list[Deed]:
 
 
 def told_at(one: Deed, now_unix_s: float) -> str:
-    """A deed as a line: sign, time, what became of it, and the remark."""
+    """The line of a deed: sign, time, sentence and remark."""
     when = clock(one.at_unix_s, now_unix_s)
     return (
         f"{one.sign} {f'{when}: ' if when else ''}{one.sentence}.{f' {capitalised(one.remark)}' if one.remark else ''}"
@@ -101,7 +101,7 @@ def told_at(one: Deed, now_unix_s: float) -> str:
 
 
 def _ended_s(record: DecisionRecord) -> float:
-    """When it ended; of what has not, or was only considered, when it was decided."""
+    """The end of the action; without one, the time of the decision."""
     return record.decision.decided_s if record.outcome is None or record.finished_s is None else record.finished_s
 
 

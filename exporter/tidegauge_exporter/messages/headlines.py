@@ -1,4 +1,4 @@
-"""The one line that says it all, for a header, a notification and a line in a list."""
+"""Headlines of incidents, for headers, notifications and lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECOVERED_SIGN: Final = "\N{LARGE GREEN CIRCLE}"
 ENDED_SIGN: Final = "\N{MEDIUM WHITE CIRCLE}"
 
 CRASH_WITHIN_S: Final = 120.0
-"""A job whose incident closes so soon after an out-of-memory error ended by it: one that caught it goes on."""
+"""Seconds between an out-of-memory error and the end of the incident within which the job ended by the error."""
 
 NOUNS: Final = {
     IncidentCause.LEAK: "Memory leak",
@@ -34,17 +34,17 @@ NOUNS: Final = {
 
 
 _GROWTH: Final = {IncidentCause.LEAK: "Memory growth", IncidentCause.HOST_MEMORY: "Host memory growth"}
-"""Of what is called a leak once it is critical."""
+"""Names of causes that are called a leak once they are critical."""
 
 
 def noun(incident: Incident) -> str:
-    """What it is about, in a headline: "Memory leak"; "Memory growth" while it never was critical."""
+    """The subject of a headline: "Memory leak"; "Memory growth" while it never was critical."""
     cause, worst = incident.key.cause, incident.worst_severity or incident.severity
     return NOUNS[cause] if worst is Severity.CRITICAL else _GROWTH.get(cause, NOUNS[cause])
 
 
 def sign(incident: Incident) -> str:
-    """State and severity as a colour."""
+    """The sign that shows state and severity as a colour."""
     if incident.state is IncidentState.OPEN:
         return OPEN_SIGNS[incident.severity]
     if incident.state is IncidentState.RECOVERING:
@@ -71,7 +71,7 @@ def headline(incident: Incident, whose: str | None, end: str | None) -> str:
 
 
 def crashed_rank(incident: Incident) -> RankFinding | None:
-    """The first rank whose out-of-memory error ended the job, or its ranks; ``None``: none is known to have."""
+    """The first rank whose out-of-memory error ended the job, or its ranks; ``None``: no such error is known."""
     ended_s = incident.closed_unix_s
     if incident.closure not in (Closure.JOB_ENDED, Closure.CULPRITS_ENDED) or ended_s is None:
         return None
@@ -129,7 +129,7 @@ def end_by_time_left(incident: Incident, now_unix_s: float) -> str | None:
 
 
 def seconds_left(incident: Incident, now_unix_s: float) -> Band | None:
-    """From now, where the incident counts from its last figures; ``None`` while no end is in sight."""
+    """The forecast in seconds from now, as the incident's counts from its last figures; ``None`` without a forecast."""
     forecast = incident.seconds_to_oom
     if not incident.key.cause.is_growth or incident.state is not IncidentState.OPEN:
         return None
@@ -140,11 +140,11 @@ def seconds_left(incident: Incident, now_unix_s: float) -> Band | None:
 
 
 def as_of(incident: Incident, now_unix_s: float) -> Incident:
-    """The incident with its time to out-of-memory counted from now, for sentences about it."""
+    """The incident with its forecast counted from now, for sentences about it."""
     left = seconds_left(incident, now_unix_s)
     return incident if left is None else replace(incident, seconds_to_oom=left)
 
 
 def _lowered(text: str) -> str:
-    """In the middle of a sentence; "GPU" stays as it is."""
+    """The text for the middle of a sentence; "GPU" stays as it is."""
     return text if text[:2].isupper() else text[:1].lower() + text[1:]

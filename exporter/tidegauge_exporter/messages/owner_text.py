@@ -1,7 +1,6 @@
-"""What the owner of a job is told, before it takes the shape of a message on Slack or of a mail. Pure.
+"""Texts for the owner of a job, before they become a message on Slack or a mail.
 
-What Tidegauge does next, and when, and how to keep it from that, is the policy's own text; it is written nowhere else.
-What that text leaves out and an owner needs is added here.
+The policy's own text says what Tidegauge does next, when, and how to prevent it. These texts add the rest.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ MAX_POLICY_TEXT_CHARS: Final = 1800
 
 
 class OwnerText(NamedTuple):
-    """Every text is tidied: in lines of their own, visible, and not too long."""
+    """Tidied texts for the owner of a job."""
 
     incident: Incident
-    """Fit to be written (``untrusted``)."""
+    """The tamed incident (``untrusted``)."""
     by_time_left: str
-    """The line that says it all, for what is read at once: "... out of memory in 14-22 min"."""
+    """The headline for texts that are read at once: "... out of memory in 14-22 min"."""
     by_clock: str
-    """The same for what is read hours later: "... out of memory 06:14-06:22 UTC"."""
+    """The headline for texts that are read hours later: "... out of memory 06:14-06:22 UTC"."""
     sentences: tuple[str, ...]
     evidence: tuple[str, ...]
-    """Where snapshots and reports lie."""
+    """Paths of snapshots and reports."""
     footer: str
 
 
 def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: float) -> OwnerText:
-    """What grows, when it ends, what will be done when, and what the owner can do now."""
+    """The growth, the forecast, the next actions, and advice to the owner."""
     policy_text = tidy_lines(str(decision.parameters.get("text", "")), MAX_POLICY_TEXT_CHARS)
     incident = tamed_story(story).incident
     said = incident_sentence(tamed_decision(decision).incident)
@@ -52,7 +51,7 @@ def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: f
 
 
 def _sentences(incident: Incident, policy_text: Sequence[str], *, said: str) -> list[str]:
-    """The sentence of the incident as of now, the policy's text without the same sentence as of then, and advice."""
+    """The sentence of the incident as of now, the policy's text without its sentence ``said``, and advice."""
     found = evidence_sentences(incident)
     text = " ".join(policy_text)
     usual = capitalised(meaning(incident))

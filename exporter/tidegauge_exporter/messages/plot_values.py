@@ -1,4 +1,4 @@
-"""What a forecast plot shows, worked out before anything is drawn: layers, range of time, and the fan. Pure."""
+"""The values of a forecast plot: layers, range of time, and the fan."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from tidegauge_exporter.messages.headlines import seconds_left
 from tidegauge_exporter.messages.values import Story
 
 HISTORY_PER_FORECAST: Final = 4.0
-"""So much of the past is shown at most for each second of the forecast: the end shall not be a sliver at the edge."""
+"""Seconds of the past that are shown at most for each second of the forecast, so that it is not a sliver at the
+edge."""
 FORECAST_PER_HISTORY: Final = 1.5
-"""And so much of the future for each second of the past: nor the past."""
+"""Seconds of the future that are shown at most for each second of the past."""
 AFTER_LIKELY: Final = 1.35
-"""A fan without an end, or with one far off, is shown to this much beyond the likely end."""
+"""Shown part of a fan with a late end or none, as a multiple of the time to its likely end."""
 MIN_SPAN_S: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Memory of one kind, on top of the layer before."""
+    """Memory of one kind, drawn on top of the previous layer."""
 
     label: str
     kind: str
     """``allocated``, ``cached`` (reserved and not allocated), ``nontorch``."""
     bytes_each: tuple[float, ...]
     grows: bool
-    """It is what the incident is about."""
+    """True for the layer that the incident is about."""
 
 
 @dataclass(frozen=True)
 class Fan:
-    """The forecast: from one point to the limit, soonest, likely and latest (may be infinite), in unix seconds."""
+    """The forecast from one point to the limit: soonest, likely and latest (may be infinite), in unix seconds."""
 
     from_unix_s: float
     from_bytes: float
@@ -45,11 +46,11 @@ class Fan:
 
 @dataclass(frozen=True)
 class Plot:
-    """Everything that is drawn."""
+    """The values that are drawn."""
 
     at_unix_s: tuple[float, ...]
     layers: tuple[Layer, ...]
-    """From the bottom. Their sum is what the rank takes of its GPU."""
+    """Layers from the bottom. Their sum is the rank's memory on its GPU."""
     from_unix_s: float
     to_unix_s: float
     limit_bytes: int | None
@@ -60,7 +61,7 @@ class Plot:
 
 
 def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
-    """``None`` with fewer than two points in time, and for what does not happen in the GPU's memory."""
+    """The plot; ``None`` with fewer than two points in time, and for host memory."""
     incident, points = story.incident, _in_order(story.memory)
     if len(points) < 2 or not incident.findings or incident.key.cause is IncidentCause.HOST_MEMORY:
         return None
@@ -84,7 +85,7 @@ def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
 
 
 def _in_order(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """As far as time goes on; a clock that was set back is not drawn."""
+    """Points in order of time, without those after a clock was set back."""
     ordered: list[MemoryPoint] = []
     for point in points:
         if math.isfinite(point.at_unix_s) and (not ordered or point.at_unix_s > ordered[-1].at_unix_s):
@@ -93,8 +94,8 @@ def _in_order(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_layers(points: Sequence[MemoryPoint], cause: IncidentCause | None) -> tuple[Layer, ...]:
-    """What grows lies on top of what does not, so that its growth is seen; the cache, which gives way, above it.
-    ``None``: nothing grows."""
+    """Layers in their order: the growing one above the others, so that its growth is seen, and the cache, which gives
+    way, above it. ``cause=None``: nothing grows."""
     seen = None if cause is None else cause.as_seen
     allocated = tuple(float(point.allocated_bytes) for point in points)
     cached = tuple(float(max(point.reserved_bytes - point.allocated_bytes, 0)) for point in points)
@@ -109,7 +110,7 @@ def memory_layers(points: Sequence[MemoryPoint], cause: IncidentCause | None) ->
 def _fan(
     incident: Incident, layers: Sequence[Layer], last_s: float, limit_bytes: int | None, now_unix_s: float
 ) -> Fan | None:
-    """It starts where the growing layer ends now: above a leak there is only cache, which PyTorch gives back first."""
+    """The fan from the top of the growing layer: above a leak there is only cache, which PyTorch gives back first."""
     left = seconds_left(incident, now_unix_s)
     growing = next((index for index, layer in enumerate(layers) if layer.grows), None)
     if left is None or limit_bytes is None or growing is None:

@@ -1,9 +1,8 @@
-"""Texts for Slack: what a job or a person outside chose is shown as it is, and means nothing to Slack. Pure.
+"""Texts for messages, in which nothing that a job or another person chose has a meaning to Slack.
 
-Two ways lead into a message, and neither interprets what it is given. ``plain`` is for ``plain_text`` objects and
-notifications: Slack's pages do not say whether entities are decoded there, so the three control characters are
-replaced by look-alikes. ``code`` is for values inside ``mrkdwn``: in a code span nothing but an entity means anything.
-``tidy`` comes before either of them: one line, nothing invisible, not too long.
+``plain`` is for ``plain_text`` objects and notifications: Slack's pages do not say whether entities are decoded there,
+so the three control characters are replaced by look-alikes. ``code`` is for values inside ``mrkdwn``: in a code span
+only an entity means anything. ``tidy`` comes before either of them: one line, nothing invisible, not too long.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _ENTITIES: Final = str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", "`": "
 
 _SAME_DAY_S: Final = 12 * 3600.0
 _CLOCK_HORIZON_S: Final = 60 * 86400.0
-"""Beyond this a time of day is noise, and the calendar ends somewhere."""
+"""Distance from now beyond which a time of day is noise, and the calendar may end."""
 
 
 def tidy(text: str, most: int) -> str:
-    """One line of at most ``most`` characters, without anything invisible; cut with an ellipsis."""
+    """The text as one line of at most ``most`` characters, without anything invisible; cut with an ellipsis."""
     visible = one_line(text, 8 * most, replacement=" ")  # who writes megabytes of spaces shall not keep us busy
     return cut(" ".join(visible.split()), most)
 
@@ -53,17 +52,18 @@ def tidy_lines(text: str, most: int) -> list[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning, with an ellipsis where something is missing."""
+    """The text, or its beginning and an ellipsis."""
     return text if len(text) <= most else text[: most - 1].rstrip() + ELLIPSIS
 
 
 def plain(text: str) -> str:
-    """For ``plain_text`` and notifications: no mention, no link. The arrow of a holder's path stays an arrow."""
+    """The text for ``plain_text`` and notifications: no mention, no link. The arrow of a holder's path stays an
+    arrow."""
     return text.replace("->", "\N{RIGHTWARDS ARROW}").translate(_LOOK_ALIKES)
 
 
 def code(value: str) -> str:
-    """For ``mrkdwn``: a tidied value as a code span, in which Slack interprets nothing."""
+    """A tidied value as a code span of ``mrkdwn``, in which Slack interprets nothing."""
     return f"`{value.translate(_ENTITIES)}`" if value else DASH
 
 
@@ -76,7 +76,7 @@ def clock(at_unix_s: float, now_unix_s: float) -> str | None:
 
 
 def clock_band(after_s: Band, now_unix_s: float) -> str | None:
-    """When something in so many seconds is: "06:14-06:22 UTC", "06:14 UTC or later"; ``None`` as ``clock``."""
+    """The time after so many seconds: "06:14-06:22 UTC", "06:14 UTC or later"; ``None`` as ``clock``."""
     first, last = (clock(now_unix_s + seconds, now_unix_s) for seconds in (after_s.low, after_s.high))
     if first is None or last is None:
         return None if first is None else f"{first} or later"
@@ -88,7 +88,7 @@ def clock_band(after_s: Band, now_unix_s: float) -> str | None:
 
 
 def local_clock(at_unix_s: float, now_unix_s: float) -> str | None:
-    """For ``mrkdwn``: Slack writes it in the reader's own time, and UTC where it cannot."""
+    """A time in ``mrkdwn``, which Slack shows in the reader's time zone, else as UTC."""
     written = clock(at_unix_s, now_unix_s)
     if written is None:
         return None

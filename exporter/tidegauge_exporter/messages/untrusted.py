@@ -1,7 +1,7 @@
-"""Stories with every text in them that somebody else chose made short and visible, before a word of it is written.
+"""Tames stories: makes every text in them that somebody else chose short and visible.
 
-A job chooses its id, its name and, inside a container, the name of its host; what a scheduler said is quoted too. Cut
-here, at the one way in, a name of a megabyte costs the reader one line and not the figures behind it.
+A job chooses its id, its name and, inside a container, the name of its host; answers of schedulers are quoted too. A
+name of a megabyte then costs the reader one line, and not the figures behind it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_NAME_CHARS = 80
 MAX_REMARK_CHARS = 400
 MAX_EXPLANATION_CHARS = 900
 MAX_EVIDENCE = 3
-"""Snapshots and reports named; the report lists all."""
+"""Bound of named snapshots and reports; the report lists all."""
 MAX_PATH_CHARS = 120
 MAX_HOLDER_CHARS = 160
 MAX_ADVICE_CHARS = 400
 
 
 def tamed_story(story: Story) -> Story:
-    """The story, fit to be written; addresses of links are made from the one before."""
+    """The tamed story; addresses of links are made from the original."""
     return replace(
         story,
         incident=tamed(story.incident),
@@ -38,7 +38,7 @@ def tamed_story(story: Story) -> Story:
 
 
 def tamed(incident: Incident) -> Incident:
-    """The incident, fit to be written."""
+    """The tamed incident."""
     job = incident.key.job
     return replace(
         incident,
@@ -59,7 +59,7 @@ def tamed(incident: Incident) -> Incident:
 
 
 def tamed_evidence(brief: EvidenceBrief) -> EvidenceBrief:
-    """What a rank says of its own code, fit to be written: of a path the last part, which is what people look for."""
+    """The tamed evidence, with the last part of each path."""
     return brief._replace(
         line=_tamed_line(brief.line),
         through=_tamed_line(brief.through),
@@ -76,12 +76,12 @@ def _tamed_line(line: CodeLine | None) -> CodeLine | None:
 
 
 def tamed_change(change: IncidentChange) -> IncidentChange:
-    """The change, fit to be written."""
+    """The tamed change."""
     return change._replace(incident=tamed(change.incident))
 
 
 def tamed_record(record: DecisionRecord) -> DecisionRecord:
-    """The record, fit to be written; ``parameters`` stay as they are."""
+    """The tamed record; ``parameters`` are unchanged."""
     return replace(
         record,
         decision=tamed_decision(record.decision),
@@ -90,7 +90,7 @@ def tamed_record(record: DecisionRecord) -> DecisionRecord:
 
 
 def tamed_decision(decision: Decision) -> Decision:
-    """The decision, fit to be written; ``parameters`` stay as they are."""
+    """The tamed decision; ``parameters`` are unchanged."""
     return replace(
         decision,
         incident=tamed(decision.incident),

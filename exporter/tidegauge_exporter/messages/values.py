@@ -1,4 +1,4 @@
-"""What crosses between the service, Alertmanager and whoever tells people: values only."""
+"""Values that pass between the coordinator, Alertmanager and the notifier."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidegauge.core.memory_history import MemoryPoint
 
 @dataclass(frozen=True)
 class Story:
-    """An incident and all that happened with it: what a message, a thread or an annotation is made from."""
+    """An incident with its history, decisions and memory, the source of messages, threads and annotations."""
 
     incident: Incident
     history: tuple[IncidentChange, ...] = ()
     """Oldest first."""
     decisions: tuple[DecisionRecord, ...] = ()
-    """Oldest first, those that were only considered (``would``, ``withheld``) included."""
+    """Oldest first, with those not carried out (``would``, ``withheld``)."""
     memory: Sequence[MemoryPoint] = ()
-    """Of the rank to look at first (``incident.findings[0]``), oldest first; empty where nobody remembers it."""
+    """Memory of the rank to look at first (``incident.findings[0]``), oldest first; empty if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert as Alertmanager's webhook tells it (version "4")."""
+    """One alert of Alertmanager's webhook (version "4")."""
 
     firing: bool
     labels: Mapping[str, str]
@@ -42,18 +42,18 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertGroup:
-    """One notification of Alertmanager: alerts that it grouped."""
+    """One notification of Alertmanager about a group of alerts."""
 
     group_key: str
-    """The same for every notification of a group; what a thread belongs to."""
+    """The key of the group, to which its message belongs."""
     firing: bool
-    """At least one alert of it fires."""
+    """True if at least one alert fires."""
     alerts: tuple[Alert, ...]
     group_labels: Mapping[str, str] = field(default_factory=dict)
     external_url: str = ""
-    """Alertmanager's own address, for a link that silences."""
+    """Alertmanager's own address, for a link to silences."""
     left_out: int = 0
-    """Alerts that Alertmanager cut off."""
+    """Number of alerts that Alertmanager cut off."""
 
 
 INCIDENT_ALERT = "TidegaugeIncident"

@@ -1,1 +1,1 @@
-"""What people and other tools are told of incidents, and when. How it looks on Slack or in Grafana is beside this."""
+"""Notifications about incidents: their recipients and their times, independent of Slack, mail and Grafana."""

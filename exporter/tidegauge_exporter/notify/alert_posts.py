@@ -1,4 +1,4 @@
-"""Alerts of the cluster itself (an agent that is down, say): one message a group of Alertmanager."""
+"""Alerts about the cluster itself (an agent is down, say): one message for each group of Alertmanager."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import MessageFormat
-from tidegauge_exporter.notify.ports import RetryLaterError
+from tidegauge_exporter.notify.ports import MessageFormat, RetryLaterError
 from tidegauge_exporter.notify.story_lines import digest
 from tidegauge_exporter.notify.threads import SLACK, AlertPost, from_text, to_text
 
 ANEW_AFTER_S = 86400.0
-"""A group that fires again a day after it was resolved gets a new message: nobody would find the old one."""
+"""Age of a resolved group's message after which a new alert gets a new message, because nobody would find the old
+one."""
 WAIT_S = 5.0
-"""For another message about alerts to be posted; Alertmanager tries again."""
+"""Longest wait for another message about alerts; Alertmanager tries again."""
 
 
 class AlertPosts:
-    """Thread-safe: Alertmanagers in a cluster may tell the same at the same time."""
+    """Posts and rewrites messages about groups of alerts. Thread-safe: Alertmanagers of a cluster may send the same
+    group at the same time."""
 
     def __init__(
         self,
@@ -44,7 +45,8 @@ class AlertPosts:
         self._lock = threading.Lock()
 
     def tell(self, group: AlertGroup) -> None:
-        """Post, rewrite, or do nothing if exactly this was told. Raises ``RetryLaterError`` and ``RefusedError``."""
+        """Post or rewrite the group's message, unless it is up to date. Raises ``RetryLaterError`` and
+        ``RefusedError``."""
         if not self._lock.acquire(timeout=WAIT_S):
             raise RetryLaterError("Slack is slow: still posting other alerts", after_s=WAIT_S)
         try:
@@ -80,6 +82,6 @@ class AlertPosts:
 
 
 def _which(group: AlertGroup) -> str:
-    """What Alertmanager's tellings are told apart by. Not by words: figures in them move, and it repeats itself."""
+    """A digest of the alerts and their states. Texts do not count: their figures move."""
     each = sorted(f"{alert.fingerprint} {'firing' if alert.firing else 'resolved'}" for alert in group.alerts)
     return digest(*each, str(group.left_out))

@@ -1,7 +1,6 @@
-"""Open incidents as alerts of Alertmanager (``POST /api/v2/alerts``), so that it decides when somebody is told.
+"""Open incidents as alerts of Alertmanager (``POST /api/v2/alerts``), which decides when people are notified.
 
-Nothing is kept over a restart: an alert that is not refreshed ends by itself, and telling Alertmanager the same twice
-changes nothing.
+Nothing is kept over a restart: an alert that is not refreshed ends by itself, and a repeated one changes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
 from tidegauge.web.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
@@ -26,12 +26,11 @@ log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S = 60.0
 LASTS_S = 240.0
-"""An alert ends by itself when it was not refreshed for four minutes: three tries may fail, and a restart of the
-service is no end of anything."""
+"""An alert ends by itself if it was not refreshed for this long: three tries may fail, and the service may restart."""
 ENDS_LATER_S = 90.0
-"""So long after its incident an alert is ended: it mutes alerts of Prometheus' rules about the same job, and those take
-a scrape, an evaluation and a staleness to notice that the job has gone. (To post an end that is still to come would not
-do: of two ends that lie ahead Alertmanager keeps the later one.)"""
+"""Seconds between the end of an incident and of its alert: the alert mutes those of Prometheus' rules about the same
+job, which take a scrape, an evaluation and a staleness to notice that the job has gone. (An end in the future would not
+do: of two such ends Alertmanager keeps the later one.)"""
 MAX_ALERTS_PER_REQUEST = 64
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
@@ -46,8 +45,11 @@ class _Posted(NamedTuple):
 
 
 class AlertmanagerSink:
-    """``url`` may have a path, as behind a gateway. Raises ``ValueError`` for one that is no address or has a password
-    in it. ``take`` is one thread's; ``is_away`` may be asked from any."""
+    """The sink that posts incidents to Alertmanager. ``url`` may have a path, as behind a gateway.
+
+    Raises ``ValueError`` for a URL that is invalid or has a password in it. One thread calls ``take``; ``is_away`` may
+    be called from any.
+    """
 
     def __init__(
         self, url: str, *, cluster: str, links: Links, wall_s: Callable[[], float], timeout_s: float = TIMEOUT_S
@@ -61,11 +63,11 @@ class AlertmanagerSink:
         self._links = links
         self._wall_s = wall_s
         self._posted: dict[int, _Posted] = {}
-        """The alerts that fire because of us, by number of the incident."""
+        """Alerts that this process keeps firing, by number of the incident."""
         self._over_since_s: dict[int, float] = {}
-        """Those whose incident is over, and since when."""
+        """Alerts whose incident is over, and since when."""
         self._settled: frozenset[int] = frozenset()
-        """Incidents of which nothing fires that a notifier before us has posted."""
+        """Incidents without alerts of an earlier process."""
         self._failing_since_unix_s: float | None = None
 
     @property
@@ -73,7 +75,7 @@ class AlertmanagerSink:
         return "alertmanager"
 
     def take(self, stories: Sequence[Story]) -> None:
-        """As the port ``Sink`` says: what is new or over at once, the rest once a minute."""
+        """Post new and ended alerts at once, and the others once a minute."""
         now_s = self._wall_s()
         wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
         over = self._over(wanted, now_s)
@@ -96,7 +98,7 @@ class AlertmanagerSink:
             self._posted[incident.number] = _Posted(self._labels(incident), self._firing(incident, now_s), now_s)
 
     def is_away(self) -> bool:
-        """It has not taken anything for ten minutes."""
+        """True if Alertmanager has taken nothing for ten minutes."""
         since_s = self._failing_since_unix_s
         return since_s is not None and is_due(since_s, AWAY_AFTER_S, now_unix_s=self._wall_s())
 
@@ -107,7 +109,7 @@ class AlertmanagerSink:
         return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
 
     def _over(self, wanted: Collection[int], now_s: float) -> list[int]:
-        """Alerts to be ended now."""
+        """Numbers of incidents whose alerts end now."""
         gone = [number for number in self._posted if number not in wanted]
         self._over_since_s = {number: self._over_since_s.get(number, now_s) for number in gone}
         return [number for number in gone if is_due(self._over_since_s[number], ENDS_LATER_S, now_unix_s=now_s)]
@@ -117,8 +119,8 @@ class AlertmanagerSink:
         return incident.number not in self._settled and (ended_s is None or now_s - ended_s <= LASTS_S)
 
     def _left_behind(self, story: Story, now_s: float) -> list[dict[str, Any]]:
-        """The ends of alerts of this incident that were posted before this process began, and would fire until they
-        lapse: of every severity that it had and, unless it is closed, has not now."""
+        """The ends of alerts about this incident that an earlier process posted: one for every severity that it had
+        and, while it is open, no longer has."""
         incident = story.incident
         had = {change.incident.severity for change in story.history}
         over = had - {incident.severity} if _is_worth_an_alert(incident) else had
@@ -182,7 +184,7 @@ class AlertmanagerSink:
         status, _, body = answer
         if status == 200:
             return
-        words = " ".join(body.decode(errors="replace").split())[:MAX_ERROR_CHARS]
+        words = tidy(body.decode(errors="replace"), MAX_ERROR_CHARS)
         said = f"Alertmanager at {self._url} answers {status}: {words or '(nothing)'}"
         if status >= 500 or status == 429:
             raise RetryLaterError(said)

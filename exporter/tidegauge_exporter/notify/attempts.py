@@ -1,4 +1,4 @@
-"""Doing many small things with one other side, so that one that is refused does not hold up the rest."""
+"""Attempts at many small requests to one service, so that a refused one does not hold up the rest."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ log = logging.getLogger(__name__)
 
 AGAIN_AFTER_S = 300.0
 FORGET_S = 3 * AGAIN_AFTER_S
-"""What was not tried again for so long is not wanted any more."""
+"""Age after which a refused attempt is forgotten."""
 LOOK_AGAIN_S = 5.0
 MAX_REFUSALS = 3
-"""When so many things of one round were refused and none was taken, it is not the things."""
+"""Refusals after which a round without success ends."""
 
 
 def is_due(since_unix_s: float, every_s: float, *, now_unix_s: float) -> bool:
-    """Whether ``every_s`` has passed; also when the clock was set back behind ``since_unix_s``."""
+    """True if ``every_s`` has passed, or the clock was set back behind ``since_unix_s``."""
     return not 0.0 <= now_unix_s - since_unix_s < every_s
 
 
 class Attempts:
-    """One thread's; each round is ``with attempts.round(now): attempts.make(...)``.
+    """Rounds of attempts in one thread, each ``with attempts.round(now): attempts.make(...)``.
 
-    What is refused or brings out a defect is tried again every five minutes, and the log says so once. While nothing
-    has been taken since, a round ends with ``RetryLaterError``, so that the trouble is seen; with
-    ``RefusedError`` where thing after thing is refused; these come last from then on, so that they hold up
-    nothing that would be taken. ``RetryLaterError`` of an attempt ends its round at once.
+    An attempt that is refused or fails by a defect is repeated every five minutes, with one line in the log. Until the
+    next success a round ends with ``RetryLaterError``, so that the problem is seen, or with ``RefusedError`` after
+    ``MAX_REFUSALS``; these attempts come last from then on. ``RetryLaterError`` of an attempt ends its round at once.
     """
 
     def __init__(self) -> None:
         self._refused_at: dict[str, float] = {}
-        """When that was, the last time; gone once it was taken."""
+        """Time of the latest refusal of each attempt that has not succeeded since."""
         self._suspects: dict[str, float] = {}
-        """What a round was given up over, and when."""
+        """Attempts over which a round ended, and when."""
         self._last: list[tuple[str, Callable[[], bool]]] = []
-        """Suspects of this round."""
+        """Suspects of this round, which come last."""
         self._now_unix_s = 0.0
         self._refusals: list[str] = []
-        """In this round, while nothing was taken."""
+        """Refusals in this round without a success."""
         self._trouble: RefusedError | None = None
-        """The latest refusal, unless something was taken since."""
+        """The latest refusal without a success since."""
 
     @contextmanager
     def round(self, now_unix_s: float) -> Iterator[None]:
@@ -61,8 +60,8 @@ class Attempts:
             raise RetryLaterError(str(self._trouble), after_s=LOOK_AGAIN_S)
 
     def make(self, what: str, attempt: Callable[[], bool]) -> None:
-        """``attempt`` if ``what`` was not refused a moment ago; it returns whether the other side was asked anything.
-        ``what`` also tells people what it was."""
+        """Call ``attempt`` unless ``what`` was refused a moment ago; it returns True if it sent a request. ``what``
+        names the attempt, also in the log."""
         if what in self._suspects:
             self._last.append((what, attempt))
         else:

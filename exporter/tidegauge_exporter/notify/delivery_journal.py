@@ -1,8 +1,8 @@
-"""What has been said, and where: so that nothing is said twice, also after a restart or SIGKILL.
+"""The record of messages that were sent, and where, so that none is sent twice, also after a restart or SIGKILL.
 
-A journal of JSON lines in the state directory, all of it in memory as well. ``say`` appends one line and returns when
+It is a file of JSON lines in the state directory, and all of it is in memory. ``say`` appends one line and returns when
 it is on disk; when most lines are outdated, the file is written anew beside the old one and takes its place. Writing
-all of it each time would be as simple, but costs with every message what the journal costs once in thousands of them.
+all of it with every message would cost thousands of times as much.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 FORMAT = b'["tidegauge-notebook", 1]\n'
-"""The first line. A file that begins with another one was not written by us, or by a later version."""
+"""The first line. A file that begins with another one is foreign, or of a later version."""
 MAX_ENTRIES = 20_000
-"""Those that are over go first, then the oldest."""
+"""Bound of entries; those that are over go first, then the oldest."""
 KEEP_OVER_S = 30 * 86400.0
 KEEP_S = 180 * 86400.0
-"""For what nobody marked as over: its end was missed."""
+"""Age at which entries that were not marked as over are forgotten."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
 OUTDATED_LINES = 200
-"""Beyond this many more lines than twice the entries, the file is written anew."""
+"""Lines beyond twice the entries after which the file is written anew."""
 
 
 class DeliveryJournalError(Exception):
-    """Another process writes this journal: two notifiers would say everything twice."""
+    """Another process writes this journal: two notifiers would send every message twice."""
 
 
 class _Entry(NamedTuple):
@@ -42,17 +42,15 @@ class _Entry(NamedTuple):
 
 
 _Key = tuple[str, str]
-"""Sink, key."""
+"""Sink and key."""
 
 
 class DeliveryJournal:
-    """Thread-safe. Sinks use ``said``, ``say``, ``forget`` and ``keys``, each under its own name; keys and values are
-    texts that only the sink understands.
+    """The record of one notifier. Thread-safe. Each sink has its own keys and values, texts that only it understands.
 
-    What cannot be written (a full disk) is still known for as long as this process lives, so that nobody hears the same
-    line every two seconds; ``problem`` says it, and the next ``say`` tries to write all of it. A damaged file is kept
-    as ``NAME.damaged``, and what is readable in it goes on. Raises ``DeliveryJournalError`` where another process has
-    it.
+    An entry that cannot be written (a full disk) is kept in memory, so that no message is repeated every two seconds;
+    ``problem`` has the reason, and the next ``say`` tries to write all of it. A damaged file is kept as
+    ``NAME.damaged``, and its readable lines are used. Raises ``DeliveryJournalError`` if another process has the file.
     """
 
     def __init__(self, path: Path, *, wall_s: Callable[[], float]) -> None:
@@ -73,14 +71,14 @@ class DeliveryJournal:
             self._trouble(error)
 
     def said(self, sink: str, key: str) -> str | None:
-        """The value that was last said with this key; ``None``: nothing was."""
+        """The latest value of this key, if it has one."""
         with self._lock:
             entry = self._entries.get((sink, key))
             return None if entry is None else entry.value
 
     def say(self, sink: str, key: str, value: str, *, over: bool = False) -> None:
-        """Remember ``value``, on disk when this returns. ``over``: nothing more is expected to be said about it, so
-        that it may be forgotten after 30 days, and before others. Never raises."""
+        """Remember ``value``, on disk when this returns. ``over``: no further value is expected, so that it may be
+        forgotten after 30 days, and before others. Never raises."""
         with self._lock:
             entry = _Entry(value, over, self._wall_s())
             before = self._entries.pop((sink, key), None)
@@ -89,25 +87,19 @@ class DeliveryJournal:
                 return
             self._write(_line((sink, key), entry))
 
-    def forget(self, sink: str, key: str) -> None:
-        """As if it had never been said. Never raises."""
-        with self._lock:
-            if self._entries.pop((sink, key), None) is not None:
-                self._write(_line((sink, key), None))
-
     def keys(self, sink: str, prefix: str = "") -> list[str]:
-        """What is known of a sink, the one that was said longest ago first."""
+        """The keys of a sink, the oldest value first."""
         with self._lock:
             return [key for name, key in self._entries if name == sink and key.startswith(prefix)]
 
     @property
     def problem(self) -> str | None:
-        """Why the file cannot be written; ``None``: all is on disk."""
+        """The reason why the file cannot be written; ``None``: all is on disk."""
         with self._lock:
             return self._problem
 
     def close(self) -> None:
-        """What is said from now on is not written any more; another process may have the file."""
+        """Stop writing; another process may have the file."""
         with self._lock:
             self._closed = True
             for descriptor in (self._file, self._only_one):
@@ -129,7 +121,7 @@ class DeliveryJournal:
             self._trouble(error)
 
     def _rewrite(self) -> None:
-        """The whole anew, in one step. Raises ``OSError``; then the old file is as it was."""
+        """Write the file anew, in one step. Raises ``OSError``; then the old file is unchanged."""
         self._forget_old()
         aside = self._path.with_name(f".{self._path.name}.new")
         aside.unlink(missing_ok=True)
@@ -167,7 +159,7 @@ class DeliveryJournal:
                 del self._entries[key]
 
     def _read(self) -> None:
-        """What the file says. Raises ``OSError``."""
+        """Read the file. Raises ``OSError``."""
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
@@ -178,13 +170,13 @@ class DeliveryJournal:
         bad = 0
         if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
             lines, bad = [], 1
-        for key, entry in map(_parse, lines[1:]):
-            if key is None:
+        for parsed in map(_parse, lines[1:]):
+            if parsed is None:
                 bad += 1
                 continue
+            key, entry = parsed
             self._entries.pop(key, None)
-            if entry is not None:
-                self._entries[key] = entry
+            self._entries[key] = entry
         if bad:
             self._keep_damaged(bad)
 
@@ -198,23 +190,21 @@ class DeliveryJournal:
         )  # fmt: skip
 
 
-def _parse(line: bytes) -> tuple[_Key | None, _Entry | None]:
-    """Key and entry; no entry for what was forgotten, no key for what cannot be read."""
+def _parse(line: bytes) -> tuple[_Key, _Entry] | None:
+    """Key and entry; ``None`` for an unreadable line."""
     try:
         sink, key, value, over, at_unix_s = json.loads(line)
-        entry = None if value is None else _Entry(str(value), bool(over), float(at_unix_s))
+        return (str(sink), str(key)), _Entry(str(value), bool(over), float(at_unix_s))
     except (ValueError, TypeError, RecursionError):
-        return None, None
-    return (str(sink), str(key)), entry
+        return None
 
 
-def _line(key: _Key, entry: _Entry | None) -> bytes:
-    said = [None, None, None] if entry is None else list(entry)
-    return json.dumps([*key, *said], separators=(",", ":")).encode() + b"\n"
+def _line(key: _Key, entry: _Entry) -> bytes:
+    return json.dumps([*key, *entry], separators=(",", ":")).encode() + b"\n"
 
 
 def _append(descriptor: int, data: bytes) -> None:
-    """Raises ``OSError``; then a part of it may be there."""
+    """Write all of ``data`` to disk. Raises ``OSError``; then a part of it may be there."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -230,7 +220,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _lock_beside(path: Path) -> int | None:
-    """Held until it is closed or the process ends. Not on the journal itself: that is replaced now and then."""
+    """The descriptor of a lock that ends with it. The lock is not on the journal itself, which is replaced now and
+    then."""
     try:
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:

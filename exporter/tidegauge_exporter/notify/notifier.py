@@ -1,6 +1,6 @@
-"""The notifier: one thread asks the service for stories, one thread a sink hands them over.
+"""The notifier: one thread asks the coordinator for stories, and one thread for each sink hands them over.
 
-A sink that is dead, hangs or refuses has its own thread wait, and nobody else's. Nothing here knows what a sink says.
+A sink that is away, hangs or refuses delays its own thread alone.
 """
 
 from __future__ import annotations
@@ -12,33 +12,164 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from tidegauge_exporter.notify.ports import RetryLaterError, Sink, StoryFeed
-from tidegauge_exporter.notify.sink_worker import MAX_WAIT_S, PartStatus, SinkWorker
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, Sink, StoryFeed
 
 log = logging.getLogger(__name__)
 
+MAX_WAIT_S = 300.0
+"""Longest wait before a sink is tried again, whatever it asks for (Slack's Retry-After, say)."""
+MIN_WAIT_S = 1.0
+REFUSED_WAIT_S = 300.0
+"""Wait after a refusal, which a person has to resolve."""
+DEFECT_WAIT_S = 30.0
+PATIENCE_S = 10.0
+"""Time for which a sink may ask for a moment (Slack takes one message a second) before that is a problem."""
+HANGS_AFTER_S = 60.0
+"""Time after which a sink without an answer hangs; sinks answer or fail within seconds."""
+MAX_OWED = 2_000
+"""Closed incidents that are kept for a sink that is away; the oldest of more than that are dropped."""
+
+
+class PartStatus(NamedTuple):
+    """The state of one part of the notifier: the coordinator, or a sink."""
+
+    name: str
+    problem: str | None
+    """A sentence for people; ``None``: it works."""
+    since_unix_s: float
+    """The time when this state began."""
+
+
+class _Result(NamedTuple):
+    problem: str | None
+    wait_s: float
+    """The wait before the next try."""
+    patience_s: float = 0.0
+    """The time for which it must last before it is a problem."""
+
+
+class SinkWorker:
+    """The stories that one sink has not taken, and the sink's state. Thread-safe; ``deliver`` and ``status`` never wait
+    for the sink."""
+
+    def __init__(self, sink: Sink, *, wall_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:
+        self._sink = sink
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._mail: dict[int, Story] = {}
+        """The newest story of each incident: the latest delivery, and closed ones that the sink has not taken."""
+        self._owed: set[int] = set()
+        """Incidents whose newest story the sink has not taken."""
+        self._delivered: frozenset[int] = frozenset()
+        """The incidents of the latest delivery."""
+        self._news = False
+        self._not_before_s = float("-inf")
+        self._worked_s = monotonic_s()
+        """Time of the last success, or of the start."""
+        self._began_s: float | None = None
+        """Start of the present call of the sink, on the monotonic clock."""
+        self._problem: str | None = None
+        self._since_unix_s = wall_s()
+
+    @property
+    def name(self) -> str:
+        return self._sink.name
+
+    def deliver(self, stories: Sequence[Story]) -> None:
+        """Replace the stories by the coordinator's latest."""
+        with self._lock:
+            mail = {story.incident.number: story for story in stories}
+            self._delivered = frozenset(mail)
+            closed = sorted(number for number in self._owed - mail.keys() if not self._mail[number].incident.is_open)
+            if len(closed) > MAX_OWED:
+                log.error("%s has been away for too long: %d closed incidents are never told there", self.name,
+                          len(closed) - MAX_OWED)  # fmt: skip
+            self._mail = {**{number: self._mail[number] for number in closed[-MAX_OWED:]}, **mail}
+            self._owed = set(self._mail)
+            self._news = True
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next ``hand_over``; ``None``: not before the next delivery."""
+        with self._lock:
+            return max(0.0, self._not_before_s - self._monotonic_s()) if self._news else None
+
+    def hand_over(self) -> None:
+        """Give the sink its stories. Blocks as long as the sink does; never raises."""
+        with self._lock:
+            stories = [self._mail[number] for number in sorted(self._mail)]
+            owed, self._owed, self._news = self._owed, set(), False
+            self._began_s = self._monotonic_s()
+        result = self._tried(stories)
+        with self._lock:
+            now_s, self._began_s = self._monotonic_s(), None
+            self._not_before_s = now_s + result.wait_s
+            if result.problem is None:
+                self._worked_s = now_s
+                taken = self._mail.keys() - self._delivered - self._owed
+                self._mail = {number: story for number, story in self._mail.items() if number not in taken}
+            else:
+                self._owed |= owed & self._mail.keys()
+                self._news = True
+            if result.problem is None or now_s - self._worked_s >= result.patience_s:
+                self._note(result.problem)
+
+    def status(self) -> PartStatus:
+        with self._lock:
+            problem = self._problem
+            if self._began_s is not None:
+                busy_s = self._monotonic_s() - self._began_s
+                if busy_s > HANGS_AFTER_S:
+                    problem = f"it was asked {busy_s:.0f} s ago, and has not answered"
+            return PartStatus(self.name, problem, self._since_unix_s)
+
+    def _tried(self, stories: Sequence[Story]) -> _Result:
+        try:
+            self._sink.take(stories)
+        except RetryLaterError as error:
+            return _Result(str(error), min(max(error.after_s, MIN_WAIT_S), MAX_WAIT_S), PATIENCE_S)
+        except RefusedError as error:
+            return _Result(str(error), REFUSED_WAIT_S)
+        except Exception as error:
+            if self._problem is None:
+                log.exception("%s failed", self.name)
+            return _Result(f"a defect: {error!r}; the log has the traceback", DEFECT_WAIT_S)
+        return _Result(None, 0.0)
+
+    def _note(self, problem: str | None) -> None:
+        before = self._problem
+        if (problem is None) is not (before is None):
+            self._since_unix_s = self._wall_s()
+        if problem is None and before is not None:
+            log.info("%s is told again what happens", self.name)
+        elif problem is not None and before is None:
+            log.warning("%s cannot be told what happens: %s", self.name, problem)
+        self._problem = problem
+
+
 FETCH_EVERY_S = 2.0
 FETCH_SHARE = 10
-"""After a fetch, this many times as long as it took passes before the next: asking is no load."""
+"""Pause between two fetches, as a multiple of a fetch's duration, so that they are no load."""
 MAX_BACK_OFF_S = 30.0
-"""Between two questions, whatever happened: alerts of Alertmanager that are not refreshed for four minutes end."""
+"""Longest pause between two fetches: alerts of Alertmanager that are not refreshed for four minutes end."""
 LOOK_BACK_S = 7 * 86400.0
-"""At the start: incidents that were closed while no notifier ran are still told of, as closed."""
+"""Age of closed incidents in the first fetch: those closed while no notifier ran are still reported, as closed."""
 OVERLAP_S = 1800.0
-"""Later on: what came of a decision may be known a quarter of an hour after its incident was closed. All these stories
-are held in memory."""
+"""Age of closed incidents in later fetches: the outcome of a decision may be known a quarter of an hour after its
+incident was closed. All these stories are held in memory."""
 STOP_WITHIN_S = 5.0
 
 
 class NotifierStatus(NamedTuple):
-    """How those who are told stand, and the service that they are told of."""
+    """The states of the coordinator and of the sinks."""
 
     service: PartStatus
     sinks: tuple[PartStatus, ...]
 
 
 class StoryFetch:
-    """Asks the feed and delivers; one call of ``step`` at a time, ``status`` from any thread."""
+    """Fetches stories and delivers them; one call of ``step`` at a time, ``status`` from any thread."""
 
     def __init__(
         self,
@@ -57,7 +188,7 @@ class StoryFetch:
         self._status = PartStatus("service", None, wall_s())
 
     def step(self) -> float:
-        """One question, and the delivery of its answer. Returns the seconds until the next; never raises."""
+        """Fetch and deliver once. Returns the seconds until the next fetch; never raises."""
         began_unix_s, began_s = self._wall_s(), self._monotonic_s()
         try:
             stories = self._feed.stories(closed_since_unix_s=self._closed_since_unix_s)
@@ -91,7 +222,7 @@ class StoryFetch:
 
 
 class Notifier:
-    """``start`` once, ``stop`` at the end; ``status`` from any thread."""
+    """Runs the threads of the notifier. ``start`` once, ``stop`` at the end; ``status`` from any thread."""
 
     def __init__(
         self,
@@ -118,8 +249,7 @@ class Notifier:
             thread.start()
 
     def stop(self) -> bool:
-        """Ask all threads to end, and wait for them for some seconds. False: a sink hangs, and its thread is left to
-        end with the process."""
+        """End all threads within some seconds. False: a sink hangs, and its thread ends with the process."""
         self._stopping.set()
         with self._delivered:
             self._delivered.notify_all()

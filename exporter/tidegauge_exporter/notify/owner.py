@@ -1,5 +1,6 @@
-"""The owner of a job: a message when the policy says so, and afterwards what was done to the job. How it gets there
-(``slack.owner_channel``, ``mail.owner_channel``) is behind a port; what is said once is the same for all.
+"""Messages to the owner of a job: when the policy says so, and about actions on the job afterwards.
+
+The ways to owners (``slack.owner_channel``, ``mail.owner_channel``) are behind a port.
 """
 
 from __future__ import annotations
@@ -24,42 +25,42 @@ log = logging.getLogger(__name__)
 
 ONE_AT_A_TIME_S = 30.0
 LATE_S = 3600.0
-"""A warning that is older than this is not news any more."""
+"""Age at which a warning is no longer sent."""
 MAX_FINDINGS = 3
-"""Times that the owner is told of evidence about one incident, the warning that had it included."""
+"""Messages with evidence to the owner about one incident, the warning included."""
 
 
 class OwnerWay(Protocol):
-    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at
-    most."""
+    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
 
     @property
     def name(self) -> str:
-        """For logs, ``tidegauge status`` and the journal; never changed, or all would be told again."""
+        """The name in logs, ``tidegauge status`` and the journal; if it changed, every message would be sent again."""
 
     @property
     def told(self) -> str:
-        """Where an owner was notified, for people: "email"."""
+        """The way in words: "email"."""
 
     def reaches(self, user_name: str) -> bool:
-        """Whether anybody is known to be this user of the cluster."""
+        """True if the user of the cluster has an address there."""
 
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
-        """The message; raises ``RefusedError`` for a user whom nobody knows. ``before``: the latest one about
-        the same incident."""
+        """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the latest one about the same
+        incident."""
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
-        """What belongs to a message and comes after it, once it is noted. Raises nothing for want of that."""
+        """Send the parts of a message that follow it, once it is in the journal. Raises nothing if they fail."""
 
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:
-        """What was done to the job, as a reply to ``posted``."""
+        """Reply to ``posted`` with the action on the job."""
 
     def explain(self, story: Story, *, posted: Posted) -> None:
-        """What evidence has made known about the incident, as a reply to ``posted``."""
+        """Reply to ``posted`` with the evidence about the incident."""
 
 
 class OwnerNotifier:
-    """``tell`` may be called from any thread. It is a ``Sink`` too: ``take`` tells what was done."""
+    """Notifies owners in one way, each message once. ``tell`` may be called from any thread; as a ``Sink`` it sends the
+    replies."""
 
     def __init__(self, way: OwnerWay, journal: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
         self._way = way
@@ -73,10 +74,10 @@ class OwnerNotifier:
         return self._way.name
 
     def tell(self, decision: Decision, story: Story) -> str:
-        """Tell the owner of the incident's job what the policy wants them to know; returns how, for people.
+        """Notify the owner of the incident's job of a decision; returns the way in words.
 
-        The same decision again says nothing, and returns the same. Raises ``RetryLaterError``, and
-        ``RefusedError`` for a user whom nobody knows there.
+        The same decision again sends nothing, and returns the same. Raises ``RetryLaterError``, and ``RefusedError``
+        for an unknown user.
         """
         if not self._telling.acquire(timeout=ONE_AT_A_TIME_S):
             raise RetryLaterError(f"still notifying another owner ({self._way.told})")
@@ -86,7 +87,7 @@ class OwnerNotifier:
             self._telling.release()
 
     def take(self, stories: Sequence[Story]) -> None:
-        """As the port ``Sink`` says: what was done, as replies to what the owner was told."""
+        """Reply to the messages that the owner got with the actions since."""
         with self._attempts.round(self._wall_s()):
             for story in stories:
                 what = f"what was done about incident {story.incident.number}"
@@ -114,7 +115,7 @@ class OwnerNotifier:
         return self._explain(story) or said
 
     def _explain(self, story: Story) -> bool:
-        """The line, the holder and the cause, once they are known; and again when they are better known."""
+        """Send line, holder and cause once they are known, and again when they are better known."""
         key, thread = _found_key(story), self._thread(story)
         if key is None or thread is None or self._said(key) is not None:
             return False
@@ -125,8 +126,7 @@ class OwnerNotifier:
         return True
 
     def _tell_late(self, story: Story) -> bool:
-        """What the owner was told in another way alone, because this one or this process was away: the latest of it, as
-        long as it matters."""
+        """Send the latest notification that went out another way alone, because this way or this process was away."""
         known = [record for record in story.decisions if _was_told(record) and self._is_missing(record)]
         if not (known and story.incident.is_open and self._wall_s() - ended_s(known[-1]) <= LATE_S):
             return False
@@ -144,7 +144,7 @@ class OwnerNotifier:
         return self._said(_told_key(record.decision)) is None
 
     def _thread(self, story: Story) -> Posted | None:
-        """The latest message to the owner about an incident."""
+        """The latest message to the owner about the incident."""
         return posted_from(self._said(incident_key(story.incident)))
 
     def _said(self, key: str) -> str | None:
@@ -155,8 +155,8 @@ class OwnerNotifier:
 
 
 def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) -> str:
-    """In all ways; one that works is enough, and the others are tried again with the stories. Returns where the owner
-    was notified, for people: "Slack DM, email".
+    """Notify the owner in all ways; one is enough, and the others are tried again with the stories. Returns the ways in
+    words: "Slack DM, email".
 
     Raises ``RetryLaterError`` if no way works now, and ``RefusedError`` if none ever will as things are.
     """

@@ -1,4 +1,4 @@
-"""The forecast plot: drawn if it can be, and as a reply."""
+"""The forecast plot as a PNG, and as a reply in a thread."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import logging
 from tidegauge.core.incidents.wording import incident_sentence, name_job
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.message_format import PlotDrawer
+from tidegauge_exporter.notify.ports import PlotDrawer
 
 log = logging.getLogger(__name__)
 
 
 def drawn_plot(draw: PlotDrawer, story: Story, *, now_unix_s: float) -> bytes | None:
-    """A PNG; ``None`` if there is nothing to draw, or if it cannot be drawn. Never raises."""
+    """A PNG, if there is anything to draw and it can be drawn. Never raises."""
     try:
         return draw(story, now_unix_s=now_unix_s)
     except Exception:  # the message is worth more than its picture
@@ -22,7 +22,7 @@ def drawn_plot(draw: PlotDrawer, story: Story, *, now_unix_s: float) -> bytes | 
 
 
 def upload_plot(chat: Chat, draw: PlotDrawer, story: Story, *, thread: Posted, now_unix_s: float) -> bool:
-    """Draws and uploads it; false if there is nothing to draw. Raises ``RetryLaterError`` and ``RefusedError``."""
+    """Draw and upload the plot. False: there is nothing to draw. Raises ``RetryLaterError`` and ``RefusedError``."""
     incident = story.incident
     png = drawn_plot(draw, story, now_unix_s=now_unix_s)
     if png is None:

@@ -1,43 +1,95 @@
-"""The ports of the notifier: where stories come from, and who is told."""
+"""Ports and errors of the notifier: stories, sinks, messages, plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegauge_exporter.messages.values import Story
+from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.values import AlertGroup, Story
+
+MAX_RETRY_AFTER_S = 3600.0
 
 
 class RetryLaterError(Exception):
-    """The other side does not take it now (away, rate limit, 5xx); the message names it, never a secret."""
+    """The service does not take it now (away, rate limit, 5xx); the message names the service, never a secret."""
 
     def __init__(self, message: str, *, after_s: float = 30.0) -> None:
         super().__init__(message)
         self.after_s = after_s
 
 
+def retry_after_s(header: str | None) -> float:
+    """Seconds that a header ``Retry-After`` asks for, within bounds; without a number 30."""
+    try:
+        asked_s = float(header or "")
+    except ValueError:
+        return 30.0
+    return min(max(asked_s, 1.0), MAX_RETRY_AFTER_S) if asked_s == asked_s else 30.0
+
+
 class RefusedError(Exception):
-    """The other side will never take it as things are (token revoked, unknown channel): a person has to do something.
-    The message says what."""
+    """The service will never take it as things are (token revoked, unknown channel): a person has to act, as the
+    message says."""
 
 
 class StoryFeed(Protocol):
-    """The service, as the notifier sees it."""
+    """The source of stories: the coordinator."""
 
     def stories(self, *, closed_since_unix_s: float) -> Sequence[Story]:
-        """All open incidents, and those that were closed since then. Raises ``RetryLaterError``."""
+        """Stories of all open incidents, and of those that were closed since then. Raises ``RetryLaterError``."""
 
 
 class Sink(Protocol):
-    """Somebody who is told: Alertmanager, Slack, Grafana. Each is driven by a thread of its own."""
+    """A recipient of stories: Alertmanager, Slack, Grafana. Each has a thread of its own."""
 
     @property
     def name(self) -> str:
-        """For logs and metrics: ``slack``."""
+        """The name in logs and metrics, such as ``slack``."""
 
     def take(self, stories: Sequence[Story]) -> None:
-        """Bring the other side in line with these stories: every round gets all of them, most of them unchanged.
+        """Bring the service in line with these stories: every round gets all of them, most of them unchanged.
 
-        Says nothing twice, also after a restart. Raises ``RetryLaterError`` (the rest is done in a later round) and
+        Sends nothing twice, also after a restart. Raises ``RetryLaterError`` (a later round does the rest) and
         ``RefusedError``.
         """
+
+
+class MessageFormat(Protocol):
+    """Makes messages of values; ``slack.messages`` implements it."""
+
+    def incident_message(self, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
+        """The present head of an incident's thread."""
+
+    def change_reply(self, change: IncidentChange) -> Message:
+        """A reply about one line of its history."""
+
+    def action_reply(self, record: DecisionRecord) -> Message:
+        """A reply about the outcome of one decision, or the reason why it was not carried out."""
+
+    def owner_message(
+        self, decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float
+    ) -> Message:
+        """A direct message to the owner of the job."""
+
+    def owner_followup(self, record: DecisionRecord) -> Message:
+        """A reply to the owner about an action on the job."""
+
+    def owner_evidence(self, story: Story) -> Message:
+        """A reply to the owner about the evidence."""
+
+    def alert_message(self, group: AlertGroup, *, links: Links) -> Message:
+        """A message about alerts that are not incidents."""
+
+    def storm_message(self, stories: Sequence[Story], *, cluster: str, links: Links, now_unix_s: float) -> Message:
+        """The head of a storm's thread."""
+
+
+class PlotDrawer(Protocol):
+    """Draws the memory of the rank to look at first, with its forecast; ``slack.plot`` implements it."""
+
+    def __call__(self, story: Story, *, now_unix_s: float) -> bytes | None:
+        """A PNG, if there is anything to draw."""

@@ -1,7 +1,7 @@
-"""Where Alertmanager's webhook arrives: ``POST /alerts``, and ``GET /healthz``. Standard library, loopback by default.
+"""The HTTP server for Alertmanager's webhook: ``POST /alerts``, and ``GET /healthz``. Loopback by default.
 
-200: taken, for good. 400, 413, 415: nonsense, which Alertmanager gives up. 403: Slack refuses, and a person has to do
-something; Alertmanager tries again at the group's next turn. 503: it should try again at once.
+Answers: 200, delivered. 400, 413, 415: invalid, and Alertmanager gives up. 403: Slack refuses, and a person has to act;
+Alertmanager tries again at the group's next turn. 503: it should try again at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_ADDRESS_CHARS = 2_000
 
 
 class NotAGroupError(ValueError):
-    """The body is no notification of Alertmanager; the message says what is odd."""
+    """The body is no notification of Alertmanager, for the reason in the message."""
 
 
 def parse_group(body: bytes) -> AlertGroup:
-    """Raises ``NotAGroupError``."""
+    """The notification in a body. Raises ``NotAGroupError``."""
     try:
         raw = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 
 def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Labels or annotations; Alertmanager writes ``null`` or leaves them out where there are none."""
+    """Labels or annotations, perhaps none: Alertmanager then writes ``null`` or leaves them out."""
     value = raw.get(name)
     if value is None:
         return {}
@@ -100,7 +100,7 @@ def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _address(raw: Mapping[str, Any], name: str) -> str:
-    """What may become a link; anything else is left out, for a rule's author may write what he likes there."""
+    """The address of a link; empty for other texts, which rules may have there."""
     value = raw.get(name)
     is_link = isinstance(value, str) and value.startswith(("http://", "https://")) and len(value) <= MAX_ADDRESS_CHARS
     return str(value) if is_link else ""
@@ -109,14 +109,14 @@ def _address(raw: Mapping[str, Any], name: str) -> str:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_AT_ONCE = 32
-"""Alertmanager sends all groups at once, many on a bad night."""
+"""Bound of connections: Alertmanager sends all groups at once."""
 LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=10.0, whole_s=30.0)
 MAX_BODY_BYTES = 1024 * 1024
 OK = Response(to_json({"ok": True}))
 
 
 class Receiver(HttpServer):
-    """Hands each notification to ``take_group``, in threads of its own, from ``start`` to ``stop``."""
+    """The server that hands each notification to ``take_group``, in threads of its own."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Receiver(HttpServer):
         token: str | None = None,
         door: Door = OPEN_DOOR,
     ) -> None:
-        """``token``: what a notification must show (``Authorization: Bearer``); ``None``: nothing. Of ``door`` only TLS
-        and headers count: the webhook has this password of its own."""
+        """``token``: the password of notifications (``Authorization: Bearer``), if they need one. Only TLS and headers
+        of ``door`` count."""
         pages = to_json({"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
         routes: Routes = {
             ("POST", "/alerts"): _alerts(take_group, token),

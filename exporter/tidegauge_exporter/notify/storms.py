@@ -1,7 +1,4 @@
-"""A bad night: when many incidents begin at once, the further ones share one thread.
-
-The rest of the ways of the channel is in ``slack_sink``.
-"""
+"""Storms: when many incidents begin at once, the further ones share one thread."""
 
 from __future__ import annotations
 
@@ -17,34 +14,34 @@ from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import MessageFormat
+from tidegauge_exporter.notify.ports import MessageFormat
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
 
 MAX_THREADS = 5
-"""Also the number of tenants whose first incident gets a thread although there is a storm."""
+"""Threads before a storm begins, and tenants whose first incident gets a thread despite a storm."""
 WITHIN_S = 600.0
-"""More than ``MAX_THREADS`` threads within this time, and the next incident begins a storm."""
+"""Seconds within which more than ``MAX_THREADS`` threads begin a storm."""
 QUIET_S = 1800.0
-"""A storm takes all new incidents until none has come for this long."""
+"""Seconds without a new incident that end a storm."""
 SHOW_EVERY_S = 30.0
-"""The head of a storm's thread is rewritten this often at most."""
+"""Shortest time between two updates of the head of a storm's thread."""
 MAX_INCIDENTS_PER_STORM = 200
 MAX_STORM_S = 6 * 3600.0
-"""A storm takes no more than so many, and none that come so long after its first: on a busy cluster it is never quiet,
-and all that is said of it, here and in the journal, grows with its incidents. The next ones begin anew."""
+"""Bounds of a storm in incidents and time, after which the next one begins: on a busy cluster a storm is never quiet,
+and its head and its entry in the journal grow with its incidents."""
 FORGET_S = 7 * 86400.0
-"""A storm some of whose incidents the service does not know any more is over after this long."""
+"""Seconds after which a storm is over if the coordinator has forgotten some of its incidents."""
 OPENINGS = "begun"
 
 
 class _Known(NamedTuple):
-    """What is kept of an incident in a storm."""
+    """An incident in a storm, as far as the storm's head needs it."""
 
     story: Story
-    """What the head of the storm says of it, and no more."""
+    """The parts of the story that the head shows."""
     mark: str
-    """Stands for all of it that matters there."""
+    """A digest of these parts."""
 
     @classmethod
     def of(cls, story: Story) -> _Known:
@@ -55,7 +52,7 @@ class _Known(NamedTuple):
 
 
 class Storms:
-    """One thread's. Kept in the journal: when threads were begun lately, and which incidents each storm has."""
+    """Storms of one thread. The journal has the recent beginnings of threads, and the incidents of each storm."""
 
     def __init__(
         self, chat: Chat, journal: DeliveryJournal, *, channel: str, cluster: str, links: Links, look: MessageFormat
@@ -67,10 +64,10 @@ class Storms:
         self._links = links
         self._look = look
         self._known: dict[int, _Known] = {}
-        """The latest of each incident in a storm: the service forgets closed ones sooner than a storm ends."""
+        """The latest of each incident in a storm: the coordinator forgets closed ones sooner than a storm ends."""
 
     def divide(self, wanted: Sequence[Story], now_s: float) -> tuple[list[Story], list[Story]]:
-        """Those that get threads of their own, the worst first, and those that go into a storm."""
+        """Stories that get threads of their own, the worst first, and stories that go into a storm."""
         worst_first = sorted(wanted, key=lambda story: (-story.incident.severity.level, story.incident.number))
         placed = self._placed()
         gathered = [story for story in worst_first if story.incident.number in placed]
@@ -87,8 +84,7 @@ class Storms:
         return alone, gathered + [story for story in fresh if story not in alone]
 
     def gather(self, stories: Sequence[Story], now_s: float) -> bool:
-        """Have these in the storm of now, and in further ones where they are too many; false if nothing had to be
-        posted for that.
+        """Add stories to the present storm, and to further ones if they are too many. True if a storm was posted.
 
         Raises ``RetryLaterError`` and ``RefusedError``.
         """
@@ -109,7 +105,7 @@ class Storms:
         return begins
 
     def _begun(self, stories: Sequence[Story], now_s: float) -> tuple[str, Storm]:
-        """A storm that has nobody yet; its head tells of these."""
+        """Post the head of a new storm about these stories, which have not joined it yet."""
         posted = self._chat.post(self._channel, self._look.storm_message(
             stories, cluster=self._cluster, links=self._links, now_unix_s=now_s
         ))  # fmt: skip
@@ -117,18 +113,18 @@ class Storms:
         return f"storm/{posted.ts}", Storm(*posted, now_s, began_unix_s=now_s, face=now_face, shown_unix_s=now_s)
 
     def of(self, story: Story) -> Posted | None:
-        """The head of the storm that an incident is in."""
+        """The head of the incident's storm, if it is in one."""
         for _, storm in self._going_on():
             if story.incident.number in storm.numbers:
                 return storm.posted
         return None
 
     def note_thread(self, story: Story, now_s: float) -> None:
-        """An incident got a thread of its own."""
+        """Remember that an incident got a thread of its own."""
         self._journal.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _tenant(story))]))
 
     def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
-        """Bring the heads of storms up to date, each at most every 30 s."""
+        """Update the heads of storms, each at most every 30 s."""
         placed = self._placed()
         known = {number: known for number, known in self._known.items() if number in placed}
         news = {story.incident.number: _Known.of(story) for story in stories if story.incident.number in placed}
@@ -154,7 +150,7 @@ class Storms:
         return outdated
 
     def _gathering(self, now_s: float) -> tuple[str, Storm] | None:
-        """The storm that takes new incidents."""
+        """The storm that takes new incidents, if there is one."""
         for key, storm in self._going_on():
             is_quiet = is_due(storm.joined_unix_s, QUIET_S, now_unix_s=now_s)
             is_long = is_due(_began_s(storm), MAX_STORM_S, now_unix_s=now_s)
@@ -167,11 +163,11 @@ class Storms:
         return [(key, storm) for key, storm in found if storm is not None and not storm.over]
 
     def _placed(self) -> set[int]:
-        """The incidents that are in a storm."""
+        """Numbers of incidents in storms."""
         return {number for _, storm in self._going_on() for number in storm.numbers}
 
     def _openings(self, now_s: float) -> list[tuple[float, str]]:
-        """When threads were begun lately, and about whose incidents."""
+        """Times and tenants of threads that began recently."""
         openings = json.loads(self._journal.said(SLACK, OPENINGS) or "[]")
         recent = [(at_s, whose) for at_s, whose in openings if not is_due(at_s, WITHIN_S, now_unix_s=now_s)]
         # Earlier versions wrote a uid.
@@ -182,7 +178,7 @@ class Storms:
 
 
 def _first_of_each_tenant(stories: Sequence[Story], heard_of: Container[str]) -> list[Story]:
-    """Of tenants who are not in ``heard_of``."""
+    """The first story of each tenant who is not in ``heard_of``."""
     firsts: dict[str, Story] = {}
     for story in stories:
         if _tenant(story) not in heard_of:
@@ -195,12 +191,12 @@ def _tenant(story: Story) -> str:
 
 
 def _room(storm: Storm) -> int:
-    """For so many more."""
+    """Number of incidents that the storm can still take."""
     return max(0, MAX_INCIDENTS_PER_STORM - len(storm.numbers))
 
 
 def _began_s(storm: Storm) -> float:
-    """As far as that is known."""
+    """The beginning of the storm, or of its latest known change."""
     return storm.began_unix_s or storm.joined_unix_s
 
 

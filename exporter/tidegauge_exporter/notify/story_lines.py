@@ -1,4 +1,4 @@
-"""Which lines a story has for the thread of its incident: each with a key, so that it is said once. Pure."""
+"""Lines of a story for the thread of its incident, each with a key, so that it is sent once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
 
 MAX_CONSIDERED = 5
-"""Decisions that were only considered (``would``, ``withheld``) and are told, per incident: the report has them all."""
+"""Bound of decisions not carried out (``would``, ``withheld``) in one thread; the report has all of them."""
 MAX_LINES_AT_ONCE = 20
-"""Lines that are told in one go after a chat was away: nobody reads more."""
+"""Bound of lines that are sent at once after an outage of the chat."""
 
 
 class StoryLine(NamedTuple):
-    """One reply."""
+    """One reply in the thread."""
 
     key: str
     at_unix_s: float
@@ -27,34 +27,34 @@ class StoryLine(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is to be said now, oldest first."""
+    """Lines to send now, oldest first."""
 
     left_out: tuple[StoryLine, ...]
-    """Too many: only their number is told."""
+    """Lines of which only the number is sent."""
     lines: tuple[StoryLine, ...]
 
 
 def lines_of(story: Story) -> list[StoryLine]:
-    """All lines that a story has so far, by time. Figures that moved are no line: the head of the thread has them."""
+    """All lines of a story, by time. The head of the thread has moving figures."""
     changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
     return sorted([*changes, *_of_decisions(story.decisions)], key=lambda line: line.at_unix_s)
 
 
 def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) -> Batch:
-    """The lines that are not in ``told`` and not older than what is known to be told or left out."""
+    """The lines that are not in ``told`` and not older than ``told_before_unix_s``."""
     untold = [line for line in lines_of(story) if line.key not in told and not line.at_unix_s < told_before_unix_s]
     first = max(0, len(untold) - MAX_LINES_AT_ONCE)
     return Batch(tuple(untold[:first]), tuple(untold[first:]))
 
 
 def left_out_message(count: int) -> Message:
-    """Stands in the place of lines that are not told."""
+    """The message in place of lines that are left out."""
     lines = "1 earlier update" if count == 1 else f"{count} earlier updates"
     return Message(f"{lines} skipped after an outage of this channel; the incident report has all of them.")
 
 
 def face(story: Story) -> str:
-    """What the head of a thread is brought up to date for at once; other figures may wait."""
+    """A digest of the facts that update the head of a thread at once; other figures may wait."""
     incident, latest = story.incident, _latest_action(story)
     return digest(
         incident.state.value,
@@ -68,8 +68,7 @@ def face(story: Story) -> str:
 
 
 def known(incident: Incident) -> str | None:
-    """Stands for what evidence has made known: the line, whether the holder is named, the cause; newer figures of the
-    same are the same. ``None``: nothing."""
+    """A digest of the evidence: line, cause, confidence, and whether there is a holder. ``None``: no evidence."""
     best = best_evidence(incident)
     if best is None:
         return None
@@ -78,28 +77,28 @@ def known(incident: Incident) -> str | None:
 
 
 def has_ended(record: DecisionRecord) -> bool:
-    """It was carried out, or tried: ``outcome`` says how it ended."""
+    """True if the decision was carried out or tried, with its ``outcome``."""
     return record.status is DecisionStatus.FINISHED and record.outcome is not None
 
 
 def ended_s(record: DecisionRecord) -> float:
-    """When, on the policy clock; when it was decided, where that is not known."""
+    """The end on the policy clock; if unknown, the time of the decision."""
     return record.decision.decided_s if record.finished_s is None else record.finished_s
 
 
 def digest(*texts: str) -> str:
-    """Short, the same for the same texts: names of jobs and rules may be long, and may hold anything."""
+    """A short digest of the texts: names of jobs and rules may be long, and may hold anything."""
     whole = "\0".join(texts).encode(errors="surrogatepass")
     return hashlib.blake2b(whole, digest_size=9).hexdigest()
 
 
 def incident_key(incident: Incident) -> str:
-    """Under which the journal knows it. Its number alone would not do: a new database begins at 1 again."""
+    """The key in the journal. The number alone would not do: a new database begins at 1 again."""
     return f"incident/{incident.number}@{round(incident.opened_unix_s * 1000)}"
 
 
 def decision_digest(decision: Decision) -> str:
-    """The same for the same decision only: ids are made of the incident's number, which a new database gives again."""
+    """A digest of one decision: ids have the incident's number, which a new database gives again."""
     return digest(decision.decision_id, f"{decision.decided_s:.3f}")
 
 
@@ -108,7 +107,7 @@ def message_digest(message: Message) -> str:
 
 
 def _history(story: Story) -> Sequence[IncidentChange]:
-    """With the end of the incident, also where the history that we were given does not reach that far."""
+    """The history with the end of the incident, even if the given history lacks it."""
     incident = story.incident
     if incident.is_open or any(change.kind is ChangeKind.CLOSED for change in story.history):
         return story.history
@@ -123,7 +122,7 @@ def _of_change(change: IncidentChange) -> StoryLine:
 
 
 def _of_decisions(records: Sequence[DecisionRecord]) -> list[StoryLine]:
-    """One for each that ended, and for the first few kinds of decision that were only considered."""
+    """Lines of ended decisions, and of the first few kinds of decisions not carried out."""
     ended = [
         StoryLine(digest("ended", record.decision.decision_id), ended_s(record), record)
         for record in records

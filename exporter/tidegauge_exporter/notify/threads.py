@@ -1,4 +1,4 @@
-"""What the journal keeps of each conversation: values, and how they are written there. Pure."""
+"""Entries of the journal about conversations, and their texts."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge_exporter.messages.chat import Posted
 
 SLACK = "slack"
-"""The name under which the journal keeps what was said in the channel."""
+"""The channel's name in the journal."""
 MAX_TOLD = 200
-"""Keys of lines that are kept; of older ones only the time."""
+"""Bound of kept keys of lines; of older lines only the time is kept."""
 
 
 @dataclass(frozen=True)
-class Thread:
-    """The thread of an incident, or its place in a storm's."""
+class Conversation:
+    """An entry about one message."""
 
     channel: str
     ts: str
-    face: str
-    """``story_lines.face`` of what the head says."""
-    body: str
-    """``story_lines.message_digest`` of it."""
-    shown_unix_s: float
-    in_storm: bool = False
-    """It is a reply in the thread of a storm, and has no replies of its own."""
-    plotted: str = ""
-    """The worst severity that there was when the forecast was drawn last; empty: it was not."""
-    told: tuple[str, ...] = ()
-    """Keys of lines, in the order in which they were told."""
-    told_before_unix_s: float = 0.0
-    """Lines that are older were told or left out."""
 
     @property
     def posted(self) -> Posted:
         return Posted(self.channel, self.ts)
 
+
+@dataclass(frozen=True)
+class Thread(Conversation):
+    """The thread of an incident, or its place in a storm's."""
+
+    face: str
+    """``story_lines.face`` of the head."""
+    body: str
+    """``story_lines.message_digest`` of the head."""
+    shown_unix_s: float
+    in_storm: bool = False
+    """True for a reply in the thread of a storm, which has no replies of its own."""
+    plotted: str = ""
+    """The peak severity at the latest plot; empty: no plot yet."""
+    told: tuple[str, ...] = ()
+    """Keys of sent lines in their order."""
+    told_before_unix_s: float = 0.0
+    """Time before which all lines were sent or left out."""
+
     def with_told(self, *keys: str, at_unix_s: float) -> Thread:
-        """``at_unix_s``: when the latest of these lines happened."""
+        """The thread with further sent lines; ``at_unix_s`` is the time of the latest of them."""
         told = (*self.told, *keys)
         if len(told) <= MAX_TOLD:
             return replace(self, told=told)
@@ -49,58 +55,46 @@ class Thread:
 
 
 @dataclass(frozen=True)
-class Storm:
+class Storm(Conversation):
     """The one thread for many incidents that began together."""
 
-    channel: str
-    ts: str
     joined_unix_s: float
-    """When the last incident came."""
+    """Time of the last incident."""
     began_unix_s: float = 0.0
-    """When the first came; 0: not known, it began under an earlier version."""
+    """Time of the first incident; 0: unknown, it began under an earlier version."""
     numbers: tuple[int, ...] = ()
     tenants: tuple[str, ...] = ()
-    """Whose incidents these are."""
+    """Tenants of these incidents."""
     face: str = ""
-    """Of all its incidents, as its head says."""
+    """A digest of all its incidents in its head."""
     shown_unix_s: float = 0.0
     over: bool = False
-    """All of them are closed, and no more join."""
-
-    @property
-    def posted(self) -> Posted:
-        return Posted(self.channel, self.ts)
+    """True if all of them are closed, and no more join."""
 
 
 @dataclass(frozen=True)
-class AlertPost:
+class AlertPost(Conversation):
     """The message about a group of Alertmanager."""
 
-    channel: str
-    ts: str
     alerts: str
-    """``digest`` of which alerts it tells of."""
+    """A digest of the alerts in the message."""
     firing: bool
     at_unix_s: float
-    """When that was told."""
-
-    @property
-    def posted(self) -> Posted:
-        return Posted(self.channel, self.ts)
+    """Time of the latest change."""
 
 
 Kept = TypeVar("Kept")
 
 
-def to_text(kept: Thread | Storm | AlertPost) -> str:
-    """For the journal: fields that have their default are left out."""
+def to_text(kept: Conversation) -> str:
+    """The text in the journal, without fields that have their default."""
     values = {field.name: getattr(kept, field.name) for field in fields(kept)}
     changed = {field.name: values[field.name] for field in fields(kept) if values[field.name] != field.default}
     return json.dumps(changed, separators=(",", ":"))
 
 
 def from_text(kind: Callable[..., Kept], text: str | None) -> Kept | None:
-    """``None`` for ``None``, and for what this version does not understand: then it is begun anew."""
+    """The entry; ``None`` for a missing text, and for one that this version does not understand."""
     if text is None:
         return None
     try:
@@ -113,7 +107,7 @@ def from_text(kind: Callable[..., Kept], text: str | None) -> Kept | None:
 
 
 def posted_from(text: str | None) -> Posted | None:
-    """``json.dumps`` of one, read again; ``None`` as above."""
+    """The ``Posted`` in a text of ``json.dumps``; ``None`` as in ``from_text``."""
     try:
         return None if text is None else Posted(*json.loads(text))
     except (ValueError, TypeError):

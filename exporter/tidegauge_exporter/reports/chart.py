@@ -1,4 +1,4 @@
-"""Memory over training steps or time as inline SVG: no script, no font, no colour of its own (classes: report.css)."""
+"""Charts of memory over training steps or time as inline SVG, with colours by classes of report.css."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidegauge.core.units import IEC_UNITS, format_bytes
 WIDTH, HEIGHT = 960.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 92.0, 46.0, 42.0
 MARK_ROW = 16.0
-"""Height of a row of words above the plot: each mark has one."""
+"""Height of a row of words above the plot, one for each mark."""
 POINTS_PER_CURVE = 480
-"""About one every other pixel."""
+"""Points of a curve, about one every other pixel."""
 LABEL_HEIGHT = 15.0
 READOUT_ROW = 22.0
 """Height of the line below the x axis that the readouts share."""
 MAX_TICKS = 9
-"""On the x axis: more of them would touch."""
+"""Bound of ticks on the x axis: more of them would touch."""
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _TIME_STEPS_S = (
     *(1, 2, 5, 10, 15, 30),
@@ -35,18 +35,18 @@ Point = tuple[float, float]
 
 
 class Tick(NamedTuple):
-    """A mark on an axis."""
+    """A tick on an axis."""
 
     x: float
     text: str
 
 
 class Axis(NamedTuple):
-    """What runs from left to right."""
+    """The x axis: its name and its ticks."""
 
     name: str
     ticks: Callable[[float, float], list[Tick]]
-    """The marks inside a range, lowest first."""
+    """Returns the ticks inside a range, lowest first."""
 
 
 def byte_ticks(low: float, high: float) -> list[float]:
@@ -96,7 +96,7 @@ class ChartLine:
     title: str
     label: str | None = None
     filled: bool = False
-    """The area below the curve is; the axis then begins at 0."""
+    """True to fill the area below the curve; the axis then begins at 0."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ChartSpan(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """The figures at one x: shown while the pointer is there, and the last one while it is nowhere."""
+    """The figures at one x, shown while the pointer is there; without a pointer the last readout is shown."""
 
     x: float
     text: str
@@ -128,15 +128,15 @@ class Forecast(NamedTuple):
 
     start: Point
     earliest: float
-    """Where on the x axis the limit is met, at the earliest."""
+    """The earliest x at which the limit is reached."""
     likely: float
     latest: float
-    """May be infinite."""
+    """The latest x; may be infinite."""
     until: float
-    """Where the drawing of it ends, be it met there or not."""
+    """The x at which its drawing ends."""
 
     def ends(self, limit: float) -> tuple[Point, Point, Point]:
-        """Where the three lines end: earliest, likely, latest."""
+        """The ends of the three lines: earliest, likely, latest."""
         earliest, likely, latest = (self._end(meets, limit) for meets in (self.earliest, self.likely, self.latest))
         return earliest, likely, latest
 
@@ -151,14 +151,15 @@ class _Drawing(NamedTuple):
     """The two layers of a chart."""
 
     shapes: list[str]
-    """In an ``svg`` of their own, which the report's script stretches to zoom in (``report_page/src/memory.js``)."""
+    """Shapes in an ``svg`` of their own, which the report's script stretches to zoom in
+    (``report_page/src/memory.js``)."""
     words: list[str]
-    """In front of the shapes; those that belong to an x say so (``data-x``)."""
+    """Words in front of the shapes, with their x, if they belong to one, in ``data-x``."""
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """From data to the drawing."""
+    """The scale from data to the drawing."""
 
     x_low: float
     x_high: float
@@ -186,8 +187,7 @@ def draw(
     description: str,
 ) -> str:
     """The chart. ``limit`` (bytes) is drawn where the curves or the forecast, which needs one, come near it, else it
-    would flatten them. ``until`` is where the x axis ends, if that is beyond everything that is drawn.
-    """
+    would flatten them. ``until`` is where the x axis ends, if that is beyond everything that is drawn."""
     points = [point for line in lines for point in line.points]
     if not points:
         return '<p class="muted">No readings.</p>'
@@ -232,7 +232,7 @@ def draw(
 
 
 def thin(points: Sequence[Point], most: int) -> list[Point]:
-    """At most about ``most`` points that look the same: lowest and highest of each stretch, in order, and both ends."""
+    """At most about ``most`` points of the same look: lowest and highest of each stretch, in order, and both ends."""
     if len(points) <= most:
         return list(points)
     stretch = math.ceil(len(points) / (most // 2))
@@ -245,7 +245,8 @@ def thin(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def _fit(points: Sequence[Point], highest: float) -> tuple[_Scale, list[float]]:
-    """The axis begins at 0 unless all curves stay in the upper part, where that would hide their shape."""
+    """Scale and ticks. The axis begins at 0 unless all curves stay in the upper part, where that would hide their
+    shape."""
     lowest = min(y for _, y in points)
     ticks = byte_ticks(0.0 if lowest < 0.7 * highest else lowest, max(highest, 1.0))
     return _Scale(min(x for x, _ in points), max(x for x, _ in points), ticks[0], ticks[-1]), ticks
@@ -296,7 +297,7 @@ def _fan(forecast: Forecast, ends: Sequence[Point], scale: _Scale) -> str:
 
 
 def _mark(drawing: _Drawing, mark: ChartMark, row: int, scale: _Scale) -> None:
-    """The words stand above the plot, each mark's in a row of its own, on the side where there is room."""
+    """Draw a mark with its words above the plot, each in a row of its own, on the side with room."""
     x, y = scale.x(mark.x), 14 + MARK_ROW * row
     left_half = x < (LEFT + WIDTH - RIGHT) / 2
     drawing.shapes.append(
@@ -318,7 +319,7 @@ def _span(drawing: _Drawing, span: ChartSpan, scale: _Scale) -> None:
 
 
 def _readouts(readouts: Sequence[Readout], scale: _Scale) -> list[str]:
-    """A strip around each x, with its words in the line below the axis."""
+    """Strips around each x, with their words in the line below the axis."""
     if not readouts:
         return []
     at = [scale.x(readout.x) for readout in readouts]
@@ -340,8 +341,7 @@ def _limit(drawing: _Drawing, limit: float, scale: _Scale) -> None:
 
 def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
     """Names at the ends of the curves, pushed apart where they would cover each other; if there is no room for all,
-    those of the curves on top.
-    """
+    those of the curves on top."""
     room = int((HEIGHT - scale.top - BOTTOM) / LABEL_HEIGHT)
     named = [(scale.y(line.points[-1][1]), line.label, line.css) for line in lines if line.label and line.points]
     wanted = sorted(named[-room:], key=lambda name: name[0])
@@ -359,6 +359,6 @@ def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
 
 
 def _text(x: float, y: float, words: str, css: str, *, anchor: str = "start", at: float | None = None) -> str:
-    """``at``: the x that the words belong to."""
+    """A text; ``at`` is the x that it belongs to."""
     belongs = "" if at is None else f' data-x="{at:.1f}"'
     return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{belongs}>{escape(words)}</text>'

@@ -1,6 +1,6 @@
-"""The parts of a page about evidence and snapshots: growth by line, references, pools, settings that were tried.
+"""Sections about evidence and snapshots: growth by line, references, pools, allocator settings.
 
-Flame graphs, the map and the history are drawn by the page's script (``report_page``), the tables are HTML.
+The page's script (``report_page``) draws flame graphs, map and history; the tables are HTML.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidegauge_exporter.reports.snapshot_data import (
 )
 
 MAX_LINES: Final = 20
-"""Of the growth by line: what is further down explains nothing."""
+"""Bound of lines in the table of growth: further ones explain nothing."""
 MAX_POOLS: Final = 20
 MAX_PATH_CHARS: Final = 200
 DEFAULT_POOL: Final = (0, 0)
@@ -35,20 +35,20 @@ _SCRIPT_ONLY: Final = "This chart needs JavaScript. The tables show the same dat
 
 
 class SuspectRow(NamedTuple):
-    """What one line allocated that was still alive at the end of the window, over all the ways that lead to it."""
+    """Memory that one line allocated and that was alive at the end of the window, over all of its stacks."""
 
     line: CodeLine | None
-    """``None``: no stack was recorded."""
+    """The line; ``None``: no stack was recorded."""
     caller: CodeLine | None
-    """The next line of the user's own, further out, on the way by which most of it came."""
+    """The next line of the user's own code, further out, in the stack with most of it."""
     grown_bytes: int
     blocks: int
     block_bytes: int | None
-    """Of each block, where all are of one size."""
+    """The size of each block, if all have the same."""
 
 
 def script_data(content: ReportContent) -> dict[str, Any]:
-    """What the script draws; a part that is null is not on the page."""
+    """Data that the script draws; a part that is null is not on the page."""
     evidence, late, stacks = content.evidence, content.late, StackNumbers()
     growth: Sequence[StackGrowth] = evidence.growth if evidence is not None else ()
     live = live_weights(late, stacks) if late is not None and late.end else ()
@@ -62,7 +62,7 @@ def script_data(content: ReportContent) -> dict[str, Any]:
 
 
 def evidence_sections(content: ReportContent, data: Mapping[str, Any]) -> list[str]:
-    """Growth first: it is what the question is about. ``data`` is the script's."""
+    """The sections, growth first. ``data`` is the script's."""
     evidence = content.evidence
     is_window = evidence is not None and evidence.early_step is not None
     live = "Live memory at the late snapshot" if is_window else "Live memory in the snapshot"
@@ -79,7 +79,7 @@ def evidence_sections(content: ReportContent, data: Mapping[str, Any]) -> list[s
 
 
 def _drawn(heading: str, name: str, data: Mapping[str, Any], more: str = "") -> str:
-    """Where the script draws, and the words that stand there without it."""
+    """The section that the script draws, with words in place of the drawing without it."""
     if not data[name]:
         return ""
     return section(
@@ -117,7 +117,7 @@ def _caller(growth: StackGrowth) -> CodeLine | None:
 
 
 def suspects_table(evidence: Evidence) -> str:
-    """The largest first, with the holder of what grew most, where the process was asked."""
+    """The table of growth by line, the largest first, with the holder of the first, if it is known."""
     found = suspects(evidence.growth)
     whole = max(evidence.grown_bytes or 0, sum(one.grown_bytes for one in found))
     holders = evidence.search.holders[:1] if evidence.search is not None else ()
@@ -138,7 +138,7 @@ def suspects_table(evidence: Evidence) -> str:
 
 
 def holders_table(evidence: Evidence) -> str:
-    """What holds the memory that was looked for, as the process itself found out."""
+    """The table of holders that the process found."""
     search = evidence.search
     if search is None:
         return ""
@@ -163,7 +163,7 @@ def holders_table(evidence: Evidence) -> str:
 
 
 def pools_table(rows: Sequence[PoolRow]) -> str:
-    """What the allocator holds, by pool and stream."""
+    """The table of the allocator's memory by pool and stream."""
     cells = [
         (
             "default" if row.pool == DEFAULT_POOL else f"private {row.pool[0]}, {row.pool[1]}",
@@ -179,7 +179,7 @@ def pools_table(rows: Sequence[PoolRow]) -> str:
 
 
 def whatif_table(content: ReportContent) -> str:
-    """Allocator settings, best first, and the findings."""
+    """The table of allocator settings, best first, and the findings."""
     tried = content.whatif
     if tried is None:
         return ""

@@ -1,4 +1,4 @@
-"""The page that asks whether an incident was a leak: two buttons, for whoever follows a link in a message."""
+"""The page that asks whether an incident was a leak, to which messages link."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_INCIDENT: Final = """<p>The address of this page ends with an incident numbe
 
 
 def render_no_question() -> str:
-    """For whoever comes without the number of an incident: where to find it."""
+    """The page for people who come without the number of an incident."""
     heading = "Which incident?"
     return page(heading, [lead(heading, tone="note"), section("Where to find its number", _NO_INCIDENT)])
 
@@ -60,8 +60,8 @@ def render_no_question() -> str:
 def render_question(
     incident: Incident, answers: Sequence[GradeAnswer], viewer: Viewer, *, yours: GradeAnswer | None, links: Links
 ) -> str:
-    """The page for one person; ``answers`` of everybody, oldest first, and ``yours``, the last of theirs. Texts that
-    others chose are escaped."""
+    """The page for one viewer, with the ``answers`` of everybody, oldest first, and ``yours``, the viewer's last. Texts
+    that others chose are escaped."""
     told = tamed(incident)
     number = incident.number
     report = links.incident(number)
@@ -77,7 +77,7 @@ def render_question(
 
 
 def _question(incident: Incident, viewer: Viewer) -> str:
-    """Who answers, and how; or why nobody can here."""
+    """The form with its viewer, or the reason why there is none."""
     if not incident.key.cause.is_growth:
         return "<p>This incident is a fact, not a forecast: there is nothing to grade.</p>"
     if viewer.name is None:
@@ -90,7 +90,7 @@ def _question(incident: Incident, viewer: Viewer) -> str:
 
 
 def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
-    """Whether the viewer's answer counts."""
+    """The viewer's answer, and whether it counts."""
     if yours is None:
         return ""
     why_not = why_not_counted(yours, answers, when=moment)
@@ -99,7 +99,7 @@ def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
 
 
 def _rule() -> str:
-    """Which answer is right."""
+    """The rule for the right answer."""
     rows = (
         (
             capitalised(GRADE_WORDS[grade]),

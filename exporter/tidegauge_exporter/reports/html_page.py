@@ -1,4 +1,4 @@
-"""What all pages share: a document that needs no other file, its head, its figures, its tables.
+"""Markup that all pages share: a document that needs no other file, its head, its figures, its tables.
 
 ``html`` and the cells of tables are markup already; every other text is escaped here.
 """
@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 NOTHING: Final = "\N{EN DASH}"
-"""In a cell without a figure."""
+"""The text of a cell without a figure."""
 _CODE: Final = re.compile("`([^`]+)`")
 
 
@@ -23,12 +23,12 @@ def asset(*name: str) -> str:
 
 
 def style_sheet() -> str:
-    """The one of all pages."""
+    """The style sheet of all pages."""
     return asset("report.css")
 
 
 def page(title: str, html: Iterable[str], *, head: str = "", style: str | None = None, end: str = "") -> str:
-    """A whole document with its style sheet. ``head`` and ``end`` are further markup of the head and the body."""
+    """A document with its style sheet. ``head`` and ``end`` are further markup of the head and the body."""
     body = "\n".join(part for part in html if part)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}'
@@ -53,7 +53,7 @@ def lead(
     remarks: Iterable[str | None] = (),
     figures: Iterable[tuple[str | None, str]] = (),
 ) -> str:
-    """What a person reads first: one sentence, remarks, and figures (value, label); unknown ones are left out."""
+    """The first section: one sentence, remarks, and figures (value, label); unknown ones are left out."""
     cells = "".join(f"<div><dt>{label}</dt><dd>{escape(value)}</dd></div>" for value, label in figures if value)
     parts = [f'<section class="lead tone-{tone}">', f"<h1>{escape(sentence)}</h1>"]
     parts += [f"<p>{inline(remark)}</p>" for remark in remarks if remark]
@@ -62,13 +62,13 @@ def lead(
 
 
 def section(heading: str, *html: str) -> str:
-    """Nothing where ``html`` is empty."""
+    """A section; nothing if ``html`` is empty."""
     body = "\n".join(part for part in html if part)
     return f"<section>\n<h2>{escape(heading)}</h2>\n{body}\n</section>" if body else ""
 
 
 def inline(text: str) -> str:
-    """Markup: what stands between backticks is code."""
+    """Markup of a text with code between backticks."""
     return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
@@ -95,8 +95,8 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), most: int | None = None,
     what: str = "rows",
 ) -> str:  # fmt: skip
-    """``heads`` are words of ours, cells are markup; the columns ``numbers`` are aligned right. After ``most`` rows, a
-    line says how many more of ``what`` there are."""
+    """A table. ``heads`` and cells are markup; the columns ``numbers`` are aligned right. After ``most`` rows, a line
+    has the number of further ``what``."""
     every = list(rows)
     css = [' class="number"' if column in numbers else "" for column in range(len(heads))]
     head = "".join(f'<th{look} scope="col">{name}</th>' for look, name in zip(css, heads, strict=True))
@@ -118,7 +118,7 @@ def listing(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def legend(looks: Iterable[tuple[str, str]]) -> str:
-    """The curves of a chart: their css classes, and words of ours."""
+    """The legend of a chart: css classes of curves, and markup."""
     keys = (
         f'<span><svg viewBox="0 0 34 8"><path class="{css}" d="M0 4H34"/></svg>{words}</span>' for css, words in looks
     )

@@ -1,6 +1,6 @@
-"""The parts of a page about an incident: its headline, its ranks, the actions, the timeline, links and files.
+"""Sections about an incident: headline, ranks, actions, timeline, links and files.
 
-Of an incident that is tamed (``messages.untrusted``), where nothing else is said; every text is escaped here.
+The incident is tamed (``messages.untrusted``), unless a docstring says otherwise; every text is escaped here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidegauge.core.incidents.wording import (
 from tidegauge.core.incidents.wording import time_left as time_to_oom
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import LeakState, Severity, Verdict
-from tidegauge_exporter.links import Links
+from tidegauge_exporter.links import Links, is_web, shown_time
 from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.headlines import as_of, seconds_left
 from tidegauge_exporter.messages.text import tidy, time_left
@@ -44,14 +44,12 @@ from tidegauge_exporter.reports.html_page import (
 )
 
 MAX_LINES: Final = 200
-"""Of the timeline, and of the actions: the newest."""
+"""Bound of lines of the timeline, and of the actions; the newest are shown."""
 MAX_ROWS: Final = 64
-"""Ranks in the table; a job of a thousand ranks is read by its worst."""
+"""Bound of ranks in the table, the worst of them."""
 MAX_PATH_CHARS: Final = 400
 UUID_LENGTH: Final = 12
-"""Enough of ``GPU-1b2c3d4e-...`` to tell two GPUs apart; the whole is in the cell's tooltip."""
-LINKED_AROUND_S: Final = 1800.0
-"""How much of the time before and after the incident a linked dashboard shows."""
+"""Shown characters of ``GPU-1b2c3d4e-...``, enough to tell two GPUs apart; the tooltip has all."""
 _KEEP_RUNNING: Final = (
     "Tidegauge ends or changes a job only where the site's policy says so, and never an exempt job. To exempt a job "
     "at its start: `tidegauge run --no-actions`, or for a Ray job the metadata `tidegauge.actions: off`. While it "
@@ -90,7 +88,7 @@ def tone(verdict: Verdict) -> str:
 
 
 def _standing(incident: Incident) -> str | None:
-    """What the headline, which is about the alarm, leaves out."""
+    """The state of an incident that is not open; the headline is about the alarm."""
     if incident.state is IncidentState.RECOVERING:
         return "It has stopped; the incident closes unless it comes back."
     if incident.state is IncidentState.CLOSED:
@@ -122,7 +120,7 @@ def _state(incident: Incident) -> str:
 
 
 def briefs_table(briefs: Sequence[EvidenceBrief]) -> str:
-    """The line, the holder and the cause, a row for each rank that was looked into."""
+    """The table of evidence: line, holder and cause of each examined rank."""
     return (
         table(("Rank", "Allocated at", "Growth", "Held by", "Cause"), map(_brief_cells, briefs), numbers=(2,))
         if briefs
@@ -141,7 +139,7 @@ def _brief_cells(brief: EvidenceBrief) -> Sequence[str]:
 
 
 def ranks_section(incident: Incident) -> str:
-    """Worst first. A column in which no rank has a figure is left out where that is usual."""
+    """The table of ranks, worst first. An optional column is left out if no rank has a figure."""
     findings = incident.findings
     if not findings:
         return ""
@@ -173,7 +171,7 @@ def _oom(finding: RankFinding) -> str | None:
 
 
 def _of_growth(read: Callable[[Verdict], str | None]) -> Callable[[RankFinding], str | None]:
-    """What only a rank that grows has."""
+    """A figure that only a growing rank has."""
     return lambda finding: None if finding.verdict.state is LeakState.OK else read(finding.verdict)
 
 
@@ -194,12 +192,12 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[RankFinding], str | None]], ...]] = (
     ("Outside PyTorch", _bytes(lambda finding: finding.nontorch_bytes)),
     ("Limit", _bytes(lambda finding: finding.limit_bytes)),
 )
-"""Cells are markup. The first three hold words, the others numbers."""
+"""Columns and their markup. The first three hold words, the others numbers."""
 _OPTIONAL: Final = ("OOM at", "Growth per step", "Onset step", "OOM in", "Outside PyTorch")
 
 
 def deeds_section(records: Sequence[DecisionRecord], *, is_open: bool) -> str:
-    """What was done or would have been, oldest first."""
+    """Actions and decisions, oldest first."""
     if not records:
         return section("Actions", muted("None so far." if is_open else "None."))
     lines = []
@@ -212,29 +210,28 @@ def deeds_section(records: Sequence[DecisionRecord], *, is_open: bool) -> str:
 
 
 def history_section(changes: Sequence[IncidentChange]) -> str:
-    """What happened to the incident, oldest first. New figures alone are not worth a line."""
+    """The timeline of the incident, oldest first, without changes of figures alone."""
     told = [change for change in changes if change.kind is not ChangeKind.UPDATED]
     lines = [(change.at_unix_s, _ended(change_in_words(change)), "") for change in told[-MAX_LINES:]]
     return section("Timeline", _timed(lines, left_out=len(told) - len(lines))) if lines else ""
 
 
 def _timed(lines: Iterable[tuple[float, str, str]], *, left_out: int) -> str:
-    """Time, what happened, and why."""
+    """A listing of times, events and reasons."""
     rows = listing((moment(at_unix_s), with_note(escape(text), why)) for at_unix_s, text, why in lines)
     return f"{muted(f'{left_out:,} earlier entries not shown.')}\n{rows}" if left_out else rows
 
 
 def _ended(text: str) -> str:
-    """As a sentence."""
+    """The text as a sentence."""
     return capitalised(text) + ("" if not text or text.endswith((".", "!", "?", "\u2026")) else ".")
 
 
 def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
-    """The dashboards over the time of the incident, and the question whether it is a leak, as far as configured; of an
-    incident that is not tamed."""
-    job, ended_s = incident.key.job, incident.closed_unix_s
-    from_unix_s = incident.opened_unix_s - LINKED_AROUND_S
-    to_unix_s = None if ended_s is None else ended_s + LINKED_AROUND_S
+    """Configured links to dashboards over the time of the incident, and to the grade; of an incident that is not
+    tamed."""
+    job = incident.key.job
+    from_unix_s, to_unix_s = shown_time(incident)
     addresses = [
         (
             "Job in Grafana",
@@ -260,14 +257,14 @@ def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
 
 
 def _link(words: str, url: str) -> str:
-    """Addresses begin with what an admin configured; one that is no web address is not made clickable."""
-    if not url.startswith(("https://", "http://")):
+    """A link; an address that is no web address is not made clickable."""
+    if not is_web(url):
         return escape(words)
     return f'<a href="{escape(url)}" rel="noreferrer">{escape(words)}</a>'
 
 
 def files_section(incident: Incident) -> str:
-    """Where snapshots and reports are; of an incident that is not tamed."""
+    """Paths of snapshots and reports; of an incident that is not tamed."""
     paths = [tidy(path, MAX_PATH_CHARS) for path in (*incident.snapshots, *incident.reports)]
     items = "".join(f"<li><code>{escape(path)}</code></li>" for path in paths)
     return section("Snapshots and reports", f"<ul>{items}</ul>" if items else "")

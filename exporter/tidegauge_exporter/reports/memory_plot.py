@@ -1,6 +1,6 @@
-"""GPU memory over time: of the rank to look at first with its forecast, and of all ranks in small charts.
+"""Charts of GPU memory over time: the rank to look at first with its forecast, and all ranks in small charts.
 
-The layers of an incident are those of its message in Slack (``messages.plot_values``), so that both show the same.
+The layers of an incident are those of its message in Slack (``messages.plot_values``).
 """
 
 from __future__ import annotations
@@ -22,29 +22,19 @@ from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.plot_values import FORECAST_PER_HISTORY, Layer, Plot, memory_layers, plot_values
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.reports.chart import (
-    STEPS,
-    TIME,
-    ChartLine,
-    ChartMark,
-    ChartSpan,
-    Forecast,
-    Readout,
-    draw,
-    thin,
-)
+from tidegauge_exporter.reports.chart import STEPS, TIME, ChartLine, ChartMark, ChartSpan, Forecast, Readout, draw, thin
 from tidegauge_exporter.reports.html_page import legend, moment, muted, section
 from tidegauge_exporter.reports.incident_sections import tone
 from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 MAX_RANKS: Final = 64
-"""Small charts on a page; the affected ranks come first."""
+"""Bound of small charts on a page; the affected ranks come first."""
 MAX_MARKS: Final = 8
-"""Rows of words above the plot. The page lists every action with its time."""
+"""Bound of rows of words above the plot. The page lists every action with its time."""
 MAX_READOUTS: Final = 120
 _WIDTH, _HEIGHT = 200.0, 72.0
 _POINTS = 120
-"""Of one small chart: more than its width in pixels shows no more."""
+"""Points of one small chart, about one for each pixel of its width."""
 _DEEDS: Final = {
     ActionKind.CAP: "cap set",
     ActionKind.CHECKPOINT: "checkpoint saved",
@@ -52,22 +42,22 @@ _DEEDS: Final = {
     ActionKind.CANCEL: "canceled",
     ActionKind.HOLD: "held",
 }
-"""What changes the job and is worth a mark; a notification is not."""
+"""Marks of actions that change the job."""
 
 
 class MemoryPlot(NamedTuple):
-    """``x`` are unix seconds, or training steps where ``by_step``."""
+    """The chart of one rank. ``x`` are unix seconds, or training steps if ``by_step``."""
 
     x: Sequence[float]
     steps: Sequence[int]
     """Training step at each ``x``."""
     by_step: bool
     layers: Sequence[Layer]
-    """From the bottom, one value each ``x``. Their sum is what the rank takes of its GPU."""
+    """Layers from the bottom, one value each ``x``. Their sum is the rank's memory on its GPU."""
     limit_bytes: int | None
     forecast: Forecast | None
     until: float
-    """Where the x axis ends."""
+    """The end of the x axis."""
     marks: Sequence[ChartMark]
     spans: Sequence[ChartSpan]
 
@@ -79,7 +69,7 @@ class MemoryPlot(NamedTuple):
 
 
 def memory_section(content: ReportContent) -> str:
-    """Of the rank to look at first: the chart, or why there is none. Of a story that is tamed."""
+    """The chart of the rank to look at first, or the reason why there is none. The story is tamed."""
     story = content.story
     if story is None:
         if not content.ranks:
@@ -98,7 +88,7 @@ def memory_section(content: ReportContent) -> str:
 
 
 def memory_plot(content: ReportContent) -> MemoryPlot | None:
-    """``None`` where the readings of the rank to look at first are not known."""
+    """The chart; ``None`` if the readings of the rank to look at first are unknown."""
     if content.story is not None:
         plot = plot_values(content.story, now_unix_s=content.made_unix_s)
         return None if plot is None else _of_incident(plot, content.story, content.evidence)
@@ -191,7 +181,7 @@ def _inside(marks: Iterable[tuple[float | None, str, str]], first: float, last: 
 
 
 def _window(evidence: Evidence | None, *, by_step: bool) -> tuple[ChartSpan, ...]:
-    """Between the two snapshots."""
+    """The window between the two snapshots."""
     if evidence is None or evidence.early_step is None or evidence.late_step is None:
         return ()
     start: float | None = evidence.early_step
@@ -203,7 +193,7 @@ def _window(evidence: Evidence | None, *, by_step: bool) -> tuple[ChartSpan, ...
 
 
 def _drawn(plot: MemoryPlot, description: str) -> str:
-    """Markup. The highest layer first, so that each lies over those that it is a part of."""
+    """Markup of the chart. The highest layer comes first, so that each lies over those that it is a part of."""
     lines = [
         ChartLine(
             list(zip(plot.x, top, strict=True)),
@@ -230,7 +220,7 @@ def _drawn(plot: MemoryPlot, description: str) -> str:
 
 
 def _readouts(plot: MemoryPlot) -> list[Readout]:
-    """At evenly spaced points, the last one among them."""
+    """Readouts at evenly spaced points, with the last one."""
     every = -(-len(plot.x) // MAX_READOUTS)
     shown = range(len(plot.x) - 1, -1, -every)[::-1]
     return [Readout(plot.x[index], _readout(plot, index)) for index in shown]

@@ -1,10 +1,9 @@
-"""The HTML report: one page of an incident, a job or files, with a section for everything that is known.
+"""The HTML report: one page about an incident, a job or files, with a section for each known part.
 
 The coordinator's ``/report?incident=N`` and ``tidegauge report`` make the same page. It needs no other file and fetches
 nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes. The page
-of the coordinator, which has no snapshots, has no script: there the memory chart does without zoom and keys. What a job
-chose goes to the script as JSON in which no character means anything to HTML, and the script puts it on the page as
-text.
+of the coordinator, which has no snapshots, has no script: there the memory chart has no zoom and no keys. Texts of a
+job go to the script as JSON without characters of HTML, and the script puts them on the page as text.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
 
 
 def script_json(value: object) -> str:
-    """JSON that may stand in a ``script`` element: ASCII, without ``<``, ``>`` and ``&``."""
+    """JSON for a ``script`` element: ASCII, without ``<``, ``>`` and ``&``."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:
-    """``data`` is what the script draws; ``None``: a page without a script."""
+    """The document; ``data`` is for the script, ``None``: a page without a script."""
     style, allowed, end = style_sheet(), "", ""
     if data is not None:
         script = asset(*_BUILT, "report.js")
@@ -101,12 +100,12 @@ def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a ``Content-Security-Policy`` names what it allows."""
+    """The hash by which a ``Content-Security-Policy`` allows a text."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _lead(content: ReportContent) -> str:
-    """An incident's, where there is one; else what the curves say, else the snapshots."""
+    """The first section, of an incident, else of the curves, else of the snapshots."""
     if content.story is not None:
         return lead_section(content.story.incident, content.made_unix_s)
     evidence = content.evidence
@@ -154,8 +153,8 @@ def _lead_of_curve(curve: RankCurve, found: str | None) -> str:
 
 
 def _root_cause(content: ReportContent) -> str:
-    """The line, holder and cause of each rank that was looked into; of the evidence, why, and what to change. What grew
-    where is in the headline, unless an incident's lacks it."""
+    """The section with line, holder and cause of each examined rank, the reasons, and advice. Growth and line are in
+    the headline, unless an incident's lacks them."""
     evidence, parts = content.evidence, []
     incident = None if content.story is None else content.story.incident
     if incident is not None and incident.evidence:
@@ -176,17 +175,17 @@ def _root_cause(content: ReportContent) -> str:
 
 
 def _calls_for_a_cause(evidence: Evidence) -> bool:
-    """Something grew, or the cause is known."""
+    """True if memory grew, or the cause is known."""
     return (evidence.grown_bytes or 0) > 0 or evidence.cause.cause is not EvidenceCause.UNKNOWN
 
 
 def _told(sentence: str) -> str:
-    """Markup: a sentence that may quote a job."""
+    """Markup of a sentence that may quote a job."""
     return inline(tidy(sentence, MAX_TEXT_CHARS))
 
 
 def _sources(content: ReportContent) -> list[str]:
-    """What the report is made of, and what it lacks."""
+    """The sources and gaps of the report."""
     facts, evidence = list(content.absent), content.evidence
     if evidence is not None:
         facts += [

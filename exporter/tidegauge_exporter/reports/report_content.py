@@ -1,6 +1,6 @@
-"""What a report is made of: an incident's story, curves, evidence, snapshots. Values of the core only.
+"""The content of a report: an incident's story, curves, evidence, snapshots.
 
-Every part may be missing: the page leaves it out, or says why in ``ReportContent.absent``.
+Every part may be missing: the page leaves it out, or has the reason in ``ReportContent.absent``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RankCurve(NamedTuple):
     verdict: Verdict = OK
     limit_bytes: int | None = None
     concerned: bool = False
-    """It is one of the ranks that the report is about."""
+    """True for a rank that the report is about."""
 
 
 class TriedSetting(NamedTuple):
@@ -48,42 +48,42 @@ class TriedSetting(NamedTuple):
 
 
 class WhatIfTable(NamedTuple):
-    """Allocator settings, best first, and what there is to know of them."""
+    """Allocator settings, best first, and the findings."""
 
     settings: tuple[TriedSetting, ...]
     sentences: tuple[str, ...]
     export_line: str | None = None
-    """What brings the advised settings into force."""
+    """The shell line that puts the advised settings into force."""
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything that a report may show."""
+    """The content of one report."""
 
     made_unix_s: float
     title: str
     subject: tuple[tuple[str, str | None], ...]
-    """What it is about: label (ours) and value, such as ``("Job", "4711")``."""
+    """Labels and values of the subject, such as ``("Job", "4711")``."""
     story: Story | None = None
     cluster: str = ""
     links: Links = NO_LINKS
-    """Other pages about the incident, as far as they are configured."""
+    """Configured links to other pages about the incident."""
     ranks: tuple[RankCurve, ...] = ()
     """The affected ones first."""
     by_step: bool = False
-    """Curves are drawn by training step; else by time."""
+    """True for curves by training step; else by time."""
     evidence: Evidence | None = None
-    """Of one window on the rank to look at first."""
+    """Evidence of one window on the rank to look at first."""
     early: Trace | None = None
     late: Trace | None = None
     """Snapshots of one device; ``Trace.end`` are the segments, the events its history."""
     whatif: WhatIfTable | None = None
     absent: tuple[str, ...] = ()
-    """What the report lacks, and why: sentences for people."""
+    """Sentences about the gaps of the report and their reasons."""
 
 
 def incident_content(story: Story, *, made_unix_s: float, cluster: str = "", links: Links = NO_LINKS) -> ReportContent:
-    """What the service knows of one incident."""
+    """The report of an incident as the coordinator knows it."""
     told = tamed(story.incident)
     subject = (
         ("Incident", str(told.number)),

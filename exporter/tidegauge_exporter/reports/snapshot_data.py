@@ -1,7 +1,7 @@
-"""A snapshot as the page's script gets it: live memory, the map of segments and blocks, the history; and the stacks.
+"""A snapshot as data for the page's script: live memory, the map of segments and blocks, the history, and the stacks.
 
-Pure. Every text, frame and stack is there once, in numbers, and no more of them than a page can show. What reads the
-columns is in ``report_page/src``.
+Each text, frame and stack is there once and is referred to by number, within the bounds of a page.
+``report_page/src`` reads the columns.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tidegauge.core.evidence.owners import CodeLine, asking_line, is_library
 from tidegauge_exporter.messages.text import tidy
 
 MAX_BLOCKS: Final = 100_000
-"""On the map; of a larger snapshot the largest segments are shown."""
+"""Bound of blocks on the map; of a larger snapshot the largest segments are shown."""
 MAX_EVENTS: Final = 100_000
-"""Of the history, the newest."""
+"""Bound of events in the history; the newest are shown."""
 GROWN: Final = 3
-"""Beside ``BlockState``: live, made since the early snapshot, and from a stack that grows."""
+"""The state, beyond those of ``BlockState``, of a live block made since the early snapshot by a growing stack."""
 FIRST_FRAMES: Final = 40
-"""What tells two stacks apart: evidence keeps no more of them."""
+"""Frames that tell stacks apart: evidence keeps no more."""
 MAX_STACKS: Final = 5000
-"""Different ones on a page; blocks and events of further ones are shown without a stack."""
+"""Bound of different stacks on a page; blocks and events of further ones are shown without a stack."""
 MAX_FRAMES: Final = 60
-"""Of one stack, from its innermost on."""
+"""Bound of frames of one stack, from its innermost on."""
 MAX_TEXT_CHARS: Final = 300
-"""Characters of a name of a function or a file. Paths lose their beginning: their end says which file it is."""
+"""Bound of a function's or a file's name. Paths lose their beginning: their end identifies the file."""
 
 NO_STACK: Final = -1
 
@@ -40,23 +40,23 @@ _RESERVES: Final = {
 }
 
 Weight = tuple[int, int, int]
-"""Number of a stack, bytes, blocks."""
+"""Number of a stack, bytes and blocks."""
 
 
 class StackNumbers:
-    """Gives stacks their numbers. What a job called its files and functions is made short and visible here."""
+    """Numbers of stacks. Names of files and functions, which jobs choose, are made short and visible."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {}
         self._frames: dict[CodeLine, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._asking: list[int] = []
-        """The frame of each stack that is the user's own, or -1."""
+        """The frame of the user's own code in each stack, or -1."""
         self._table: list[tuple[int, int, int, int]] = []
-        """Name, file, line, and whether it is a library's, of each frame."""
+        """Name, file and line of each frame, and 1 for a library."""
 
     def number(self, stack: Sequence[CodeLine]) -> int:
-        """Of ``stack``, innermost first; ``NO_STACK`` where there is none, or no room for another."""
+        """The number of ``stack``, innermost first; ``NO_STACK`` for an empty one, or without room for another."""
         shown = [_short(line) for line in stack[:MAX_FRAMES]]
         frames = tuple(self._frame(line) for line in shown)
         if not frames:
@@ -72,7 +72,7 @@ class StackNumbers:
         return self._stacks[frames]
 
     def table(self) -> dict[str, Any]:
-        """All that was numbered, for the page."""
+        """All numbered texts, frames and stacks, for the page."""
         return {
             "texts": list(self._texts),
             "frames": self._table,
@@ -93,19 +93,19 @@ class StackNumbers:
 
 
 def _short(line: CodeLine) -> CodeLine:
-    """Fit to be shown."""
+    """The line with short, visible texts."""
     return CodeLine(
         _visible(line.filename[-MAX_TEXT_CHARS:]), max(line.line, 0), _visible(line.function[:MAX_TEXT_CHARS])
     )
 
 
 def _visible(text: str) -> str:
-    """Nearly all texts are fit as they are, and there may be a hundred thousand."""
+    """The visible text; the check comes first because nearly all of a hundred thousand texts are visible."""
     return text if text.isprintable() else tidy(text, MAX_TEXT_CHARS)
 
 
 class PoolRow(NamedTuple):
-    """What the segments of one pool and stream hold, in bytes."""
+    """Memory of the segments of one pool and stream, in bytes."""
 
     pool: tuple[int, int]
     stream: int
@@ -113,7 +113,7 @@ class PoolRow(NamedTuple):
     reserved_bytes: int
     live_bytes: int
     pending_bytes: int
-    """Freed by their owners, waiting for another stream."""
+    """Bytes freed by their owners that wait for another stream."""
     largest_free_bytes: int
 
     @property
@@ -122,12 +122,12 @@ class PoolRow(NamedTuple):
 
 
 def code_lines(stack: Stack) -> tuple[CodeLine, ...]:
-    """A snapshot's stack in the words of the rest of the report."""
+    """A snapshot's stack as lines of code."""
     return tuple(CodeLine(frame.filename, frame.line, frame.name) for frame in stack)
 
 
 def pool_rows(segments: Sequence[KnownSegment]) -> list[PoolRow]:
-    """The largest first."""
+    """Rows by pool and stream, the largest first."""
     groups: dict[tuple[tuple[int, int], int], list[KnownSegment]] = defaultdict(list)
     for segment in segments:
         groups[segment.pool, segment.stream].append(segment)
@@ -160,7 +160,7 @@ def live_weights(trace: Trace, stacks: StackNumbers) -> list[Weight]:
 
 
 def growth_weights(growth: Iterable[StackGrowth], stacks: StackNumbers) -> list[Weight]:
-    """What grew, or lives, by stack."""
+    """Growth, or live memory, by stack."""
     return [(stacks.number(one.stack), one.grown_bytes, one.blocks) for one in growth if one.grown_bytes > 0]
 
 
@@ -229,12 +229,12 @@ def history(trace: Trace, stacks: StackNumbers) -> dict[str, Any] | None:
 
 
 def _change(trace: Trace, place: int, signs: Mapping[Action, int]) -> int:
-    """What an event adds, in bytes."""
+    """The bytes that an event adds."""
     return signs.get(Action(trace.action[place]), 0) * trace.size_bytes[place]
 
 
 def _gaps(times_us: Sequence[int]) -> list[int]:
-    """Microseconds since the event before; a clock that was set back stands still."""
+    """Microseconds since the previous event, 0 after a clock was set back."""
     return [max(here - before, 0) for before, here in zip([*times_us[:1], *times_us[:-1]], times_us, strict=True)]
 
 
@@ -250,7 +250,7 @@ def _largest(segments: Sequence[KnownSegment]) -> list[KnownSegment]:
 
 
 def _grown(late: Trace, early: Trace | None, growth: Sequence[StackGrowth]) -> Callable[[KnownBlock], bool]:
-    """Whether a block lives, did not at the early snapshot, and comes from a stack of which more lives now."""
+    """The predicate of blocks that are live, were not at the early snapshot, and come from a growing stack."""
     if early is None:
         return lambda _: False
     before = {(block.address, block.size_bytes, _beginning(early, block)) for block in _live(early)}
@@ -270,7 +270,7 @@ def _beginning(trace: Trace, block: KnownBlock) -> tuple[CodeLine, ...]:
 
 
 def _numbered(trace: Trace, stacks: StackNumbers) -> Callable[[int | None], int]:
-    """The page's number of a stack of ``trace``, each looked up once."""
+    """The page's number of a stack of ``trace``, each computed once."""
     known: dict[int | None, int] = {None: NO_STACK, -1: NO_STACK}
 
     def number(stack: int | None) -> int:

@@ -13,11 +13,11 @@ from tidegauge_exporter.reports.chart import HEIGHT, STEPS, WIDTH, Axis, ChartLi
 from tidegauge_exporter.reports.html_page import bullets, legend, page, section, style_sheet
 
 LOOKS = ("today", "calm", "warn")
-"""How the curve of each course looks; today's is the first, and plain."""
+"""Css classes of the curves of the courses; today's is the first, and plain."""
 SHORT_S = 20
-"""Below this many seconds the axis counts milliseconds."""
+"""Length of a recording below which the axis counts milliseconds."""
 ANOTHER = 0.01
-"""Allocated memory that differs by more than this part has a curve of its own: roundup settings change it."""
+"""Relative difference of allocated memory beyond which it has a curve of its own: roundup settings change it."""
 
 _EVENTS = Axis("allocator event", step_ticks)
 _SECONDS = Axis("seconds since the recording began", step_ticks)
@@ -27,7 +27,7 @@ _SVG_STYLE = ".card { fill: var(--card); stroke: none; }"
 
 
 class PlottedCourse(NamedTuple):
-    """How memory went under one setting."""
+    """The memory under one setting."""
 
     label: str
     """One short word, written at the end of its curve."""
@@ -37,23 +37,23 @@ class PlottedCourse(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What a recording knows of when its events were."""
+    """The times of a recording's events, as far as known."""
 
     steps: Sequence[int] = ()
     """The event at which each training step ended."""
     time_us: Sequence[int] = ()
-    """Of every event."""
+    """The time of every event, in microseconds."""
 
 
 class PlotClock(NamedTuple):
-    """Where the points of a curve stand on the axis."""
+    """The axis, and the places of a curve's points on it."""
 
     axis: Axis
     at: Sequence[float]
 
 
 def clock(curve: MemoryCurve, moments: Moments) -> PlotClock:
-    """By training step where they are known, else by the recording's own clock, else by its events."""
+    """Places by training step if known, else by the recording's clock, else by its events."""
     if moments.steps:
         return PlotClock(STEPS, [_step_at(event, moments.steps) for event in curve.event])
     if not moments.time_us:
@@ -65,7 +65,7 @@ def clock(curve: MemoryCurve, moments: Moments) -> PlotClock:
 
 
 def _step_at(event: int, steps: Sequence[int]) -> float:
-    """How many steps had ended, and what part of the next one had passed, counted in events."""
+    """The number of ended steps plus the passed part of the next one, counted in events."""
     ended = bisect_right(steps, event)
     if ended == len(steps):
         return float(ended)
@@ -94,7 +94,7 @@ def plot_page(
 
 
 def plot_svg(courses: Sequence[PlottedCourse], *, moments: Moments, limit_bytes: int | None, heading: str) -> str:
-    """The picture alone, light or dark as its viewer is; the names of the curves stand below it."""
+    """The picture alone, in the viewer's light or dark theme, with the names of the curves below it."""
     lines = _lines(courses, moments)
     chart = _chart(courses, lines, moments, limit_bytes)
     height = HEIGHT + _LINE_HEIGHT * (len(lines) + 1)
@@ -124,7 +124,7 @@ def _chart(
 
 
 def _lines(courses: Sequence[PlottedCourse], moments: Moments) -> list[ChartLine]:
-    """What today's settings had allocated as an area, and reserved memory of each as a curve above it."""
+    """Lines of the chart: allocated memory of today's settings as an area, and reserved memory of each setting."""
     today = courses[0].curve
     at = clock(today, moments).at
     area = list(zip(at, map(float, today.allocated_bytes), strict=True))

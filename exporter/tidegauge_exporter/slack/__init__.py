@@ -1,1 +1,1 @@
-"""Slack: messages as Block Kit, threads, the plot. When something is said is decided in ``notify`` and Alertmanager."""
+"""Slack: messages as Block Kit, threads, the plot. ``notify`` and Alertmanager decide when a message is sent."""

@@ -1,4 +1,4 @@
-"""What Slack's refusals mean to us: worth another try, or for a person to mend. One table; nothing here is sent."""
+"""The table of Slack's errors: those worth another try, and those that a person has to resolve."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, retry_after_s
 
 SOON_S: Final = 15.0
-"""Slack stumbled, or is away."""
+"""Wait after a failure of Slack."""
 UNKNOWN_S: Final = 300.0
-"""Something that we have no word for: it may mend itself, and asking often will not help."""
-MAX_WAIT_S: Final = 3600.0
+"""Wait after an unknown error, which may resolve itself."""
 
 _RETRIED: Final = frozenset(
     {
@@ -69,7 +68,7 @@ _MENDED_BY: Final[Mapping[str, str]] = {
     "file_uploads_disabled": "file uploads are disabled in the workspace: ask its administrators",
 }
 UNCHANGEABLE: Final = frozenset({"message_not_found", "edit_window_closed", "cant_update_message", "is_inactive"})
-"""A message that somebody deleted, or that the workspace's rules or another app's name on it keep as it is."""
+"""Errors about a message that was deleted, or that the workspace's rules or its author protect."""
 UNKNOWN_PERSON: Final = frozenset(
     {
         "users_not_found",
@@ -80,16 +79,16 @@ UNKNOWN_PERSON: Final = frozenset(
         "invalid_user_combination",
     }
 )
-"""Nobody whom we could write to."""
+"""Errors about a user who cannot get messages."""
 
 
 def refusal(
     method: str, error: str, *, status: int = 200, retry_after: str | None = None, needed: str = ""
 ) -> RetryLaterError | RefusedError:
-    """What to raise for Slack's ``error`` to a call of ``method``. ``needed``: the scopes that it named."""
+    """The exception for Slack's ``error`` to a call of ``method``. ``needed``: the scopes that Slack named."""
     name = error if re.fullmatch(r"[a-z0-9_]{1,60}", error) else "an answer that is not Slack's"
     if status == 429 or name in ("ratelimited", "rate_limited"):
-        return RetryLaterError(f"Slack rate-limits {method}", after_s=wait_s(retry_after))
+        return RetryLaterError(f"Slack rate-limits {method}", after_s=retry_after_s(retry_after))
     if name == "missing_scope":
         scopes = ", ".join(re.findall(r"[a-z.:_-]{1,40}", needed)[:5]) or "a scope"
         return RefusedError(
@@ -103,12 +102,3 @@ def refusal(
         return RetryLaterError(f"Slack answers {method} with {name}", after_s=SOON_S)
     told = name if status == 200 else f"HTTP {status}, {name}"
     return RetryLaterError(f"Slack answers {method} with {told}", after_s=UNKNOWN_S)
-
-
-def wait_s(retry_after: str | None) -> float:
-    """What a header Retry-After asks for, within reason."""
-    try:
-        asked = float(retry_after or "")
-    except ValueError:
-        return 30.0
-    return min(max(asked, 1.0), MAX_WAIT_S) if asked == asked else 30.0

@@ -1,12 +1,12 @@
-"""Pieces of Block Kit as plain values, within Slack's limits. Texts that come in are tidied (``messages.text``)."""
+"""Blocks of Block Kit as plain values, within Slack's limits, of tidied texts (``messages.text``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tidegauge_exporter.links import Link, is_web
 from tidegauge_exporter.messages.chat import Message
-from tidegauge_exporter.messages.incident_links import Link, is_web
 from tidegauge_exporter.messages.text import cut, plain
 
 MAX_HEADER_CHARS: Final = 150
@@ -19,19 +19,19 @@ Block = Mapping[str, Any]
 
 
 def header(line: str) -> Block:
-    """The line in large letters."""
+    """A line in large letters."""
     return {"type": "header", "text": _plain_text(line, MAX_HEADER_CHARS)}
 
 
 def paragraph(lines: Iterable[str]) -> list[Block]:
-    """Lines of text in which nothing is interpreted; none, if there are none."""
+    """Lines of text in which nothing is interpreted."""
     text = "\n".join(filter(None, lines))
     return [{"type": "section", "text": _plain_text(text, MAX_SECTION_CHARS)}] if text else []
 
 
 def fields(pairs: Iterable[tuple[str, str | None]]) -> list[Block]:
-    """Figures in two columns, each a label of ours and a short ``mrkdwn`` that is safe already (cutting it could end a
-    code span early); those without a value are left out."""
+    """Figures in two columns, each a label and a short, safe ``mrkdwn`` (a cut could end a code span early); those
+    without a value are left out."""
     written = [{"type": "mrkdwn", "text": f"*{label}*\n{value}", "verbatim": True} for label, value in pairs if value]
     return [{"type": "section", "fields": written[:MAX_FIELDS]}] if written else []
 
@@ -44,9 +44,9 @@ def context(line: str) -> list[Block]:
 def link_row(chosen: Sequence[Link]) -> list[Block]:
     """Links beside each other.
 
-    Not buttons: Slack sends every click on a button, also on one that only opens a page, to the app as well, and puts a
-    warning sign beside it when nobody answers. Slack cannot reach a cluster, so nobody would. Rich text is not parsed:
-    an address needs no escaping in it, and cannot end early.
+    They are not buttons: Slack sends every click on a button to the app as well, and puts a warning sign beside it
+    without an answer. Slack cannot reach a cluster, so there would be none. Rich text is not parsed: an address needs
+    no escaping in it, and cannot end early.
     """
     elements: list[Mapping[str, Any]] = []
     for link in chosen:
@@ -61,7 +61,7 @@ def link_row(chosen: Sequence[Link]) -> list[Block]:
 
 
 def message(text: str, *parts: Iterable[Block]) -> Message:
-    """``text`` is what a notification, a search and a screen reader get."""
+    """The message; ``text`` is for notifications, search and screen readers."""
     return Message(cut(plain(text), MAX_TEXT_CHARS), tuple(block for part in parts for block in part))
 
 

@@ -1,7 +1,7 @@
-"""``Chat`` over Slack's Web API. The only module that imports ``slack_sdk``.
+"""``Chat`` over Slack's Web API. No other module imports ``slack_sdk``.
 
-The token is in no message, log line or exception of ours: errors of ``slack_sdk`` carry the whole request, so none of
-them is raised on, chained or kept.
+The token is in no message, log line or exception: errors of ``slack_sdk`` carry the whole request, so none of them is
+raised on, chained or kept.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import Any, Final, NamedTuple
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import (
-    BaseHandler,
-    HTTPErrorProcessor,
-    ProxyHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import BaseHandler, HTTPErrorProcessor, ProxyHandler, Request, build_opener
 
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError
@@ -40,11 +34,11 @@ from tidegauge_exporter.slack.people import People
 # redirections with the token in hand, and waits for as long as bytes arrive. Standard library only.
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""Slack's answers to what we ask are some kilobytes."""
+"""Bound of Slack's answers, which have some kilobytes."""
 
 
 class HttpReply(NamedTuple):
-    """Whatever came back, refusals included."""
+    """An answer, perhaps a refusal."""
 
     status: int
     headers: HTTPMessage
@@ -52,7 +46,7 @@ class HttpReply(NamedTuple):
 
 
 def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> HttpReply:
-    """Raises ``OSError`` (``TimeoutError`` once the answer takes longer than ``timeout_s``) and ``HTTPException``."""
+    """Send a request. Raises ``OSError`` (``TimeoutError`` after ``timeout_s`` in all) and ``HTTPException``."""
     if not request.full_url.startswith(("http://", "https://")):
         raise OSError("an address that is no web address")
     ends_s = monotonic_s() + timeout_s
@@ -70,7 +64,7 @@ def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float]
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the address is this machine: a gateway beside us, or a test."""
+    """True if the address is on this machine, as a gateway or a test is."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -81,7 +75,7 @@ def is_loopback(url: str) -> bool:
 
 
 class _Untouched(HTTPErrorProcessor):
-    """Every answer is an answer: no redirection is followed, no status becomes an exception."""
+    """The handler that returns every answer: it follows no redirection, and raises for no status."""
 
     def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:  # noqa: ARG002 - as inherited
         return response
@@ -90,43 +84,43 @@ class _Untouched(HTTPErrorProcessor):
 
 
 def _handlers(url: str) -> tuple[BaseHandler, ...]:
-    """No proxy is asked for what is on this machine; else the environment decides, ``NO_PROXY`` included."""
+    """Handlers without a proxy for this machine; else the environment decides, with ``NO_PROXY``."""
     return (_Untouched(), ProxyHandler({})) if is_loopback(url) else (_Untouched(),)
 
 
 log = logging.getLogger(__name__)
 
 POST_EVERY_S: Final = 1.0
-"""Slack takes about one message a second in a channel; more, and it makes us wait for longer."""
+"""Pause between messages in a channel: Slack takes about one a second, and answers more with a longer wait."""
 MAX_WAIT_S: Final = 2.0
-"""A caller is kept waiting for so long at most, then sent away: a parent and its first replies go out in one round."""
+"""Longest wait of a caller for the channel's turn, so that a parent and its first replies go out in one round."""
 UPLOAD: Final = "files.completeUploadExternal"
-"""For three calls: an address for the file, the file, and its place in a thread."""
+"""The method that stands for three calls: an address for the file, the file, and its place in a thread."""
 MAX_CHANNELS: Final = 2_000
-"""Whose last message is remembered."""
+"""Bound of channels whose last message is remembered."""
 STRANGER_FOR_S: Final = 300.0
-"""Whoever is nobody on Slack is not asked for again for so long: every round asks for every owner."""
+"""Time for which an unknown user is not looked up again: every round asks for every owner."""
 MAX_TITLE_CHARS: Final = 200
 MAX_ALT_TEXT_CHARS: Final = 1_000
 
 
 class _Silence(NamedTuple):
-    """Nothing is asked until then."""
+    """A time before which a method is not called."""
 
     until_s: float
     why: str
 
 
 class _Failure(NamedTuple):
-    """What to raise."""
+    """An exception to raise."""
 
     error: RetryLaterError | RefusedError
     of_all: bool = False
-    """It holds for every call of this method, whatever is in it."""
+    """True if it holds for every call of this method."""
 
 
 class SlackChat:
-    """Thread-safe. ``wait`` sleeps; ``people`` says who a user of the cluster is."""
+    """The chat of one Slack workspace. Thread-safe. ``wait`` sleeps; ``people`` maps users of the cluster to Slack."""
 
     def __init__(
         self,
@@ -149,16 +143,16 @@ class SlackChat:
         self._lock = threading.Lock()
         self._next_post_s: dict[str, float] = {}
         self._silences: dict[str, _Silence] = {}
-        """By method: what Slack asked for, or because it does not answer."""
+        """Silences by method: Slack asked for them, or does not answer."""
         self._ids: dict[str, str] = {}
-        """Channels by the name under which they were written to."""
+        """Ids of channels by the name under which they were posted to."""
         self._conversations: dict[str, str] = {}
-        """Direct ones, by Slack's id of the user or e-mail address."""
+        """Direct conversations by Slack's id of the user or e-mail address."""
         self._strangers: dict[str, float] = {}
-        """Until when somebody counts as nobody, by the same."""
+        """Times until which a user counts as unknown, by the same."""
 
     def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
-        """Into a channel (name with #, or id), or as a reply to ``thread``."""
+        """Post into a channel (name with #, or id), or as a reply to ``thread``."""
         self._pace("chat.postMessage", channel)
         answer = self._ask(
             "chat.postMessage",
@@ -178,7 +172,7 @@ class SlackChat:
         return Posted(where, ts)
 
     def update(self, posted: Posted, message: Message) -> None:
-        """Replace what a message says. One that cannot be changed any more (somebody deleted it) is left alone."""
+        """Replace a message. One that can no longer be changed (it was deleted) is left alone."""
         self._pace("chat.update", posted.channel)
         self._ask(
             "chat.update",
@@ -187,7 +181,7 @@ class SlackChat:
         )
 
     def upload(self, png: bytes, *, title: str, alt_text: str, thread: Posted) -> None:
-        """An image as a reply to ``thread``."""
+        """Post an image as a reply to ``thread``."""
         self._pace(UPLOAD, thread.channel)
         self._ask(
             UPLOAD,
@@ -202,7 +196,7 @@ class SlackChat:
         )
 
     def direct(self, user_name: str) -> str | None:
-        """The conversation with this user of the cluster; ``None``: nobody knows who that is on Slack."""
+        """The conversation with this user of the cluster; ``None``: no Slack account is known."""
         who = self._people.find(user_name)
         if who is None:
             return None
@@ -235,7 +229,7 @@ class SlackChat:
     def _ask(
         self, method: str, call: Callable[[], SlackResponse], *, harmless: frozenset[str] = frozenset()
     ) -> Mapping[str, Any]:
-        """Slack's answer; an empty one for an error that is ``harmless``."""
+        """Slack's answer; an empty one for a ``harmless`` error."""
         self._spare(method)
         answer = _answer(method, call, harmless)
         if isinstance(answer, _Failure):
@@ -245,20 +239,20 @@ class SlackChat:
         return answer
 
     def _spare(self, method: str) -> None:
-        """Nothing is asked while Slack wants to be left alone."""
+        """Raise ``RetryLaterError`` during a silence of the method."""
         silence = self._silences.get(method)
         if silence is not None and (left_s := silence.until_s - self._monotonic_s()) > 0:
             raise RetryLaterError(silence.why, after_s=left_s)
 
     def _learn(self, channel: str, where: str) -> None:
-        """The id of a channel, whose turn counts by that from now on."""
+        """Remember the id of a channel, by which its turns count from now on."""
         with self._lock:
             self._ids[channel] = where
             if channel != where and channel in self._next_post_s:
                 self._next_post_s[where] = max(self._next_post_s.pop(channel), self._next_post_s.get(where, 0.0))
 
     def _pace(self, method: str, channel: str) -> None:
-        """Wait for the channel's turn, if that is short."""
+        """Wait for the channel's turn, or raise ``RetryLaterError`` if that takes too long."""
         self._spare(method)
         with self._lock:
             now_s = self._monotonic_s()
@@ -274,7 +268,7 @@ class SlackChat:
 
 
 class _Client(WebClient):
-    """Slack's own client, over our transport."""
+    """Slack's own client over the transport of this module."""
 
     def __init__(self, token: str, api_url: str, timeout_s: float) -> None:
         silent = logging.getLogger(f"{__name__}.slack_sdk")
@@ -294,7 +288,7 @@ class _Client(WebClient):
 
 
 def _content(message: Message) -> dict[str, Any]:
-    """``parse`` and ``link_names``: nothing in a text becomes a link or a mention by itself."""
+    """Arguments of a message. By ``parse`` and ``link_names`` nothing in a text becomes a link or a mention."""
     return {
         "text": message.text,
         "blocks": [dict(block) for block in message.blocks],
@@ -304,7 +298,7 @@ def _content(message: Message) -> dict[str, Any]:
 
 
 def _answer(method: str, call: Callable[[], SlackResponse], harmless: frozenset[str]) -> Mapping[str, Any] | _Failure:
-    """The answer, or what to raise: raised in here, it would carry Slack's own error along, and that the request with
+    """The answer, or the exception to raise: raised in here, it would carry Slack's own error, and so the request with
     its token."""
     try:
         data = call().data
@@ -334,7 +328,7 @@ def _answer(method: str, call: Callable[[], SlackResponse], harmless: frozenset[
 
 
 def _why(error: OSError | HTTPException) -> str:
-    """In words that hold no address: "Connection refused"."""
+    """The reason in words without an address: "Connection refused"."""
     cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, OSError) else error
     if isinstance(cause, TimeoutError):
         return "no answer in time"

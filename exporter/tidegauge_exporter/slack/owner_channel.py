@@ -1,4 +1,4 @@
-"""Owners on Slack: a direct message, its plot and what was done as replies to it."""
+"""Owners on Slack: a direct message, with the plot and later actions as replies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.message_format import MessageFormat, PlotDrawer
 from tidegauge_exporter.notify.plots import upload_plot
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import MessageFormat, PlotDrawer, RefusedError, RetryLaterError
 
 log = logging.getLogger(__name__)
 
 
 class SlackWay:
-    """``notify.owner.OwnerWay``. ``draw=None``: no plots."""
+    """The ``OwnerWay`` by direct messages. ``draw=None``: no plots."""
 
     def __init__(self, chat: Chat, *, cluster: str, links: Links, look: MessageFormat, draw: PlotDrawer | None) -> None:
         self._chat = chat
@@ -38,7 +37,7 @@ class SlackWay:
         return self._chat.post(self._conversation(story.incident.user_name), message)
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
-        """The plot."""
+        """Upload the plot."""
         if self._draw is None or not story.memory:
             return
         try:

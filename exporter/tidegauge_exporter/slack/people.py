@@ -1,7 +1,7 @@
-"""Who a user of the cluster is on Slack: a file of names, or the same name at the site's e-mail domain.
+"""Slack accounts of users of the cluster, by a file of names, or by the same name at the site's e-mail domain.
 
-The name is the kernel's owner of the process, never what a job says of itself: nobody gets somebody else's messages
-by claiming a name. On Kubernetes uids tell nothing, and it is the workload's own word (``core.jobs.kubernetes.OWNER``).
+The name is the kernel's owner of the process, never a claim of the job: nobody gets somebody else's messages by
+claiming a name. On Kubernetes uids tell nothing, and the workload names its owner (``core.jobs.kubernetes.OWNER``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 SLACK_ID: Final = re.compile(r"[UW][A-Z0-9]{6,20}")
 EMAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+")
 LOGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-"""A login name that may be put before the @ of an address."""
+"""A login name that may stand before the @ of an address."""
 
 
 class _Version(NamedTuple):
-    """Of the file: when it changes, it is read again."""
+    """The version of the file; a change of it makes the file be read again."""
 
     mtime_ns: int
     size: int
@@ -29,8 +29,8 @@ class _Version(NamedTuple):
 
 
 class People:
-    """Lines that cannot be used are logged and left out; a file that cannot be read at all leaves in force what was
-    read before. ``email_domain`` without an @; used for those whom the file does not name."""
+    """Slack ids and e-mail addresses of users. Unusable lines are logged and left out; while the file cannot be read,
+    its last content stays in force. ``email_domain``, without an @, is for users whom the file does not name."""
 
     def __init__(self, users_file: Path | None, email_domain: str | None) -> None:
         self._file = users_file
@@ -40,7 +40,7 @@ class People:
         self._said: str | None = None
 
     def find(self, user_name: str) -> str | None:
-        """Slack's id of the user, or an e-mail address; ``None``: not known. Never raises."""
+        """Slack's id of the user, or an e-mail address; ``None``: unknown. Never raises."""
         self._refresh()
         known = self._known.get(user_name)
         if known is not None:
@@ -72,17 +72,17 @@ class People:
 
 
 class Read(NamedTuple):
-    """What a file says."""
+    """The content of a file."""
 
     known: Mapping[str, str]
-    """Login name to Slack's id or e-mail address."""
+    """Slack's id or e-mail address by login name."""
     problems: tuple[str, ...]
-    """Each with line and user."""
+    """Sentences with line and user."""
 
 
 def read_people(text: str) -> Read:
-    """``ada: U024BE7LH`` or ``ada: ada@example.org``, one a line, as YAML. Raises ``ValueError`` where the text is no
-    such list at all, and where PyYAML is missing."""
+    """Read lines of YAML: ``ada: U024BE7LH`` or ``ada: ada@example.org``. Raises ``ValueError`` if the text is no such
+    list, and if PyYAML is missing."""
     try:
         import yaml
     except ImportError as error:

@@ -1,8 +1,7 @@
-"""The forecast plot: memory of the rank to look at first, its limit, and when they meet. The only module that imports
-matplotlib.
+"""The forecast plot: memory of the rank to look at first, its limit, and when they meet.
 
-A picture of 1000 x 560 pixels, read on a telephone: few words, large. It has a dark ground of its own, so that it is as
-readable on Slack's light theme as on its dark one.
+No other module imports matplotlib. The picture has 1000 x 560 pixels and few, large words for telephones. Its dark
+ground is readable on Slack's light theme as on its dark one.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WIDTH_PX, HEIGHT_PX, DPI = 1000, 560, 100
 COLOURS: Final = 128
 TITLE_SIZE, SUBTITLE_SIZE, LABEL_SIZE = 18, 15, 14
 MAX_TITLE_CHARS, MAX_SUBTITLE_CHARS = 60, 88
-"""Characters that fit the width."""
+"""Bounds of characters that fit the width."""
 
 GROUND: Final = "#161b22"
 TEXT: Final = "#f0f3f6"
@@ -42,7 +41,7 @@ FAINT: Final = "#a3adba"
 GRID: Final = "#2a313c"
 ALARM: Final = "#ff7b72"
 CALM: Final = {"nontorch": "#57606f", "allocated": "#3b73ad", "cached": "#274058"}
-"""Layers that do not grow."""
+"""Colours of layers that do not grow."""
 GROWING: Final = "#a5701f"
 GROWING_EDGE: Final = "#ffc861"
 
@@ -50,14 +49,14 @@ _TICK_STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 
 _MAX_TICKS: Final = 7
 _DAY_S: Final = 86400.0
 _ROOM_ABOVE: Final = 1.16
-"""Above the limit, for what is written there."""
+"""Height of the axis, as a multiple of the limit, with room for words above it."""
 
 _drawing = threading.Lock()
-"""Fonts and their caches are shared by all figures of a process, and matplotlib does not guard them."""
+"""The lock for fonts and their caches, which all figures of a process share and matplotlib does not guard."""
 
 
 def forecast_png(story: Story, *, now_unix_s: float) -> bytes | None:
-    """The picture as PNG; ``None`` where there is nothing to draw (fewer than two points, or host memory)."""
+    """The picture as PNG; ``None`` if there is nothing to draw (fewer than two points, or host memory)."""
     plot = plot_values(story, now_unix_s=now_unix_s)
     if plot is None:
         return None
@@ -77,7 +76,7 @@ def forecast_png(story: Story, *, now_unix_s: float) -> bytes | None:
 
 
 def _png(figure: Figure) -> bytes:
-    """In a palette: a third of the bytes of full colour. Pillow is what matplotlib itself writes PNG with."""
+    """The PNG with a palette, a third of the bytes of full colour. Matplotlib writes PNG with Pillow, too."""
     pixels, png = io.BytesIO(), io.BytesIO()
     figure.savefig(pixels, format="rgba", facecolor=GROUND)
     drawn = Image.frombytes("RGBA", (WIDTH_PX, HEIGHT_PX), pixels.getvalue())
@@ -147,7 +146,7 @@ def _draw_fan(axes: Axes, plot: Plot, fan: Fan, limit_bytes: int, end: str | Non
 
 
 def _draw_moment(axes: Axes, plot: Plot, at_unix_s: float, words: str, top_bytes: float) -> None:
-    """A thin line over the whole height, its words at the foot, where the layers are wide and calm."""
+    """Draw a thin line over the whole height with its words at the foot, where the layers are wide and calm."""
     axes.vlines(at_unix_s, 0.0, top_bytes / _ROOM_ABOVE, color=TEXT, linewidth=1.5, linestyle=(0, (2, 2)))
     right = at_unix_s > (plot.from_unix_s + plot.to_unix_s) / 2
     axes.annotate(
@@ -163,7 +162,7 @@ def _draw_oom(axes: Axes, plot: Plot, at_unix_s: float, top_bytes: float) -> Non
 
 
 def _write_above(axes: Axes, plot: Plot, at_unix_s: float, level: float, words: str) -> None:
-    """Above the limit, ending at the edge at the latest."""
+    """Write words above the limit that end at the edge at the latest."""
     near_edge = at_unix_s > plot.to_unix_s - 0.2 * (plot.to_unix_s - plot.from_unix_s)
     axes.annotate(
         words, (plot.to_unix_s if near_edge else at_unix_s, level), xytext=(-4 if near_edge else 0, 12),
@@ -172,7 +171,7 @@ def _write_above(axes: Axes, plot: Plot, at_unix_s: float, level: float, words: 
 
 
 def _dress(axes: Axes, plot: Plot, top_bytes: float) -> None:
-    """Axes with units of a person, and nothing else."""
+    """Style the axes, with units for people."""
     axes.set_facecolor(GROUND)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
@@ -188,14 +187,14 @@ def _dress(axes: Axes, plot: Plot, top_bytes: float) -> None:
 
 
 def _ticks(low: float, high: float, step: float, form: Callable[[float], str]) -> tuple[list[float], list[str]]:
-    """Whole multiples of ``step``; of times, none so near an edge that its label would be cut."""
+    """Whole multiples of ``step`` and their labels; of times, none so near an edge that its label would be cut."""
     margin = 0.03 * (high - low) if low else 0.0
     numbers = range(math.ceil((low + margin) / step), math.floor((high - margin) / step) + 1)
     return [number * step for number in numbers], [form(number * step) for number in numbers]
 
 
 def _nice_step(top: float) -> float:
-    """For about four lines below ``top``: 1, 2, 5, 10, 20, ..."""
+    """The step for about four lines below ``top``: 1, 2, 5, 10, 20, ..."""
     return next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if top / step <= 6)
 
 
@@ -212,7 +211,7 @@ def _time(at_unix_s: float, step_s: float) -> str:
 
 
 def _top_bytes(plot: Plot) -> float:
-    """The limit is shown where memory comes near it or a forecast leads there; else it would flatten everything."""
+    """The top of the axis. It includes the limit only if memory comes near it or a forecast leads there."""
     highest = max(map(sum, zip(*(layer.bytes_each for layer in plot.layers))), default=0.0)
     if plot.limit_bytes is not None and (plot.fan is not None or highest >= 0.5 * plot.limit_bytes):
         return max(highest, plot.limit_bytes) * _ROOM_ABOVE
@@ -220,7 +219,7 @@ def _top_bytes(plot: Plot) -> float:
 
 
 def _write(figure: Figure, height: float, words: str, colour: str, size: float, *, bold: bool = False) -> None:
-    """A line of text. Names are a job's own: they are no formulas, and have no characters that the font lacks."""
+    """Write a line of text, without formulas and characters that the font lacks: jobs choose names."""
     known = "".join(char if char.isascii() or char in "\u2013\u2026\u00b7" else "?" for char in words)
     weight = "bold" if bold else "normal"
     figure.text(0.02, height, known, color=colour, size=size, weight=weight, va="center", parse_math=False)

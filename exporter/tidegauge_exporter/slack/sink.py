@@ -1,8 +1,6 @@
-"""The channel of those who run the cluster: one thread an incident, one for a storm of them, one message a group of
-alerts.
+"""The admins' channel on Slack: one thread an incident, one a storm, one message a group of alerts.
 
-Each thing that was said is in the journal before the next is said: a crash between the two repeats one message, and
-loses none.
+The journal has each message before the next is sent: a crash between the two repeats one message, and loses none.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup
 from tidegauge_exporter.notify.alert_posts import AlertPosts
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import MessageFormat, PlotDrawer
 from tidegauge_exporter.notify.plots import upload_plot
-from tidegauge_exporter.notify.ports import RefusedError
+from tidegauge_exporter.notify.ports import MessageFormat, PlotDrawer, RefusedError
 from tidegauge_exporter.notify.storms import Storms
 from tidegauge_exporter.notify.story_lines import (
     StoryLine,
@@ -37,16 +34,16 @@ from tidegauge_exporter.notify.threads import SLACK, Thread, from_text, to_text
 log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 300.0
-"""Figures move all the time; the head of a thread follows them this often. What matters it shows at once."""
+"""Pause between updates of a thread's head for figures alone; state and severity are updated at once."""
 MAX_DIGITS = 15
 BORN = "born"
-"""Since when we tell: what was over before is history, not news."""
+"""The key of the time since which incidents are posted; those that were over before are not."""
 
 
 class SlackSink:
-    """``take`` is one thread's; ``take_group`` may be called from any.
+    """The sink that posts to the channel. One thread calls ``take``; ``take_group`` may be called from any.
 
-    ``wait_for_release``: Alertmanager decides when an incident is told of, by telling us (``take_group``); unless
+    ``wait_for_release``: Alertmanager decides when an incident is posted, by its notification (``take_group``), unless
     ``release_all`` says that it cannot be reached. ``draw=None``: no plots.
     """
 
@@ -83,7 +80,7 @@ class SlackSink:
         return SLACK
 
     def take(self, stories: Sequence[Story]) -> None:
-        """As the port ``Sink`` says. Heads of threads come first, so that a long line of replies delays no incident."""
+        """Post new threads and updates. Heads of threads come first, so that many replies delay no incident."""
         now_s = self._wall_s()
         if self._journal.said(SLACK, BORN) is None:
             self._journal.say(SLACK, BORN, repr(now_s))
@@ -100,9 +97,9 @@ class SlackSink:
                     self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
 
     def take_group(self, group: AlertGroup) -> None:
-        """What Alertmanager tells: of incidents, that it is time to tell of them; of anything else, the message itself.
+        """Take a notification of Alertmanager: it releases incidents, and other alerts are posted.
 
-        Telling the same twice changes nothing. Raises ``RetryLaterError`` and ``RefusedError``.
+        The same notification again changes nothing. Raises ``RetryLaterError`` and ``RefusedError``.
         """
         for alert in group.alerts:
             if alert.name == INCIDENT_ALERT and alert.firing and alert.labels.get("cluster") == self._cluster:
@@ -161,8 +158,8 @@ class SlackSink:
         return body != thread.body
 
     def _plot(self, story: Story, now_s: float) -> bool:
-        """Once, and again when it is worse: by then there is more to see. A plot that is refused (a token without that
-        right) is left out, and the rest goes on."""
+        """Upload the plot once, and again when the severity rises. A plot that is refused (a token without that right)
+        is left out, and the rest goes on."""
         thread, worst = self._thread(story), _worst(story)
         if self._draw is None or thread is None or not story.memory:
             return False
@@ -207,7 +204,7 @@ class SlackSink:
 
 
 def _worst(story: Story) -> Severity:
-    """That the incident ever had."""
+    """The peak severity of the incident."""
     now, worst = story.incident.severity, story.incident.worst_severity
     return now if worst is None else max(now, worst, key=lambda severity: severity.level)
 

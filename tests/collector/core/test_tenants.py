@@ -19,7 +19,7 @@ KEYED = {"setdefault", "get", "add", "pop", "update"}
 COUNTING = {"sum", "len", "Counter", "any", "sorted"}
 NO_LIMITS = {
     "grouping.py: {rank.user_name for rank in ranks}": "whose a job is said to be",
-    "ops_messages.py: {one.user_name for one in incidents}": "people, in a sentence",
+    "messages.py: {one.user_name for one in incidents}": "people, in a sentence",
     "facts_of_workloads.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "pod_directory.py: self._below[reference.uid]": "owners of a pod in Kubernetes",
     "facts_of_jobs.py: rank.uid == uid": "whether a Slurm job is the rank's",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.mail.addresses import address_of, recipient_domain, sender_address
+from tidegauge_exporter.mail.owner_channel import address_of, recipient_domain, sender_address
 
 
 def test_a_user_has_an_address_at_the_sites_domain() -> None:

@@ -14,7 +14,7 @@ from sample_views import NOW_S
 from slack_stories import leak, notify_decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.mail_text import MailText, owner_letter
-from tidegauge_exporter.mail.mime import Envelope, as_mail
+from tidegauge_exporter.mail.owner_channel import Envelope, as_mail
 from tidegauge_exporter.messages.values import Story
 
 ENVELOPE = Envelope(

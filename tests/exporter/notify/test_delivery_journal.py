@@ -61,8 +61,6 @@ def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
         assert known.said("slack", "incident/1") == "second"
         assert known.said("grafana", "incident/1") == 'quote " and\nline'
         assert known.said("slack", "incident/2") is None
-    journal.forget("slack", "incident/1")
-    assert again(journal, path).said("slack", "incident/1") is None
 
 
 def test_keys_are_those_of_one_sink_with_a_prefix(path: Path) -> None:

@@ -9,9 +9,8 @@ from exporter.notify.telling import Clock, story
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
-from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, StoryFetch
+from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, PartStatus, SinkWorker, StoryFetch
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.sink_worker import PartStatus, SinkWorker
 from waiting import PATIENCE_S
 
 

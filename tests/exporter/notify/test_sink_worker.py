@@ -8,8 +8,7 @@ import pytest
 from exporter.notify.telling import Clock, closed, escalated, story
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.sink_worker import (
+from tidegauge_exporter.notify.notifier import (
     DEFECT_WAIT_S,
     HANGS_AFTER_S,
     MAX_OWED,
@@ -18,6 +17,7 @@ from tidegauge_exporter.notify.sink_worker import (
     PartStatus,
     SinkWorker,
 )
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 
 class FakeSink:

@@ -10,8 +10,8 @@ import pytest
 from fakes.fake_slack import FakeSlack, Fault
 from fakes.slack_chats import CHANNEL, HELLO, PNG, Clock, make_chat
 from tidegauge_exporter.messages.chat import Message
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.slack.answers import refusal, wait_s
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, retry_after_s
+from tidegauge_exporter.slack.answers import refusal
 from tidegauge_exporter.slack.client import SlackChat
 from tidegauge_exporter.slack.people import People
 from waiting import PATIENCE_S, eventually
@@ -137,4 +137,4 @@ class TestRefusals:
 
     @pytest.mark.parametrize("retry_after", [None, "", "nan", "-5", "inf"])
     def test_any_retry_after_is_a_time_to_wait(self, retry_after: str | None) -> None:
-        assert 1.0 <= wait_s(retry_after) <= 3_600.0
+        assert 1.0 <= retry_after_s(retry_after) <= 3_600.0
