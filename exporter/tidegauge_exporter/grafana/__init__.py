@@ -1,1 +1,1 @@
-"""Grafana over its HTTP API: folder, data source, dashboards, annotations. The dashboards are beside this."""
+"""Grafana over its HTTP API: folder, data source, dashboards, annotations."""

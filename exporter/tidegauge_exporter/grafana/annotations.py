@@ -1,6 +1,6 @@
-"""An incident as annotations: a region from its opening to its end, marks for what got worse and for what was done.
+"""Annotations of an incident: a region from its opening to its end, and marks for escalations and actions.
 
-Pure. Dashboards find them by their tags. Job ids and reasons are other people's words, and Grafana shows the text of an
+Dashboards find them by their tags. Job ids and reasons are other people's words, and Grafana shows the text of an
 annotation as HTML: they are escaped, and bounded.
 """
 
@@ -15,31 +15,32 @@ from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Dis
 from tidegauge.core.incidents.wording import CLOSURES, OUTCOME_WORDS, incident_sentence
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
-from tidegauge_exporter.grafana.port import Annotation
+from tidegauge_exporter.grafana.values import Annotation
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.text import cut
 from tidegauge_exporter.messages.values import Story
 
 TAG = "tidegauge"
-"""On everything that we put into Grafana."""
+"""The tag of everything that Tidegauge puts into Grafana."""
 MAX_VALUE_CHARS = 100
 """Characters of a tag's value as Grafana's database holds it (it may be MySQL, which cuts or refuses), counted as JSON,
 because Grafana also refuses tags that are more than 500 characters of JSON in all."""
 MAX_TEXT_CHARS = 500
-"""Characters of one sentence."""
+"""Bound of one sentence."""
 
 
 @dataclass(frozen=True)
 class AnnotationText:
-    """One annotation, and the name under which it is remembered that it was made."""
+    """One annotation, and its key in the journal."""
 
     key: str
     annotation: Annotation
     final: bool
-    """Nothing about it will change any more."""
+    """True if it will not change any more."""
 
 
 def annotations_of(story: Story, *, cluster: str, links: Links) -> tuple[AnnotationText, ...]:
-    """What Grafana should show of an incident by now, oldest first. While it is open, its region has no end yet."""
+    """The annotations of an incident, oldest first. The region of an open incident has no end yet."""
     incident = story.incident
     # The number alone would not do: a new database begins at 1 again.
     key = f"{cluster}/{incident.number}@{_ms(incident.opened_unix_s)}"
@@ -100,14 +101,14 @@ def _action(record: DecisionRecord, finished_s: float, tags: tuple[str, ...], li
 
 
 def _was_carried_out(record: DecisionRecord) -> bool:
-    """It changed something about the job, or was meant to: messages and what was only considered are left out."""
+    """True for an action that changed the job, or was meant to; messages and decisions not carried out are left out."""
     decision = record.decision
     carried_out = decision.disposition is Disposition.DO and record.status is DecisionStatus.FINISHED
     return carried_out and decision.action.is_acting and record.outcome is not None
 
 
 def _as_opened(story: Story) -> Incident:
-    """The incident as it was at first: the text of a region stays the same while figures move."""
+    """The incident when it was opened: the text of a region stays the same while figures move."""
     opened = (change.incident for change in story.history if change.kind is ChangeKind.OPENED)
     return next(opened, story.incident)
 
@@ -124,9 +125,8 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """As HTML that shows just this text."""
-    words = " ".join(text.split())
-    return html.escape(words if len(words) <= MAX_TEXT_CHARS else f"{words[:MAX_TEXT_CHARS]} …")
+    """Markup that shows this text."""
+    return html.escape(cut(" ".join(text.split()), MAX_TEXT_CHARS))
 
 
 def _ms(unix_s: float) -> int:
@@ -134,5 +134,5 @@ def _ms(unix_s: float) -> int:
 
 
 def _json_chars(text: str) -> int:
-    """Length as JSON, at most: Go writes these three as six characters."""
+    """Largest length as JSON: Go writes these three characters as six."""
     return len(json.dumps(text)) + 5 * sum(text.count(char) for char in "<>&")

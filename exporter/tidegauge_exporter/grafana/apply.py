@@ -1,7 +1,7 @@
-"""Putting dashboards into a Grafana: what is there, what has to change, and changing it.
+"""The import of dashboards into a Grafana: a look at what exists, a plan of changes, and the changes.
 
-``plan`` is pure. A second run finds nothing to change. What is not ours is never touched: a dashboard is ours if it has
-our uid and our tag, and neither files nor ConfigMaps own it.
+A second run finds nothing to change. Tidegauge changes only its own dashboards: they have its uid and its tag, and
+neither a file nor a ConfigMap owns them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from tidegauge_exporter.grafana.annotations import TAG
-from tidegauge_exporter.grafana.port import (
+from tidegauge_exporter.grafana.values import (
     DashboardModel,
     DataSource,
     Folder,
-    GrafanaPort,
     GrafanaRefusedError,
     StoredDashboard,
     TakenError,
 )
 from tidegauge_exporter.notify.ports import RefusedError
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.grafana.client import GrafanaClient
 
 FOLDER = Folder("tidegauge", "Tidegauge")
 DATA_SOURCE_UID = "tidegauge-prometheus"
@@ -35,13 +37,13 @@ MAX_DIFFERENCES = 3
 
 
 class Change(Enum):
-    """What becomes of one thing."""
+    """The change of one folder, data source or dashboard."""
 
     CREATE = "create"
     UPDATE = "update"
     NONE = "unchanged"
     REFUSED = "refused"
-    """It is somebody else's, or comes from a file: a person has to do something."""
+    """It belongs to somebody else, or comes from a file: a person has to do something."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class DashboardSave:
 
 @dataclass(frozen=True)
 class ApplyStep:
-    """One line of the plan, with what is to be sent."""
+    """One line of the plan, with the value to send."""
 
     what: str
     """``folder``, ``data source``, ``dashboard``."""
@@ -67,34 +69,34 @@ class ApplyStep:
 class Wanted:
     dashboards: tuple[DashboardModel, ...]
     prometheus_url: str | None = None
-    """Where Grafana's server reaches Prometheus: a data source of ours is made for it."""
+    """The address at which Grafana's server reaches Prometheus; a data source is made for it."""
     data_source: str | None = None
-    """Uid or name of a data source that is there already; then none is made."""
+    """Uid or name of an existing data source; then none is made."""
 
 
 @dataclass(frozen=True)
 class FoundInGrafana:
-    """What Grafana has of it. A missing key is a thing that is not there."""
+    """The wanted things that exist in Grafana. A missing key is a thing that does not."""
 
     folder: Folder | None = None
     data_source: DataSource | None = None
     dashboards: Mapping[str, StoredDashboard] = field(default_factory=dict)
 
 
-def look(port: GrafanaPort, wanted: Wanted) -> FoundInGrafana:
+def look(grafana: GrafanaClient, wanted: Wanted) -> FoundInGrafana:
     """Raises ``RetryLaterError``, and ``RefusedError``, also for a ``Wanted.data_source`` that is not there."""
     source = None
     if wanted.data_source is not None:
-        source = _existing_source(port, wanted.data_source)
+        source = _existing_source(grafana, wanted.data_source)
     elif wanted.prometheus_url is not None:
-        source = port.data_source(DATA_SOURCE_UID)
+        source = grafana.data_source(DATA_SOURCE_UID)
     uids = [str(model["uid"]) for model in wanted.dashboards]
-    stored = {uid: one for uid in uids if (one := port.dashboard(uid)) is not None}
-    return FoundInGrafana(port.folder(FOLDER.uid), source, stored)
+    stored = {uid: one for uid in uids if (one := grafana.dashboard(uid)) is not None}
+    return FoundInGrafana(grafana.folder(FOLDER.uid), source, stored)
 
 
 def plan(wanted: Wanted, found: FoundInGrafana) -> tuple[ApplyStep, ...]:
-    """What there is to do, in the order in which it has to be done."""
+    """The steps in their order."""
     source = _plan_source(wanted, found.data_source)
     selected = source.value if isinstance(source.value, DataSource) else found.data_source
     dashboards = [_plan_dashboard(model, found, selected) for model in wanted.dashboards]
@@ -105,22 +107,22 @@ def plan(wanted: Wanted, found: FoundInGrafana) -> tuple[ApplyStep, ...]:
     return (folder, source, *dashboards)
 
 
-def carry_out(port: GrafanaPort, steps: tuple[ApplyStep, ...], *, message: str) -> Iterator[ApplyStep]:
+def carry_out(grafana: GrafanaClient, steps: tuple[ApplyStep, ...], *, message: str) -> Iterator[ApplyStep]:
     """Each step once it is done. A dashboard whose name was taken is refused and the others go on.
 
     Raises ``RetryLaterError`` and ``RefusedError``: run it again once that is mended."""
     for step in steps:
         value, done = step.value, step
         if isinstance(value, Folder):
-            port.create_folder(value)
+            grafana.create_folder(value)
         elif isinstance(value, DataSource):
             if step.change is Change.CREATE:
-                port.create_data_source(value)
+                grafana.create_data_source(value)
             else:
-                port.move_data_source(value.uid, url=value.url)
+                grafana.move_data_source(value.uid, url=value.url)
         elif isinstance(value, DashboardSave):
             try:
-                port.save_dashboard(
+                grafana.save_dashboard(
                     value.model, folder_uid=value.folder_uid, overwrite=value.overwrite, message=message
                 )
             except TakenError as error:
@@ -129,7 +131,7 @@ def carry_out(port: GrafanaPort, steps: tuple[ApplyStep, ...], *, message: str) 
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """Where two JSON values differ: ``panels[3].title``."""
+    """The paths at which two JSON values differ: ``panels[3].title``."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         keys = [*ours, *(key for key in theirs if key not in ours)]
         inner = [(ours.get(key), theirs.get(key), f"{path}.{key}" if path else str(key)) for key in keys]
@@ -140,17 +142,17 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
     return [where for one, other, below in inner for where in differences(one, other, below)]
 
 
-def _existing_source(port: GrafanaPort, uid_or_name: str) -> DataSource:
+def _existing_source(grafana: GrafanaClient, uid_or_name: str) -> DataSource:
     try:
-        source = port.data_source(uid_or_name) or port.data_source_named(uid_or_name)
+        source = grafana.data_source(uid_or_name) or grafana.data_source_named(uid_or_name)
     except GrafanaRefusedError as error:
         if error.status != 403:
             raise
         # Editors may use data sources and not look at them: it is taken by its word.
         return DataSource(uid_or_name, uid_or_name, url="")
     if source is None:
-        raise RefusedError(f"{port.url} has no data source with the uid or name {uid_or_name!r}: "
-                           f"{port.url}/connections/datasources lists those that there are")  # fmt: skip
+        raise RefusedError(f"{grafana.url} has no data source with the uid or name {uid_or_name!r}: "
+                           f"{grafana.url}/connections/datasources lists those that there are")  # fmt: skip
     if source.type != "prometheus":
         raise RefusedError(f"the data source {uid_or_name!r} is of the type {source.type}; the dashboards need one of "
                            "the type prometheus")  # fmt: skip
@@ -203,7 +205,7 @@ def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSo
 
 
 def _asking(model: DashboardModel, selection: Mapping[str, Any] | None) -> DashboardModel:
-    """The dashboard with this choice of its data source variable; ``None``: as it is."""
+    """The dashboard with this choice of its data source variable; ``None``: unchanged."""
     if selection is None or _variable(model) is None:
         return model
     templating = model["templating"]
@@ -224,5 +226,5 @@ def _selection(source: DataSource | None) -> Mapping[str, Any] | None:
 
 
 def _comparable(model: DashboardModel) -> Any:
-    """As it looks after a way through JSON, without what Grafana changes at every save."""
+    """The dashboard as JSON returns it, without the keys that Grafana changes at every save."""
     return json.loads(json.dumps({key: value for key, value in model.items() if key not in GIVEN_BY_GRAFANA}))

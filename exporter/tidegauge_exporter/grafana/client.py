@@ -1,4 +1,4 @@
-"""``GrafanaPort`` over Grafana's classic HTTP API, by the session of ``grafana_api``. The only module that imports it.
+"""Grafana's classic HTTP API, by the session of ``grafana_api``. No other module imports ``grafana_api``.
 
 ``grafana_api`` 1.0.3 is of 2020: its own calls do not know Grafana's requests of today, so only its transport is used
 (base address, token, connection), with payloads of our own. Certificates are always verified; ``REQUESTS_CA_BUNDLE``
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from grafana_api.grafana_api import GrafanaAPI
 
-from tidegauge_exporter.grafana.port import (
+from tidegauge_exporter.grafana.values import (
     Annotation,
     DashboardModel,
     DataSource,
@@ -25,14 +25,11 @@ from tidegauge_exporter.grafana.port import (
     StoredDashboard,
     TakenError,
 )
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-
-# What Grafana's refusals, and its silence, mean for whoever asked: an error with the next thing to do.
+from tidegauge_exporter.messages.text import tidy
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, retry_after_s
 
 MAX_ERROR_CHARS = 300
-"""Characters of an answer in a message."""
-MAX_WAIT_S = 3600.0
-"""A server that asks for more is asked again after an hour."""
+"""Characters of Grafana's answer in an error message."""
 
 ADVICE: Final[Mapping[int, str]] = {
     401: "the token is not one of this Grafana, or was revoked or has expired: make a new one for the service account "
@@ -44,7 +41,7 @@ ADVICE: Final[Mapping[int, str]] = {
     412: "somebody else's dashboard or folder has this name, or it was changed just now: rename theirs in Grafana, "
     "then run this again",
 }
-"""What to do about a refusal, by HTTP's status."""
+"""Advice about a refusal, by HTTP status."""
 
 
 def read_refusal(
@@ -58,13 +55,13 @@ def read_refusal(
                             "address to where it really is")  # fmt: skip
     said = f"Grafana refuses {request} with {status}: {_words(text) or 'no reason given'}"
     if status == 429 or status >= 500:
-        return RetryLaterError(said, after_s=_wait_s(headers.get("Retry-After")))
+        return RetryLaterError(said, after_s=retry_after_s(headers.get("Retry-After")))
     message = f"{said}; {ADVICE[status]}" if status in ADVICE else said
     return (TakenError if status in (409, 412) else GrafanaRefusedError)(message, status=status)
 
 
 def explain_failure(url: str, error: OSError) -> RetryLaterError | RefusedError:
-    """The error for no answer at all."""
+    """The error for a request without an answer."""
     innermost: BaseException = error
     while innermost.__context__ is not None:  # the transport wraps what happened three times over
         innermost = innermost.__context__
@@ -76,35 +73,32 @@ def explain_failure(url: str, error: OSError) -> RetryLaterError | RefusedError:
 
 
 def _words(text: str) -> str:
-    """What Grafana says in an answer, on one line."""
+    """The message in an answer of Grafana, on one line."""
     try:
         raw = json.loads(text)
     except ValueError:
         raw = None
     said = raw.get("message") if isinstance(raw, dict) else None
-    words = " ".join((said if isinstance(said, str) else text).split())
-    return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]} …"
-
-
-def _wait_s(header: str | None) -> float:
-    """``Retry-After`` in seconds; the form with a date is not used by Grafana."""
-    if header is not None and header.isascii() and header.isdigit():
-        return min(float(header), MAX_WAIT_S)
-    return 30.0
+    return tidy(said if isinstance(said, str) else text, MAX_ERROR_CHARS)
 
 
 T = TypeVar("T")
+Payload = Mapping[str, Any]
 
 TIMEOUT_S = 15.0
 """For connecting, and for each wait on an answer: saving a dashboard took real servers some seconds under load."""
 MAX_ANNOTATIONS = 100
-"""In one answer; those of one moment of one incident are a handful."""
+"""Bound of one answer; one moment of one incident has a handful."""
 KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCredentials", "isDefault", "jsonData")
-"""What a data source keeps when its address changes; Grafana keeps secrets that it is not sent."""
+"""Fields that a data source keeps when its address changes; Grafana keeps secrets that it is not sent."""
 
 
 class GrafanaClient:
-    """``url`` may have a path (Grafana behind a sub-path). Raises ``ValueError`` for one that cannot be used."""
+    """One organisation of one Grafana. ``url`` may have a path (Grafana behind a sub-path).
+
+    Raises ``ValueError`` for a URL that cannot be used; every request raises ``RetryLaterError``,
+    ``GrafanaRefusedError``, and ``RefusedError`` for an answer that is not Grafana's.
+    """
 
     def __init__(self, url: str, *, token: str, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
@@ -114,35 +108,29 @@ class GrafanaClient:
         if parts.username is not None:
             raise ValueError("put no user and password into Grafana's address: it takes the token of a service account")
         path = parts.path.strip("/")
-        self._url = f"{parts.scheme}://{parts.netloc}" + (f"/{path}" if path else "")
+        self.url = f"{parts.scheme}://{parts.netloc}" + (f"/{path}" if path else "")
+        """The address without a slash at the end."""
         self._api = GrafanaAPI(
             token, parts.netloc, url_path_prefix=f"{path}/" if path else "", protocol=parts.scheme, timeout=timeout_s
         )
         # grafana_api's own reading of refusals stumbles over answers that are no JSON objects; ours comes first.
         self._api.s.hooks["response"].append(self._check)
 
-    @property
-    def url(self) -> str:
-        return self._url
-
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._api.s.close()
 
-    def version(self) -> str:
-        return self._ask("GET", "/health", lambda raw: str(raw.get("version", "unknown")))
-
     def folder(self, uid: str) -> Folder | None:
-        return self._find(f"/folders/{_part(uid)}", lambda raw: Folder(uid=raw["uid"], title=raw["title"]))
+        return self._find("GET", f"/folders/{_part(uid)}", lambda raw: Folder(uid=raw["uid"], title=raw["title"]))
 
     def create_folder(self, folder: Folder) -> None:
         self._do("POST", "/folders", {"uid": folder.uid, "title": folder.title})
 
     def data_source(self, uid: str) -> DataSource | None:
-        return self._find(f"/datasources/uid/{_part(uid)}", _data_source)
+        return self._find("GET", f"/datasources/uid/{_part(uid)}", _data_source)
 
     def data_source_named(self, name: str) -> DataSource | None:
-        return self._find(f"/datasources/name/{_part(name)}", _data_source)
+        return self._find("GET", f"/datasources/name/{_part(name)}", _data_source)
 
     def create_data_source(self, source: DataSource) -> None:
         # "proxy": Grafana's server asks Prometheus, not the browser. POST: long queries do not fit into an address.
@@ -151,62 +139,61 @@ class GrafanaClient:
                                           "jsonData": {"httpMethod": "POST"}})  # fmt: skip
 
     def move_data_source(self, uid: str, *, url: str) -> None:
+        """Change the address of a data source and nothing else of it."""
         path = f"/datasources/uid/{_part(uid)}"
         kept = self._ask("GET", path, lambda raw: {key: raw[key] for key in KEPT if key in raw})
         self._do("PUT", path, {**kept, "url": url})
 
     def dashboard(self, uid: str) -> StoredDashboard | None:
-        return self._find(f"/dashboards/uid/{_part(uid)}", _stored_dashboard)
+        return self._find("GET", f"/dashboards/uid/{_part(uid)}", _stored_dashboard)
 
     def save_dashboard(self, model: DashboardModel, *, folder_uid: str, overwrite: bool, message: str) -> None:
+        """``message`` is for the list of versions. Without ``overwrite`` an existing one raises ``TakenError``."""
         # Without a numeric id Grafana goes by the uid; ids differ from one Grafana to the next.
         dashboard = {key: value for key, value in model.items() if key not in ("id", "version")}
         self._do("POST", "/dashboards/db", {"dashboard": dashboard, "folderUid": folder_uid,
                                             "overwrite": overwrite, "message": message})  # fmt: skip
 
     def annotations(self, *, tags: Sequence[str], at_unix_ms: int) -> Sequence[StoredAnnotation]:
+        """Annotations with all of these tags that cover that moment."""
         query = [("tags", tag) for tag in tags]
         query += [("from", str(at_unix_ms)), ("to", str(at_unix_ms)), ("type", "annotation")]
         path = f"/annotations?{urlencode([*query, ('limit', str(MAX_ANNOTATIONS))])}"
         return self._ask("GET", path, lambda raw: [_stored_annotation(one) for one in raw])
 
     def annotate(self, annotation: Annotation) -> int:
+        """Make an annotation. Returns its id."""
         return self._ask("POST", "/annotations", lambda raw: int(raw["id"]), _payload(annotation))
 
     def change_annotation(self, annotation_id: int, annotation: Annotation) -> bool:
-        try:
-            self._do("PATCH", f"/annotations/{annotation_id}", _payload(annotation))
-        except GrafanaRefusedError as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
+        """Replace an annotation by this one. False: it no longer exists."""
+        path = f"/annotations/{annotation_id}"
+        return self._find("PATCH", path, lambda _: True, _payload(annotation)) is not None
 
-    def _find(self, path: str, read: Callable[[Any], T]) -> T | None:
-        """What is there, if it is."""
+    def _find(self, method: str, path: str, read: Callable[[Any], T], payload: Payload | None = None) -> T | None:
+        """The answer of ``_ask``; ``None`` for a thing that does not exist."""
         try:
-            return self._ask("GET", path, read)
+            return self._ask(method, path, read, payload)
         except GrafanaRefusedError as error:
             if error.status == 404:
                 return None
             raise
 
-    def _do(self, method: str, path: str, payload: Mapping[str, Any]) -> None:
+    def _do(self, method: str, path: str, payload: Payload) -> None:
         self._ask(method, path, lambda _: None, payload)
 
-    def _ask(self, method: str, path: str, read: Callable[[Any], T], payload: Mapping[str, Any] | None = None) -> T:
-        """Grafana's answer as ``read`` takes it. Raises ``RetryLaterError``, ``GrafanaRefusedError``,
-        ``RefusedError`` for an answer that is not Grafana's."""
+    def _ask(self, method: str, path: str, read: Callable[[Any], T], payload: Payload | None = None) -> T:
+        """Grafana's answer as ``read`` takes it."""
         try:
             return read(getattr(self._api, method)(path, json=payload))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RefusedError(f"{self._url}/api{path.partition('?')[0]} does not answer as Grafana does: {error}. Is "
+            raise RefusedError(f"{self.url}/api{path.partition('?')[0]} does not answer as Grafana does: {error}. Is "
                                "this Grafana's address, with no login page in front of it?") from error  # fmt: skip
         except OSError as error:  # all of the transport's own errors are
-            raise explain_failure(self._url, error) from error
+            raise explain_failure(self.url, error) from error
 
     def _check(self, response: Any, **_: Any) -> None:
-        """Called by the session for every answer. Raises for those that are none of what was asked for."""
+        """The session calls this for every answer. Raises the error for a refusal."""
         refusal = read_refusal(
             f"{response.request.method} {response.url.partition('?')[0]}",
             status=response.status_code,
@@ -242,6 +229,6 @@ def _part(text: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """For a message about an address that may have a password in it."""
+    """The address without user and password, for messages."""
     scheme, separator, rest = url.rpartition("@")
     return rest if separator and scheme else url

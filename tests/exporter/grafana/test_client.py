@@ -9,7 +9,7 @@ import pytest
 
 from fakes.fake_grafana import TOKEN, FakeGrafana, Reply, grafana_server
 from tidegauge_exporter.grafana.client import GrafanaClient
-from tidegauge_exporter.grafana.port import (
+from tidegauge_exporter.grafana.values import (
     Annotation,
     DataSource,
     Folder,
@@ -53,12 +53,6 @@ def test_what_was_put_there_is_found_again(client: GrafanaClient) -> None:
     stored = client.dashboard("tidegauge-fleet")
     assert stored is not None
     assert (stored.folder_uid, stored.provisioned, stored.model["title"]) == ("tidegauge", False, "Fleet")
-
-
-def test_it_needs_no_token_to_ask_for_the_version(grafana: FakeGrafana) -> None:
-    client = GrafanaClient(grafana.url + "/", token="another")
-    assert client.version() == "12.3.1"
-    client.close()
 
 
 def test_a_grafana_below_a_path_is_found() -> None:
@@ -183,14 +177,14 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = GrafanaClient(f"http://127.0.0.1:{silent.getsockname()[1]}", token=TOKEN, timeout_s=0.05)
         with pytest.raises(RetryLaterError, match="does not answer"):
-            client.version()
+            client.folder("tidegauge")
         client.close()
 
 
 def test_what_speaks_no_tls_is_said_to_be_so(grafana: FakeGrafana) -> None:
     client = GrafanaClient(grafana.url.replace("http:", "https:"), token=TOKEN)
     with pytest.raises(RetryLaterError, match="SSL"):
-        client.version()
+        client.folder("tidegauge")
     client.close()
 
 

@@ -13,8 +13,8 @@ from scheduler_values import JOB, decision, incident
 from tidegauge.core.incidents import Closure, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Outcome
 from tidegauge_exporter.grafana.client import GrafanaClient
-from tidegauge_exporter.grafana.port import GrafanaRefusedError
 from tidegauge_exporter.grafana.sink import GrafanaSink
+from tidegauge_exporter.grafana.values import GrafanaRefusedError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RetryLaterError
