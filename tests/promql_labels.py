@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import promql_parser
 from promql_parser import AggModifierType, LabelModifierType, VectorMatchCardinality
 
-from tidegauge_exporter.metrics.rows import JOB_LABELS
+from tidegauge_exporter.metrics.families import JOB_LABELS
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, GROUP_LABELS, NODE_TABLE, POD_LABELS, RANK_LABELS
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.values import RecordingRule

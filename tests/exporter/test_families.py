@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
-from tidegauge_exporter.metrics.families import Samples, ServiceRegistry, exposition, label_value
-from tidegauge_exporter.metrics.rows import Metric, MetricKind
+from tidegauge_exporter.metrics.families import Metric, MetricKind, Samples, ServiceRegistry, exposition, label_value
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 TABLE = (

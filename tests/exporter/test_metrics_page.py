@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidegauge_exporter.metrics.families import MetricKind
 from tidegauge_exporter.metrics.page import page
-from tidegauge_exporter.metrics.rows import MetricKind
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"

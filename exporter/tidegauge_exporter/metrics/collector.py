@@ -16,8 +16,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tidegauge.core.views import NodeView, RankView
-from tidegauge_exporter.metrics.families import INFO_VALUE, Samples, empty_families, labels_of
-from tidegauge_exporter.metrics.rows import ReadMetric
+from tidegauge_exporter.metrics.families import INFO_VALUE, ReadMetric, Samples, empty_families, labels_of
 from tidegauge_exporter.metrics.table import (
     CLAIMS_OVERRULED,
     COLLECT_DURATION,
@@ -207,7 +206,6 @@ def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:
 
 
 def _readings(rank: RankView) -> list[tuple[ReadMetric[RankView], float]]:
-    """The known readings of a rank."""
     return [
         (metric, value)
         for metric in RANK_METRICS

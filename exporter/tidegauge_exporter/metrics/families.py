@@ -1,9 +1,11 @@
-"""Families of prometheus_client for one scrape, by the rows of the table of metrics."""
+"""Rows of the table of metrics, and families of prometheus_client made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -12,7 +14,61 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from tidegauge.core.text import one_line
-from tidegauge_exporter.metrics.rows import Metric, MetricKind
+
+T = TypeVar("T")
+
+JOB_LABELS = ("cluster", "job_id", "attempt")
+"""The first labels of every series about a job as a whole."""
+
+
+class MetricKind(str, Enum):
+    """Prometheus' type of a metric."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    """Starts at 0 when watching starts, so that ``increase()`` sees the first event; only grows."""
+    INFO = "info"
+    """Is always 1; the labels hold the facts."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table of metrics."""
+
+    name: str
+    """The scraped name with its suffix ``_total`` or ``_info``."""
+    kind: MetricKind
+    help: str
+    """One sentence for people who meet the name in a query editor."""
+    labels: tuple[str, ...]
+    source: str
+    """The origin of the number, in the words of that place."""
+    unit: str | None = None
+    """``None`` for counts, states and infos."""
+
+    @property
+    def exposed_unit(self) -> str:
+        """The unit as OpenMetrics wants it: only where the name ends with it, else empty."""
+        return self.unit if self.unit and self.name.endswith(f"_{self.unit}") else ""
+
+
+@dataclass(frozen=True)
+class ReadMetric(Metric, Generic[T]):
+    """A row whose number is read from one value."""
+
+    read: Callable[[T], float | None] = lambda _: None
+    lingers: bool = False
+    """True if a rank keeps this for a while after its end, so that the last value is scraped: counters, peaks and
+    verdicts do. The memory that an ended process holds *now* is unknown and so absent."""
+
+
+@dataclass(frozen=True)
+class CountedMetric(Metric, Generic[T]):
+    """A row with several numbers, one for each value of its labels beyond those of the place or the job."""
+
+    read_all: Callable[[T], Mapping[tuple[str, ...], float]] = lambda _: {}
+    """The numbers by the values of those labels, in their order."""
+
 
 # Label values that cannot hurt: short, printable, always text. What a job says about itself passes through here.
 
@@ -21,9 +77,8 @@ MAX_LABEL_CHARS = 128
 
 
 def label_value(value: object) -> str:
-    """``value`` as a label: ``None`` is empty (which Prometheus reads as "no such label"), unprintable characters
-    (control characters, line ends, lone surrogates) become question marks, a long text is cut and ends with an
-    ellipsis."""
+    """``value`` as a label: ``None`` is empty (to Prometheus no label), unprintable characters (control characters,
+    ends of lines, lone surrogates) become question marks, a long text is cut and ends with an ellipsis."""
     return "" if value is None else _safe(str(value))
 
 
@@ -51,7 +106,6 @@ def labels_of(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
 
 
 def empty_families(table: Iterable[Metric]) -> list[Family]:
-    """The families of a table without samples."""
     return [_family(metric) for metric in table]
 
 
@@ -70,7 +124,6 @@ class Samples:
         self._families[metric.name].samples.append(Sample(metric.name, labels, float(number)))
 
     def families(self) -> list[Family]:
-        """The families that have samples."""
         return [family for family in self._families.values() if family.samples]
 
 

@@ -10,9 +10,16 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView, job_array_name
-from tidegauge_exporter.metrics.families import INFO_VALUE, Exposition, Samples, exposition, labels_of
+from tidegauge_exporter.metrics.families import (
+    INFO_VALUE,
+    JOB_LABELS,
+    Exposition,
+    Metric,
+    Samples,
+    exposition,
+    labels_of,
+)
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric
 from tidegauge_exporter.metrics.table import COLLECT_SUCCESS, COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
 
 LINGER_S = 120.0

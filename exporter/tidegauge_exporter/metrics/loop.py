@@ -8,7 +8,7 @@ from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.metrics.rows import JOB_LABELS, CountedMetric, MetricKind
+from tidegauge_exporter.metrics.families import JOB_LABELS, CountedMetric, MetricKind
 
 _Numbers = Mapping[tuple[str, ...], float]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,

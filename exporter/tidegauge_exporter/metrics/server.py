@@ -63,8 +63,7 @@ class MetricsServer(HttpServer):
 
     @property
     def address(self) -> str:
-        """The bound ``host:port``, ``https://host:port`` with TLS; ``service_discovery.advertised_address`` makes an
-        address that others can reach."""
+        """The bound ``host:port``, with TLS ``https://host:port``; see ``service_discovery.advertised_address``."""
         address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return address if self.door.scheme == "http" else f"{self.door.scheme}://{address}"
 

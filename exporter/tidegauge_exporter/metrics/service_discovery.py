@@ -16,7 +16,7 @@ _WILDCARDS = ("0.0.0.0", "[::]", "")
 
 
 class ScrapeTargets(TypedDict):
-    """One entry of Prometheus' HTTP service discovery."""
+    """An entry of Prometheus' HTTP service discovery."""
 
     targets: list[str]
     labels: dict[str, str]

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
+from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, MetricKind, ReadMetric
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric, MetricKind, ReadMetric
 
 
 def _of_agent(
@@ -86,8 +86,7 @@ need no rewriting. ``attempt`` is there because a slope over a restart would be 
 POD_LABELS = ("namespace", "pod", "container")
 """Further labels of ranks in a pod with a known namespace."""
 GROUP_LABELS = ("group",)
-"""The further label of ranks and jobs with several groups of ranks: the group's name. An absent label is an empty one
-to Prometheus."""
+"""The further label of ranks and jobs with several groups of ranks; to Prometheus an absent label is an empty one."""
 GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000
@@ -104,8 +103,7 @@ def _likely(band: Band | None) -> float | None:
 
 
 def _seconds_to_oom(rank: RankView) -> float | None:
-    """The forecast in seconds; infinite, not absent, if the growth ends by itself: alerts on an unknown forecast skip
-    it."""
+    """The forecast in seconds; infinite, not absent, if the growth ends by itself, so that alerts skip it."""
     if rank.bound is not None and rank.bound.holds:
         return math.inf
     return _likely(rank.verdict.seconds_to_oom)
@@ -120,6 +118,12 @@ def _rank_total(what: str, text: str, source: str, read: Callable[[RankView], in
     return ReadMetric(
         f"tidegauge_rank_{what}_total", MetricKind.COUNTER, text, RANK_LABELS, source, None, read, lingers=True
     )
+
+
+def _rank_gauge(
+    what: str, text: str, source: str, unit: str | None, read: Callable[[RankView], float | None], lingers: bool = False
+) -> ReadMetric[RankView]:
+    return ReadMetric(f"tidegauge_rank_{what}", MetricKind.GAUGE, text, RANK_LABELS, source, unit, read, lingers)
 
 
 RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
@@ -202,50 +206,40 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
         "optimizer step hook or `tidegauge.step()`, since watching started",
         lambda rank: rank.steps,
     ),
-    ReadMetric(
-        "tidegauge_rank_last_sample_timestamp_seconds",
-        MetricKind.GAUGE,
+    _rank_gauge(
+        "last_sample_timestamp_seconds",
         "Unix time of the rank's last reading; its age tells a hung rank from a quiet one.",
-        RANK_LABELS,
         "the rank's own clock",
         "seconds",
         lambda rank: _finite(rank.last_sample_unix_s),
         lingers=True,
     ),
-    ReadMetric(
-        "tidegauge_rank_leak_state",
-        MetricKind.GAUGE,
+    _rank_gauge(
+        "leak_state",
         "Verdict of the leak detector on the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
-        RANK_LABELS,
         "leak detector",
         None,
         lambda rank: rank.verdict.state.level,
         lingers=True,
     ),
-    ReadMetric(
-        "tidegauge_rank_leak_bytes_per_step",
-        MetricKind.GAUGE,
+    _rank_gauge(
+        "leak_bytes_per_step",
         "Suspected or established growth, in bytes per training step; absent without growth or steps.",
-        RANK_LABELS,
         "leak detector, likely value of its band",
         "bytes per step",
         lambda rank: _likely(rank.verdict.bytes_per_step),
     ),
-    ReadMetric(
-        "tidegauge_rank_leak_seconds_to_oom",
-        MetricKind.GAUGE,
+    _rank_gauge(
+        "leak_seconds_to_oom",
         "Time until the growth reaches the rank's limit at the current rate; +Inf if the growth ends by itself before "
         "that; absent without growth or without a predicted OOM.",
-        RANK_LABELS,
         "leak detector, likely value of its band",
         "seconds",
         _seconds_to_oom,
     ),
-    ReadMetric(
-        "tidegauge_rank_leak_headroom_eaten_ratio",
-        MetricKind.GAUGE,
+    _rank_gauge(
+        "leak_headroom_eaten_ratio",
         "Share of the memory that was free when the growth began and that it has taken; dangerous from 0.5.",
-        RANK_LABELS,
         "leak detector",
         "ratio",
         lambda rank: rank.verdict.headroom_eaten,
