@@ -14,12 +14,7 @@ def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
     ``service_url``: the coordinator's API as people reach it (setting ``public_url``); without it nothing links to
     the reports of incidents.
     """
-    return (
-        fleet.dashboard(),
-        job.dashboard(service_url),
-        rank.dashboard(),
-        incidents.dashboard(service_url),
-    )
+    return fleet.dashboard(), job.dashboard(service_url), rank.dashboard(), incidents.dashboard(service_url)
 
 
 def files(service_url: str | None = None) -> dict[str, str]:

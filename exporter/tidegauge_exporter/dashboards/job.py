@@ -11,7 +11,6 @@ from tidegauge_exporter.dashboards.model.fields import (
     HOW_FULL,
     LEAK_STEPS,
     LEAK_WORDS,
-    NO_STEPS,
     PLAIN,
     ROOM_LEFT,
     SECONDS,
@@ -21,7 +20,6 @@ from tidegauge_exporter.dashboards.model.fields import (
     WHEN,
     Field,
     ThresholdSteps,
-    Words,
 )
 from tidegauge_exporter.dashboards.model.panels import FEW_POINTS, Panel, Stat, TimeSeries
 from tidegauge_exporter.dashboards.model.queries import LIMIT, Query, QueryLine, TaggedMarks
@@ -181,19 +179,9 @@ _CHOSEN = f"topk({_ROWS}, max by ({_RANK}) ({_VERDICT} + {used_share(ONE_JOB)} o
 """Ranks sorted by verdict, then by fullness: the verdict counts whole numbers, the share is below 1."""
 
 
-def _value(
-    title: str,
-    width: int,
-    expression: str,
-    unit: str,
-    *,
-    steps: ThresholdSteps = NO_STEPS,
-    words: Words | None = None,
-    gauge: bool = False,
-    may_be_empty: str | None = None,
-) -> Value:
-    query = Query(f"max by ({_RANK}) ({expression}) and on ({_RANK}) {_CHOSEN}", may_be_empty=may_be_empty)
-    return Value(title, width, query=query, unit=unit, steps=steps, words=words, gauge=gauge)
+def _figure(expression: str, may_be_empty: str | None = None) -> Query:
+    """A query for a figure of the ranks in the table."""
+    return Query(f"max by ({_RANK}) ({expression}) and on ({_RANK}) {_CHOSEN}", may_be_empty=may_be_empty)
 
 
 def _forecast() -> tuple[Panel, ...]:
@@ -251,12 +239,12 @@ def _forecast() -> tuple[Panel, ...]:
                 Label("Group", 90, label="group"),
                 Label("Node", label="hostname"),
                 Label("GPU", 60, label="gpu"),
-                _value("Verdict", 110, _VERDICT, COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
-                _value("Growth per step", 120, growth, BYTES, may_be_empty=NO_GROWTH),
-                _value("Out of memory in", 140, left, SECONDS, steps=TIME_LEFT, may_be_empty=NO_GROWTH),
-                _value("Used / limit", 160, used_share(ONE_JOB), SHARE, steps=HOW_FULL, gauge=True),
-                _value("Allocated", 110, job("tidegauge_rank_allocated_bytes"), BYTES),
-                _value("Limit", 110, job("tidegauge_rank_limit_bytes"), BYTES),
+                Value("Verdict", 110, query=_figure(_VERDICT), unit=COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
+                Value("Growth per step", 120, query=_figure(growth, NO_GROWTH), unit=BYTES),
+                Value("Out of memory in", 140, query=_figure(left, NO_GROWTH), unit=SECONDS, steps=TIME_LEFT),
+                Value("Used / limit", 160, query=_figure(used_share(ONE_JOB)), unit=SHARE, steps=HOW_FULL, gauge=True),
+                Value("Allocated", 110, query=_figure(job("tidegauge_rank_allocated_bytes")), unit=BYTES),
+                Value("Limit", 110, query=_figure(job("tidegauge_rank_limit_bytes")), unit=BYTES),
             ),
             "No rank reports: the job has ended, or is not watched. Choose a time range in which it ran.",
             sort_by="Verdict",

@@ -34,7 +34,6 @@ def fleet(metric: str) -> str:
 
 
 def total(metric: str) -> str:
-    """The sum over the chosen clusters."""
     return f"sum({fleet(metric)})"
 
 
@@ -44,7 +43,6 @@ def job(metric: str) -> str:
 
 
 def rank(metric: str) -> str:
-    """The metric of the chosen rank."""
     return f"{metric}{{{ONE_RANK}}}"
 
 
@@ -135,7 +133,6 @@ def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
 
 
 def open_by_cause(description: str) -> TimeSeries:
-    """The panel with the open incidents."""
     return TimeSeries(
         "Open incidents by cause",
         description,

@@ -126,7 +126,6 @@ BY_SERIES: Final[Json] = {"mode": "palette-classic"}
 
 
 def fixed(colour: str) -> Json:
-    """The JSON of a fixed colour."""
     return {"mode": "fixed", "fixedColor": colour}
 
 

@@ -28,13 +28,12 @@ class QueryLine:
 
 
 LIMIT: Final = QueryLine(colour="red", dashed=True, filled=False, stacked=False)
-"""The line of a limit."""
 PEAK: Final = QueryLine(dashed=True, filled=False)
 
 
 @dataclass(frozen=True)
 class Query:
-    """One expression in PromQL."""
+    """An expression in PromQL."""
 
     expression: str
     legend: str = ""

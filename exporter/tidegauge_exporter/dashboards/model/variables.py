@@ -47,7 +47,6 @@ class LabelValues(Variable):
 
     selector: str
     value_of: str
-    """The label."""
     numeric: bool = False
     with_all: bool = False
     """True if several values, or all, can be chosen; all are then the default."""
