@@ -1,1 +1,1 @@
-"""What leaves Tidegauge for other tools: /metrics, and files for people. Sees values of tidegauge.core only."""
+"""Outputs of Tidegauge for other tools and for people. The package sees values of tidegauge.core only."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 
 FLEET: Final = "tidegauge-fleet"
@@ -13,6 +14,9 @@ JOB: Final = "tidegauge-job"
 RANK: Final = "tidegauge-rank"
 INCIDENTS: Final = "tidegauge-incidents"
 """Uids of the dashboards; links of other people rely on them."""
+
+TimeRange = tuple[float, float | None]
+"""Begin and end of the shown time in unix seconds; without an end: until now."""
 
 
 @dataclass(frozen=True)
@@ -24,28 +28,19 @@ class Links:
     service_url: str | None = None
     """The coordinator's API as people reach it (setting ``public_url``), which has reports and runbooks."""
 
-    def fleet(self, *, cluster: str, from_unix_s: float, to_unix_s: float | None) -> str | None:
-        """The Fleet dashboard over this time; ``to_unix_s=None``: until now."""
-        return self._dashboard(FLEET, {"var-cluster": cluster}, from_unix_s, to_unix_s)
+    def fleet(self, cluster: str, shown: TimeRange) -> str | None:
+        return self._dashboard(FLEET, shown, cluster=cluster)
 
-    def incidents(self, *, cluster: str, from_unix_s: float, to_unix_s: float | None) -> str | None:
-        """The Incidents dashboard over this time."""
-        return self._dashboard(INCIDENTS, {"var-cluster": cluster}, from_unix_s, to_unix_s)
+    def incidents(self, cluster: str, shown: TimeRange) -> str | None:
+        return self._dashboard(INCIDENTS, shown, cluster=cluster)
 
-    def job(
-        self, *, cluster: str, job_id: str, attempt: int, from_unix_s: float, to_unix_s: float | None
-    ) -> str | None:
-        """The Job dashboard over this time."""
+    def job(self, cluster: str, job: JobKey, shown: TimeRange) -> str | None:
+        return self._dashboard(JOB, shown, cluster=cluster, job_id=job.job_id, attempt=str(job.attempt))
+
+    def rank(self, cluster: str, job: JobKey, rank: int, shown: TimeRange) -> str | None:
         return self._dashboard(
-            JOB, {"var-cluster": cluster, "var-job_id": job_id, "var-attempt": str(attempt)}, from_unix_s, to_unix_s
+            RANK, shown, cluster=cluster, job_id=job.job_id, attempt=str(job.attempt), rank=str(rank)
         )
-
-    def rank(
-        self, *, cluster: str, job_id: str, attempt: int, rank: int, from_unix_s: float, to_unix_s: float | None
-    ) -> str | None:
-        """The Rank dashboard over this time."""
-        variables = {"var-cluster": cluster, "var-job_id": job_id, "var-attempt": str(attempt), "var-rank": str(rank)}
-        return self._dashboard(RANK, variables, from_unix_s, to_unix_s)
 
     def incident(self, number: int) -> str | None:
         """The report of an incident."""
@@ -67,13 +62,13 @@ class Links:
         """A page of the coordinator."""
         return f"{self.service_url.rstrip('/')}/{path}" if self.service_url else None
 
-    def _dashboard(
-        self, uid: str, variables: dict[str, str], from_unix_s: float, to_unix_s: float | None
-    ) -> str | None:
+    def _dashboard(self, uid: str, shown: TimeRange, **variables: str) -> str | None:
         if not self.grafana_url:
             return None
-        to = "now" if to_unix_s is None else str(int(to_unix_s * 1000))
-        query = {**variables, "from": str(int(from_unix_s * 1000)), "to": to}
+        from_unix_s, to_unix_s = shown
+        query = {f"var-{name}": value for name, value in variables.items()}
+        query["from"] = str(int(from_unix_s * 1000))
+        query["to"] = "now" if to_unix_s is None else str(int(to_unix_s * 1000))
         return f"{self.grafana_url.rstrip('/')}/d/{uid}?{urlencode(query, errors='replace')}"
 
 
@@ -91,17 +86,15 @@ class Link(NamedTuple):
     url: str | None
 
 
-def shown_time(incident: Incident) -> tuple[float, float | None]:
-    """The range of time that a linked dashboard shows, in unix seconds; without an end: until now."""
+def shown_time(incident: Incident) -> TimeRange:
+    """The time of the incident, and ``BEFORE_S`` around it."""
     ended_s = incident.closed_unix_s
     return incident.opened_unix_s - BEFORE_S, None if ended_s is None else ended_s + BEFORE_S
 
 
 def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
     """The configured links to dashboard, report, exemption and grade of an incident that is not tamed."""
-    job = incident.key.job
-    from_s, to_s = shown_time(incident)
-    dashboard = links.job(cluster=cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=from_s, to_unix_s=to_s)
+    dashboard = links.job(cluster, incident.key.job, shown_time(incident))
     chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
     if incident.is_open:
         chosen.append(Link("Keep my job running", links.exemption()))

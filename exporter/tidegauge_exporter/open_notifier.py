@@ -15,12 +15,11 @@ from typing import TypeVar
 
 from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus
 from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
-from tidegauge_exporter.notify.ports import PlotDrawer, Sink, StoryFeed
+from tidegauge_exporter.notify.ports import Chat, PlotDrawer, Sink, StoryFeed
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
@@ -72,7 +71,6 @@ class NotifyService:
         wall_s: Callable[[], float],
     ) -> None:
         self.owners = owners
-        """The ways to owners: Slack, mail."""
         self._notifier = notifier
         self._journal = journal
         self._receiver = receiver
@@ -85,8 +83,7 @@ class NotifyService:
         return None if self._receiver is None or not self._receiver.listens else self._receiver.port
 
     def start(self) -> None:
-        """Start all parts. If the port for Alertmanager is taken, ``status`` says so, and incidents go to Slack
-        directly."""
+        """Start all parts. If the port for Alertmanager is taken, ``status`` says so; Slack gets incidents directly."""
         if self._receiver is not None:
             try:
                 self._receiver.start()
@@ -110,8 +107,7 @@ class NotifyService:
 
 
 def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
-    """Build the notifier without starting it. Raises ``DeliveryJournalError`` if another one uses the state
-    directory."""
+    """Build the notifier. Raises ``DeliveryJournalError`` if another one uses the state directory."""
     journal = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
     builder = _Builder(config, journal, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
@@ -199,8 +195,7 @@ class _Builder:
     def slack(
         self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None
     ) -> tuple[SlackSink, Receiver]:
-        """The channel and the receiver. Incidents do not wait for Alertmanager while its webhook cannot reach the
-        receiver."""
+        """The channel and the receiver. Incidents wait for Alertmanager while its webhook can reach the receiver."""
 
         def release_all() -> bool:
             return alertmanager is None or alertmanager.is_away() or not receiver.listens

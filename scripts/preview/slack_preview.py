@@ -23,8 +23,8 @@ from sample_views import NOW_S
 from slack_stories import bad_night, closed, explained, leak, notify_decision
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Alert, AlertGroup
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.messages import (
     action_reply,
     alert_message,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakes.fake_slack import FakeSlack
-from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.client import SlackChat
 from tidegauge_exporter.slack.people import People
 

@@ -31,7 +31,7 @@ MAX_TEXT_CHARS = 500
 
 @dataclass(frozen=True)
 class AnnotationText:
-    """One annotation, and its key in the journal."""
+    """An annotation, and its key in the journal."""
 
     key: str
     annotation: Annotation

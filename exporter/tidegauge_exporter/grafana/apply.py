@@ -55,7 +55,7 @@ class DashboardSave:
 
 @dataclass(frozen=True)
 class ApplyStep:
-    """One line of the plan, with the value to send."""
+    """A line of the plan, with the value to send."""
 
     what: str
     """``folder``, ``data source``, ``dashboard``."""

@@ -86,7 +86,7 @@ T = TypeVar("T")
 Payload = Mapping[str, Any]
 
 TIMEOUT_S = 15.0
-"""For connecting, and for each wait on an answer: saving a dashboard took real servers some seconds under load."""
+"""Bound of connecting, and of each wait for an answer: saving a dashboard took real servers some seconds under load."""
 MAX_ANNOTATIONS = 100
 """Bound of one answer; one moment of one incident has a handful."""
 KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCredentials", "isDefault", "jsonData")
@@ -94,7 +94,7 @@ KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCred
 
 
 class GrafanaClient:
-    """One organisation of one Grafana. ``url`` may have a path (Grafana behind a sub-path).
+    """An organisation of a Grafana. ``url`` may have a path (Grafana behind a sub-path).
 
     Raises ``ValueError`` for a URL that cannot be used; every request raises ``RetryLaterError``,
     ``GrafanaRefusedError``, and ``RefusedError`` for an answer that is not Grafana's.
@@ -117,7 +117,6 @@ class GrafanaClient:
         self._api.s.hooks["response"].append(self._check)
 
     def close(self) -> None:
-        """Close the connections."""
         self._api.s.close()
 
     def folder(self, uid: str) -> Folder | None:
@@ -183,7 +182,6 @@ class GrafanaClient:
         self._ask(method, path, lambda _: None, payload)
 
     def _ask(self, method: str, path: str, read: Callable[[Any], T], payload: Payload | None = None) -> T:
-        """Grafana's answer as ``read`` takes it."""
         try:
             return read(getattr(self._api, method)(path, json=payload))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -37,15 +37,13 @@ class GrafanaSink:
     Before it posts an annotation that is not in the journal, it looks for it in Grafana by tags and time.
     """
 
+    name = NAME
+
     def __init__(self, client: GrafanaClient, journal: AnnotationJournal, *, cluster: str, links: Links) -> None:
         self._client = client
         self._journal = journal
         self._cluster = cluster
         self._links = links
-
-    @property
-    def name(self) -> str:
-        return NAME
 
     def take(self, stories: Sequence[Story]) -> None:
         """Raises ``RetryLaterError`` and ``RefusedError``. A refused annotation holds up no other."""

@@ -63,19 +63,16 @@ def owner_letter(
         *words.sentences,
         "\n".join(f"{one.effect}:\n    {one.line}" for one in commands),
         "\n".join(words.evidence),
-        "\n".join(f"{link.label}: {link.url}" for link in chosen),
-        f"-- \n{words.footer}",
+        _addresses(chosen),
     ]
     html = [
-        _heading(words.by_clock, incident),
         *map(_paragraph, words.sentences),
         _picture(incident_sentence(incident)) if has_plot else "",
         _commands(commands),
         _small_lines(words.evidence),
         _links(chosen),
-        f'<p style="{_SMALL}">{escape(words.footer)}</p>',
     ]
-    return MailText(_subject(incident, cluster), _joined(text), _page(html))
+    return _letter(_subject(incident, cluster), incident, words.by_clock, text, html, words.footer)
 
 
 def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> MailText:
@@ -83,9 +80,8 @@ def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Ma
     incident = tamed(story.incident)
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
-    footer = _short_footer(incident, cluster)
-    html = [_heading(f"{done.sentence}.", incident), _paragraph(line), f'<p style="{_SMALL}">{escape(footer)}</p>']
-    return MailText(f"Re: {_subject(incident, cluster)}", _joined([line, f"-- \n{footer}"]), _page(html))
+    subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
+    return _letter(subject, incident, f"{done.sentence}.", [line], [_paragraph(line)], footer)
 
 
 def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
@@ -94,16 +90,10 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
     line = f"{capitalised(evidence_in_words(incident))}."
     found = evidence_sentences(incident)
     chosen = chosen_links(story.incident, cluster=cluster, links=links)
-    footer = _short_footer(incident, cluster)
-    addresses = "\n".join(f"{link.label}: {link.url}" for link in chosen)
-    text = [line, *found, addresses, f"-- \n{footer}"]
-    html = [
-        _heading(line, incident),
-        *map(_paragraph, found),
-        _links(chosen),
-        f'<p style="{_SMALL}">{escape(footer)}</p>',
-    ]
-    return MailText(f"Re: {_subject(incident, cluster)}", _joined(text), _page(html))
+    text = [line, *found, _addresses(chosen)]
+    html = [*map(_paragraph, found), _links(chosen)]
+    subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
+    return _letter(subject, incident, line, text, html, footer)
 
 
 def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
@@ -129,8 +119,16 @@ def _short_footer(incident: Incident, cluster: str) -> str:
     return f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MAX_NAME_CHARS)}"
 
 
-def _joined(parts: Sequence[str]) -> str:
-    return "\n\n".join(filter(None, parts)) + "\n"
+def _letter(
+    subject: str, incident: Incident, heading: str, text: Sequence[str], html: Sequence[str], footer: str
+) -> MailText:
+    small = f'<p style="{_SMALL}">{escape(footer)}</p>'
+    plain = "\n\n".join(filter(None, [*text, f"-- \n{footer}"])) + "\n"
+    return MailText(subject, plain, _page([_heading(heading, incident), *html, small]))
+
+
+def _addresses(chosen: Sequence[Link]) -> str:
+    return "\n".join(f"{link.label}: {link.url}" for link in chosen)
 
 
 def _page(parts: Sequence[str]) -> str:

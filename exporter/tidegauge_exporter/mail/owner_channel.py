@@ -17,10 +17,9 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.mail_text import PLOT, MailText, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
-from tidegauge_exporter.messages.chat import Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.plots import drawn_plot
-from tidegauge_exporter.notify.ports import PlotDrawer, RefusedError
+from tidegauge_exporter.notify.ports import PlotDrawer, Posted, RefusedError
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
 
 _WORD: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"

@@ -1,4 +1,4 @@
-"""One mail to one mail server (SMTP, RFC 5321). No other module imports ``smtplib``.
+"""The sending of a mail to a mail server (SMTP, RFC 5321). No other module imports ``smtplib``.
 
 The password is in no message, log line or exception.
 """
@@ -230,7 +230,6 @@ def _own_name(connection: smtplib.SMTP) -> str:
 
 
 def _text(reply: bytes | str) -> str:
-    """The server's reply in one line."""
     return tidy(reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply, MAX_REPLY_CHARS)
 
 

@@ -1,1 +1,1 @@
-"""Texts of messages, and the port to a chat, independent of any transport."""
+"""Texts of messages, independent of any transport."""

@@ -65,7 +65,6 @@ class Deed(NamedTuple):
     """A decision, in words."""
 
     sign: str
-    """The sign of the outcome."""
     sentence: str
     """The outcome, without a full stop at its end."""
     remark: str
@@ -84,8 +83,7 @@ def deed(record: DecisionRecord, roles: Roles = IN_CHANNEL) -> Deed:
 
 
 def latest_deeds(records: Sequence[DecisionRecord]) -> list[Deed]:
-    """The decisions that a reader needs, oldest first: the last that ended, and the last after it, preferably one in
-    progress. The records are tamed."""
+    """The last of tamed decisions that ended, and the last after it, preferably one in progress."""
     done = [record for record in records if record.outcome is not None]
     later = records[records.index(done[-1]) + 1 :] if done else records
     busy = [record for record in later if record.decision.disposition is Disposition.DO]

@@ -14,8 +14,7 @@ from tidegauge_exporter.messages.headlines import seconds_left
 from tidegauge_exporter.messages.values import Story
 
 HISTORY_PER_FORECAST: Final = 4.0
-"""Seconds of the past that are shown at most for each second of the forecast, so that it is not a sliver at the
-edge."""
+"""Seconds of the past shown at most for each second of the forecast, so that it is not a sliver at the edge."""
 FORECAST_PER_HISTORY: Final = 1.5
 """Seconds of the future that are shown at most for each second of the past."""
 AFTER_LIKELY: Final = 1.35

@@ -57,8 +57,7 @@ def cut(text: str, most: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text for ``plain_text`` and notifications: no mention, no link. The arrow of a holder's path stays an
-    arrow."""
+    """The text for ``plain_text`` and notifications: no mention, no link. The arrow of a path stays an arrow."""
     return text.replace("->", "\N{RIGHTWARDS ARROW}").translate(_LOOK_ALIKES)
 
 

@@ -38,7 +38,6 @@ def tamed_story(story: Story) -> Story:
 
 
 def tamed(incident: Incident) -> Incident:
-    """The tamed incident."""
     job = incident.key.job
     return replace(
         incident,
@@ -76,7 +75,6 @@ def _tamed_line(line: CodeLine | None) -> CodeLine | None:
 
 
 def tamed_change(change: IncidentChange) -> IncidentChange:
-    """The tamed change."""
     return change._replace(incident=tamed(change.incident))
 
 

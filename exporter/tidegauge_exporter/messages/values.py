@@ -25,7 +25,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert of Alertmanager's webhook (version "4")."""
+    """An alert of Alertmanager's webhook (version "4")."""
 
     firing: bool
     labels: Mapping[str, str]
@@ -42,7 +42,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertGroup:
-    """One notification of Alertmanager about a group of alerts."""
+    """A notification of Alertmanager about a group of alerts."""
 
     group_key: str
     """The key of the group, to which its message belongs."""

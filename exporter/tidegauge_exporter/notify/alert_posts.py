@@ -7,24 +7,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.ports import MessageFormat, RetryLaterError
+from tidegauge_exporter.notify.ports import Chat, MessageFormat, RetryLaterError
 from tidegauge_exporter.notify.story_lines import digest
 from tidegauge_exporter.notify.threads import SLACK, AlertPost, from_text, to_text
 
 ANEW_AFTER_S = 86400.0
-"""Age of a resolved group's message after which a new alert gets a new message, because nobody would find the old
-one."""
+"""Seconds after which a resolved group that fires again gets a new message: nobody would find the old one."""
 WAIT_S = 5.0
 """Longest wait for another message about alerts; Alertmanager tries again."""
 
 
 class AlertPosts:
-    """Posts and rewrites messages about groups of alerts. Thread-safe: Alertmanagers of a cluster may send the same
-    group at the same time."""
+    """Posts and rewrites messages about groups of alerts. Thread-safe: Alertmanagers may send the same group."""
 
     def __init__(
         self,
@@ -45,8 +42,7 @@ class AlertPosts:
         self._lock = threading.Lock()
 
     def tell(self, group: AlertGroup) -> None:
-        """Post or rewrite the group's message, unless it is up to date. Raises ``RetryLaterError`` and
-        ``RefusedError``."""
+        """Post or rewrite the group's message if it is outdated. Raises ``RetryLaterError`` and ``RefusedError``."""
         if not self._lock.acquire(timeout=WAIT_S):
             raise RetryLaterError("Slack is slow: still posting other alerts", after_s=WAIT_S)
         try:

@@ -51,6 +51,8 @@ class AlertmanagerSink:
     be called from any.
     """
 
+    name = "alertmanager"
+
     def __init__(
         self, url: str, *, cluster: str, links: Links, wall_s: Callable[[], float], timeout_s: float = TIMEOUT_S
     ) -> None:
@@ -69,10 +71,6 @@ class AlertmanagerSink:
         self._settled: frozenset[int] = frozenset()
         """Incidents without alerts of an earlier process."""
         self._failing_since_unix_s: float | None = None
-
-    @property
-    def name(self) -> str:
-        return "alertmanager"
 
     def take(self, stories: Sequence[Story]) -> None:
         """Post new and ended alerts at once, and the others once a minute."""
@@ -109,7 +107,6 @@ class AlertmanagerSink:
         return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
 
     def _over(self, wanted: Collection[int], now_s: float) -> list[int]:
-        """Numbers of incidents whose alerts end now."""
         gone = [number for number in self._posted if number not in wanted]
         self._over_since_s = {number: self._over_since_s.get(number, now_s) for number in gone}
         return [number for number in gone if is_due(self._over_since_s[number], ENDS_LATER_S, now_unix_s=now_s)]
@@ -146,11 +143,9 @@ class AlertmanagerSink:
         return {name: value for name, value in labels.items() if value}  # to Alertmanager, an empty one is none
 
     def _firing(self, incident: Incident, now_s: float) -> dict[str, Any]:
-        job, opened_s = incident.key.job, min(incident.opened_unix_s, now_s)
+        opened_s = min(incident.opened_unix_s, now_s)
         report = self._links.incident(incident.number)
-        dashboard = self._links.job(
-            cluster=self._cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=opened_s - 3600.0, to_unix_s=None
-        )
+        dashboard = self._links.job(self._cluster, incident.key.job, (opened_s - 3600.0, None))
         annotations = {
             "summary": incident_sentence(incident),
             "description": incident.explanation or meaning(incident),

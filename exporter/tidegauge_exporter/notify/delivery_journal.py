@@ -220,8 +220,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _lock_beside(path: Path) -> int | None:
-    """The descriptor of a lock that ends with it. The lock is not on the journal itself, which is replaced now and
-    then."""
+    """The descriptor of a lock that ends with it. It is not on the journal itself, which is replaced now and then."""
     try:
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:

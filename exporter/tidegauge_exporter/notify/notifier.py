@@ -38,7 +38,6 @@ class PartStatus(NamedTuple):
     problem: str | None
     """A sentence for people; ``None``: it works."""
     since_unix_s: float
-    """The time when this state began."""
 
 
 class _Result(NamedTuple):
@@ -50,10 +49,10 @@ class _Result(NamedTuple):
 
 
 class SinkWorker:
-    """The stories that one sink has not taken, and the sink's state. Thread-safe; ``deliver`` and ``status`` never wait
-    for the sink."""
+    """The stories for one sink, and its state. Thread-safe; ``deliver`` and ``status`` never wait for the sink."""
 
     def __init__(self, sink: Sink, *, wall_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:
+        self.name = sink.name
         self._sink = sink
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
@@ -63,7 +62,6 @@ class SinkWorker:
         self._owed: set[int] = set()
         """Incidents whose newest story the sink has not taken."""
         self._delivered: frozenset[int] = frozenset()
-        """The incidents of the latest delivery."""
         self._news = False
         self._not_before_s = float("-inf")
         self._worked_s = monotonic_s()
@@ -72,10 +70,6 @@ class SinkWorker:
         """Start of the present call of the sink, on the monotonic clock."""
         self._problem: str | None = None
         self._since_unix_s = wall_s()
-
-    @property
-    def name(self) -> str:
-        return self._sink.name
 
     def deliver(self, stories: Sequence[Story]) -> None:
         """Replace the stories by the coordinator's latest."""
@@ -185,7 +179,7 @@ class StoryFetch:
         self._monotonic_s = monotonic_s
         self._closed_since_unix_s = wall_s() - LOOK_BACK_S
         self._failures = 0
-        self._status = PartStatus("service", None, wall_s())
+        self.status = PartStatus("service", None, wall_s())
 
     def step(self) -> float:
         """Fetch and deliver once. Returns the seconds until the next fetch; never raises."""
@@ -203,20 +197,16 @@ class StoryFetch:
         self._closed_since_unix_s = began_unix_s - OVERLAP_S
         if self._failures:
             log.info("the service tells again what happens")
-            self._status = PartStatus("service", None, self._wall_s())
+            self.status = PartStatus("service", None, self._wall_s())
         self._failures = 0
         return min(max(FETCH_EVERY_S, FETCH_SHARE * (self._monotonic_s() - began_s)), MAX_BACK_OFF_S)
-
-    @property
-    def status(self) -> PartStatus:
-        return self._status
 
     def _failed(self, problem: str, *, least_s: float) -> float:
         self._failures += 1
         if self._failures == 1:
             log.warning("the service does not tell what happens: %s", problem)
-        since_unix_s = self._wall_s() if self._failures == 1 else self._status.since_unix_s
-        self._status = PartStatus("service", problem, since_unix_s)
+        since_unix_s = self._wall_s() if self._failures == 1 else self.status.since_unix_s
+        self.status = PartStatus("service", problem, since_unix_s)
         back_off_s = FETCH_EVERY_S * 2.0 ** min(self._failures - 1, 10)
         return max(min(back_off_s, MAX_BACK_OFF_S), min(least_s, MAX_BACK_OFF_S))
 

@@ -13,11 +13,10 @@ from functools import partial
 from typing import Protocol
 
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
-from tidegauge_exporter.messages.chat import Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
 from tidegauge_exporter.notify.threads import posted_from
 
@@ -31,7 +30,7 @@ MAX_FINDINGS = 3
 
 
 class OwnerWay(Protocol):
-    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
+    """A way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
 
     @property
     def name(self) -> str:
@@ -45,8 +44,7 @@ class OwnerWay(Protocol):
         """True if the user of the cluster has an address there."""
 
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
-        """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the latest one about the same
-        incident."""
+        """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the incident's latest one."""
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Send the parts of a message that follow it, once it is in the journal. Raises nothing if they fail."""
@@ -59,19 +57,15 @@ class OwnerWay(Protocol):
 
 
 class OwnerNotifier:
-    """Notifies owners in one way, each message once. ``tell`` may be called from any thread; as a ``Sink`` it sends the
-    replies."""
+    """Notifies owners in one way, each message once. ``tell`` may be called from any thread; ``take`` sends replies."""
 
     def __init__(self, way: OwnerWay, journal: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
+        self.name = way.name
         self._way = way
         self._journal = journal
         self._wall_s = wall_s
         self._attempts = Attempts()
         self._telling = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return self._way.name
 
     def tell(self, decision: Decision, story: Story) -> str:
         """Notify the owner of the incident's job of a decision; returns the way in words.
@@ -119,7 +113,7 @@ class OwnerNotifier:
         key, thread = _found_key(story), self._thread(story)
         if key is None or thread is None or self._said(key) is not None:
             return False
-        if len(self._journal.keys(self._way.name, _found_prefix(story))) >= MAX_FINDINGS:
+        if len(self._journal.keys(self.name, _found_prefix(story))) >= MAX_FINDINGS:
             return False
         self._way.explain(story, posted=thread)
         self._note(key, thread, story)
@@ -148,10 +142,10 @@ class OwnerNotifier:
         return posted_from(self._said(incident_key(story.incident)))
 
     def _said(self, key: str) -> str | None:
-        return self._journal.said(self._way.name, key)
+        return self._journal.said(self.name, key)
 
     def _note(self, key: str, posted: Posted, story: Story) -> None:
-        self._journal.say(self._way.name, key, json.dumps(posted), over=not story.incident.is_open)
+        self._journal.say(self.name, key, json.dumps(posted), over=not story.incident.is_open)
 
 
 def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from tidegauge.core.incidents.wording import incident_sentence, name_job
-from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.ports import PlotDrawer
+from tidegauge_exporter.notify.ports import Chat, PlotDrawer, Posted
 
 log = logging.getLogger(__name__)
 

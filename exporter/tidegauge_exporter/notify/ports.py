@@ -1,15 +1,48 @@
-"""Ports and errors of the notifier: stories, sinks, messages, plots."""
+"""Ports and errors of the notifier: stories, sinks, chats, messages, plots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from tidegauge.core.incidents import IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import AlertGroup, Story
+
+
+class Message(NamedTuple):
+    """A message in a chat."""
+
+    text: str
+    """The message in a line or two, for notifications, search and screen readers."""
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """Blocks of Block Kit; empty: ``text`` alone."""
+
+
+class Posted(NamedTuple):
+    """A posted message, to which replies and updates refer."""
+
+    channel: str
+    """Slack's id of the conversation, also if it was posted by name."""
+    ts: str
+
+
+class Chat(Protocol):
+    """A chat. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
+
+    def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
+        """Post into a channel (name with #, or id), or as a reply to ``thread``."""
+
+    def update(self, posted: Posted, message: Message) -> None:
+        """Replace a message."""
+
+    def upload(self, png: bytes, *, title: str, alt_text: str, thread: Posted) -> None:
+        """Post an image as a reply to ``thread``."""
+
+    def direct(self, user_name: str) -> str | None:
+        """The conversation with this user of the cluster; ``None``: no Slack account is known."""
+
 
 MAX_RETRY_AFTER_S = 3600.0
 
@@ -32,8 +65,7 @@ def retry_after_s(header: str | None) -> float:
 
 
 class RefusedError(Exception):
-    """The service will never take it as things are (token revoked, unknown channel): a person has to act, as the
-    message says."""
+    """The service will never take it as things are (token revoked, unknown channel). The message says what to do."""
 
 
 class StoryFeed(Protocol):

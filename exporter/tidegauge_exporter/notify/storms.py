@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.ports import MessageFormat
+from tidegauge_exporter.notify.ports import Chat, MessageFormat, Posted
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
 
@@ -109,7 +108,7 @@ class Storms:
         posted = self._chat.post(self._channel, self._look.storm_message(
             stories, cluster=self._cluster, links=self._links, now_unix_s=now_s
         ))  # fmt: skip
-        now_face = _face([_mark(story) for story in stories])
+        now_face = digest(*map(_mark, stories))
         return f"storm/{posted.ts}", Storm(*posted, now_s, began_unix_s=now_s, face=now_face, shown_unix_s=now_s)
 
     def of(self, story: Story) -> Posted | None:
@@ -135,7 +134,7 @@ class Storms:
     def _update(self, key: str, storm: Storm, now_s: float) -> bool:
         known = [self._known[number] for number in storm.numbers if number in self._known]
         ended = not any(one.story.incident.is_open for one in known)
-        now_face = _face([one.mark for one in known])
+        now_face = digest(*(one.mark for one in known))
         # With some of them unknown (a restart after a long time) the head would shrink: better as it was.
         is_whole = len(known) == len(storm.numbers)
         due = ended or is_due(storm.shown_unix_s, SHOW_EVERY_S, now_unix_s=now_s)
@@ -163,7 +162,6 @@ class Storms:
         return [(key, storm) for key, storm in found if storm is not None and not storm.over]
 
     def _placed(self) -> set[int]:
-        """Numbers of incidents in storms."""
         return {number for _, storm in self._going_on() for number in storm.numbers}
 
     def _openings(self, now_s: float) -> list[tuple[float, str]]:
@@ -202,7 +200,3 @@ def _began_s(storm: Storm) -> float:
 
 def _mark(story: Story) -> str:
     return f"{story.incident.number} {face(story)}"
-
-
-def _face(marks: Sequence[str]) -> str:
-    return digest(*marks)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents.wording import best_evidence
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.ports import Message
 
 MAX_CONSIDERED = 5
 """Bound of decisions not carried out (``would``, ``withheld``) in one thread; the report has all of them."""
@@ -19,7 +19,7 @@ MAX_LINES_AT_ONCE = 20
 
 
 class StoryLine(NamedTuple):
-    """One reply in the thread."""
+    """A reply in the thread of an incident."""
 
     key: str
     at_unix_s: float
@@ -100,10 +100,6 @@ def incident_key(incident: Incident) -> str:
 def decision_digest(decision: Decision) -> str:
     """A digest of one decision: ids have the incident's number, which a new database gives again."""
     return digest(decision.decision_id, f"{decision.decided_s:.3f}")
-
-
-def message_digest(message: Message) -> str:
-    return digest(repr(message))
 
 
 def _history(story: Story) -> Sequence[IncidentChange]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from tidegauge.core.jobs.tenants import Tenant
-from tidegauge_exporter.messages.chat import Posted
+from tidegauge_exporter.notify.ports import Posted
 
 SLACK = "slack"
 """The channel's name in the journal."""
@@ -35,7 +35,7 @@ class Thread(Conversation):
     face: str
     """``story_lines.face`` of the head."""
     body: str
-    """``story_lines.message_digest`` of the head."""
+    """A digest of the head."""
     shown_unix_s: float
     in_storm: bool = False
     """True for a reply in the thread of a storm, which has no replies of its own."""
@@ -64,7 +64,6 @@ class Storm(Conversation):
     """Time of the first incident; 0: unknown, it began under an earlier version."""
     numbers: tuple[int, ...] = ()
     tenants: tuple[str, ...] = ()
-    """Tenants of these incidents."""
     face: str = ""
     """A digest of all its incidents in its head."""
     shown_unix_s: float = 0.0
@@ -80,7 +79,6 @@ class AlertPost(Conversation):
     """A digest of the alerts in the message."""
     firing: bool
     at_unix_s: float
-    """Time of the latest change."""
 
 
 Kept = TypeVar("Kept")

@@ -89,7 +89,7 @@ TIME = Axis("time, UTC", time_ticks)
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One curve. ``points`` are (x, bytes) in order; ``css`` names its look; ``label`` is written at its end."""
+    """A curve. ``points`` are (x, bytes) in order; ``css`` names its look; ``label`` is written at its end."""
 
     points: Sequence[Point]
     css: str
@@ -151,8 +151,7 @@ class _Drawing(NamedTuple):
     """The two layers of a chart."""
 
     shapes: list[str]
-    """Shapes in an ``svg`` of their own, which the report's script stretches to zoom in
-    (``report_page/src/memory.js``)."""
+    """Shapes in an ``svg`` of their own, which the report's script stretches (``report_page/src/memory.js``)."""
     words: list[str]
     """Words in front of the shapes, with their x, if they belong to one, in ``data-x``."""
 
@@ -245,8 +244,7 @@ def thin(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def _fit(points: Sequence[Point], highest: float) -> tuple[_Scale, list[float]]:
-    """Scale and ticks. The axis begins at 0 unless all curves stay in the upper part, where that would hide their
-    shape."""
+    """Scale and ticks. The axis begins at 0 unless that would hide the shape of curves in the upper part."""
     lowest = min(y for _, y in points)
     ticks = byte_ticks(0.0 if lowest < 0.7 * highest else lowest, max(highest, 1.0))
     return _Scale(min(x for x, _ in points), max(x for x, _ in points), ticks[0], ticks[-1]), ticks
@@ -340,8 +338,7 @@ def _limit(drawing: _Drawing, limit: float, scale: _Scale) -> None:
 
 
 def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
-    """Names at the ends of the curves, pushed apart where they would cover each other; if there is no room for all,
-    those of the curves on top."""
+    """Names at the ends of the curves, pushed apart where they would overlap; without room for all, those on top."""
     room = int((HEIGHT - scale.top - BOTTOM) / LABEL_HEIGHT)
     named = [(scale.y(line.points[-1][1]), line.label, line.css) for line in lines if line.label and line.points]
     wanted = sorted(named[-room:], key=lambda name: name[0])

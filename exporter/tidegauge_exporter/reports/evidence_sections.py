@@ -185,7 +185,10 @@ def whatif_table(content: ReportContent) -> str:
         return ""
     rows = [
         (
-            with_note(f"<code>{_tidy(setting.name)}</code>", _role(setting.today, setting.advised)),
+            with_note(
+                f"<code>{_tidy(setting.name)}</code>",
+                ", ".join(["current"] * setting.today + ["best"] * setting.advised),
+            ),
             format_bytes(setting.peak_reserved_bytes),
             format_bytes(setting.waste_bytes),
             f"{setting.alloc_retries:,}",
@@ -198,10 +201,6 @@ def whatif_table(content: ReportContent) -> str:
     heads = ("Setting", "Peak reserved", "Unused at peak", "Retries", "OOMs", "Confidence")
     told = bullets(tidy(sentence, 4 * MAX_PATH_CHARS) for sentence in tried.sentences)
     return f"{told}\n{line}\n{table(heads, rows, numbers=range(1, 5))}"
-
-
-def _role(today: bool, advised: bool) -> str:
-    return ", ".join(["current"] * today + ["best"] * advised)
 
 
 def code_line(line: CodeLine) -> str:

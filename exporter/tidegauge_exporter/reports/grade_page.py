@@ -60,8 +60,7 @@ def render_no_question() -> str:
 def render_question(
     incident: Incident, answers: Sequence[GradeAnswer], viewer: Viewer, *, yours: GradeAnswer | None, links: Links
 ) -> str:
-    """The page for one viewer, with the ``answers`` of everybody, oldest first, and ``yours``, the viewer's last. Texts
-    that others chose are escaped."""
+    """The page for one viewer: all ``answers``, oldest first, and ``yours``, the viewer's last."""
     told = tamed(incident)
     number = incident.number
     report = links.incident(number)
@@ -99,7 +98,6 @@ def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
 
 
 def _rule() -> str:
-    """The rule for the right answer."""
     rows = (
         (
             capitalised(GRADE_WORDS[grade]),

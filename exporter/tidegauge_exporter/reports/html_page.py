@@ -23,7 +23,6 @@ def asset(*name: str) -> str:
 
 
 def style_sheet() -> str:
-    """The style sheet of all pages."""
     return asset("report.css")
 
 

@@ -228,28 +228,13 @@ def _ended(text: str) -> str:
 
 
 def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
-    """Configured links to dashboards over the time of the incident, and to the grade; of an incident that is not
-    tamed."""
-    job = incident.key.job
-    from_unix_s, to_unix_s = shown_time(incident)
-    addresses = [
-        (
-            "Job in Grafana",
-            links.job(
-                cluster=cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=from_unix_s, to_unix_s=to_unix_s
-            ),
-        )
-    ]
+    """Configured links to dashboards over the incident's time, and to the grade; of an incident that is not tamed."""
+    job, shown = incident.key.job, shown_time(incident)
+    addresses = [("Job in Grafana", links.job(cluster, job, shown))]
     addresses += [
-        (
-            f"Rank {finding.rank} in Grafana",
-            links.rank(
-                cluster=cluster, job_id=job.job_id, attempt=job.attempt, rank=finding.rank, from_unix_s=from_unix_s,
-                to_unix_s=to_unix_s,
-            ),
-        )
+        (f"Rank {finding.rank} in Grafana", links.rank(cluster, job, finding.rank, shown))
         for finding in incident.findings[:1]
-    ]  # fmt: skip
+    ]
     if incident.key.cause.is_growth:
         addresses.append(("Say whether it is a leak", links.grade(incident.number)))
     made = [_link(words, url) for words, url in addresses if url is not None]

@@ -50,14 +50,12 @@ class MemoryPlot(NamedTuple):
 
     x: Sequence[float]
     steps: Sequence[int]
-    """Training step at each ``x``."""
     by_step: bool
     layers: Sequence[Layer]
     """Layers from the bottom, one value each ``x``. Their sum is the rank's memory on its GPU."""
     limit_bytes: int | None
     forecast: Forecast | None
     until: float
-    """The end of the x axis."""
     marks: Sequence[ChartMark]
     spans: Sequence[ChartSpan]
 
@@ -181,7 +179,6 @@ def _inside(marks: Iterable[tuple[float | None, str, str]], first: float, last: 
 
 
 def _window(evidence: Evidence | None, *, by_step: bool) -> tuple[ChartSpan, ...]:
-    """The window between the two snapshots."""
     if evidence is None or evidence.early_step is None or evidence.late_step is None:
         return ()
     start: float | None = evidence.early_step

@@ -185,7 +185,6 @@ def _told(sentence: str) -> str:
 
 
 def _sources(content: ReportContent) -> list[str]:
-    """The sources and gaps of the report."""
     facts, evidence = list(content.absent), content.evidence
     if evidence is not None:
         facts += [

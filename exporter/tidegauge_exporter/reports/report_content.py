@@ -34,7 +34,7 @@ class RankCurve(NamedTuple):
 
 
 class TriedSetting(NamedTuple):
-    """One allocator setting that was tried on the recorded trace."""
+    """An allocator setting that was tried on the recorded trace."""
 
     name: str
     peak_reserved_bytes: int

@@ -122,7 +122,6 @@ class PoolRow(NamedTuple):
 
 
 def code_lines(stack: Stack) -> tuple[CodeLine, ...]:
-    """A snapshot's stack as lines of code."""
     return tuple(CodeLine(frame.filename, frame.line, frame.name) for frame in stack)
 
 

@@ -32,7 +32,6 @@ class PlottedCourse(NamedTuple):
     label: str
     """One short word, written at the end of its curve."""
     title: str
-    """The setting."""
     curve: MemoryCurve
 
 

@@ -384,8 +384,7 @@ _OF_NODE = ("cluster", "hostname")
 
 @dataclass(frozen=True)
 class Mute:
-    """While one of ``sources`` fires, Alertmanager sends no message about ``targets`` with the same ``equal``
-    labels."""
+    """While one of ``sources`` fires, ``targets`` with the same ``equal`` labels send no message."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]

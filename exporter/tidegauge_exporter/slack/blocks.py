@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tidegauge_exporter.links import Link, is_web
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.text import cut, plain
+from tidegauge_exporter.notify.ports import Message
 
 MAX_HEADER_CHARS: Final = 150
 MAX_SECTION_CHARS: Final = 3000

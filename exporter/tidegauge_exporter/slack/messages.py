@@ -24,7 +24,6 @@ from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import BEFORE_S, Link, Links, chosen_links
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, latest_deeds, told_at
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.headlines import (
     NOUNS,
     OPEN_SIGNS,
@@ -42,6 +41,7 @@ from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import clock, code, local_clock, tidy
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_change, tamed_record, tamed_story
 from tidegauge_exporter.messages.values import Alert, AlertGroup, Story
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.blocks import Block, context, fields, header, link_row, message, paragraph
 
 EVIDENCE_SIGN = "\N{LEFT-POINTING MAGNIFYING GLASS}"
@@ -281,6 +281,7 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     else:
         title = f"{RECOVERED_SIGN} Resolved: {format_count(over, 'incident')} {where}"
     began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
+    shown = began_s - BEFORE_S, None
     rest = len(incidents) - MAX_LISTED
     return message(
         title,
@@ -292,8 +293,8 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
         ),
         link_row(
             [
-                Link("Fleet dashboard", links.fleet(cluster=cluster, from_unix_s=began_s - BEFORE_S, to_unix_s=None)),
-                Link("All incidents", links.incidents(cluster=cluster, from_unix_s=began_s - BEFORE_S, to_unix_s=None)),
+                Link("Fleet dashboard", links.fleet(cluster, shown)),
+                Link("All incidents", links.incidents(cluster, shown)),
             ]
         ),
     )

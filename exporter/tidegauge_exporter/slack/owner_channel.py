@@ -6,10 +6,9 @@ import logging
 
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.plots import upload_plot
-from tidegauge_exporter.notify.ports import MessageFormat, PlotDrawer, RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import Chat, MessageFormat, PlotDrawer, Posted, RefusedError, RetryLaterError
 
 log = logging.getLogger(__name__)
 

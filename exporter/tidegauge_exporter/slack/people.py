@@ -20,14 +20,6 @@ LOGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A login name that may stand before the @ of an address."""
 
 
-class _Version(NamedTuple):
-    """The version of the file; a change of it makes the file be read again."""
-
-    mtime_ns: int
-    size: int
-    inode: int
-
-
 class People:
     """Slack ids and e-mail addresses of users. Unusable lines are logged and left out; while the file cannot be read,
     its last content stays in force. ``email_domain``, without an @, is for users whom the file does not name."""
@@ -35,7 +27,8 @@ class People:
     def __init__(self, users_file: Path | None, email_domain: str | None) -> None:
         self._file = users_file
         self._domain = email_domain.lstrip("@") if email_domain else None
-        self._version: _Version | None = None
+        self._version: tuple[int, int, int] | None = None
+        """Time, size and inode of the file that was read."""
         self._known: Mapping[str, str] = {}
         self._said: str | None = None
 
@@ -54,7 +47,7 @@ class People:
             return
         try:
             found = self._file.stat()
-            version = _Version(found.st_mtime_ns, found.st_size, found.st_ino)
+            version = found.st_mtime_ns, found.st_size, found.st_ino
             if version == self._version:
                 return
             self._version = version
@@ -81,8 +74,7 @@ class Read(NamedTuple):
 
 
 def read_people(text: str) -> Read:
-    """Read lines of YAML: ``ada: U024BE7LH`` or ``ada: ada@example.org``. Raises ``ValueError`` if the text is no such
-    list, and if PyYAML is missing."""
+    """Read YAML: ``ada: U024BE7LH`` or ``ada: ada@example.org``. Raises ``ValueError``, also if PyYAML is missing."""
     try:
         import yaml
     except ImportError as error:

@@ -41,7 +41,6 @@ FAINT: Final = "#a3adba"
 GRID: Final = "#2a313c"
 ALARM: Final = "#ff7b72"
 CALM: Final = {"nontorch": "#57606f", "allocated": "#3b73ad", "cached": "#274058"}
-"""Colours of layers that do not grow."""
 GROWING: Final = "#a5701f"
 GROWING_EDGE: Final = "#ffc861"
 
@@ -100,7 +99,8 @@ def _draw(figure: Figure, plot: Plot, incident: Incident, now_unix_s: float) -> 
         _draw_limit(axes, plot, plot.limit_bytes)
         if plot.fan is not None:
             _draw_fan(axes, plot, plot.fan, plot.limit_bytes, ends[0])
-    for at_unix_s, words in ((plot.onset_unix_s, "growth began"), (plot.stopped_unix_s, _stop_words(incident))):
+    stopped = "stopped" if incident.is_open else "closed"
+    for at_unix_s, words in ((plot.onset_unix_s, "growth began"), (plot.stopped_unix_s, stopped)):
         if at_unix_s is not None:
             _draw_moment(axes, plot, at_unix_s, words, top_bytes)
     if plot.oom_unix_s is not None:
@@ -171,7 +171,6 @@ def _write_above(axes: Axes, plot: Plot, at_unix_s: float, level: float, words: 
 
 
 def _dress(axes: Axes, plot: Plot, top_bytes: float) -> None:
-    """Style the axes, with units for people."""
     axes.set_facecolor(GROUND)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
@@ -231,10 +230,6 @@ def _subtitle(incident: Incident) -> str:
     gpu = "" if first.gpu is None else f", GPU {first.gpu}"
     where = f"{capitalised(name_job(incident.called))}, rank {first.rank} on {first.hostname}{gpu}"
     return where if speed is None else f"{where}: {speed} per step"
-
-
-def _stop_words(incident: Incident) -> str:
-    return "stopped" if incident.is_open else "closed"
 
 
 def _label(layer: Layer) -> str:

@@ -13,20 +13,19 @@ from functools import partial
 from tidegauge.core.incidents import IncidentChange
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Chat, Message, Posted
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.notify.alert_posts import AlertPosts
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
-from tidegauge_exporter.notify.ports import MessageFormat, PlotDrawer, RefusedError
+from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
 from tidegauge_exporter.notify.storms import Storms
 from tidegauge_exporter.notify.story_lines import (
     StoryLine,
+    digest,
     face,
     incident_key,
     left_out_message,
-    message_digest,
     new_lines,
 )
 from tidegauge_exporter.notify.threads import SLACK, Thread, from_text, to_text
@@ -46,6 +45,8 @@ class SlackSink:
     ``wait_for_release``: Alertmanager decides when an incident is posted, by its notification (``take_group``), unless
     ``release_all`` says that it cannot be reached. ``draw=None``: no plots.
     """
+
+    name = SLACK
 
     def __init__(
         self,
@@ -74,10 +75,6 @@ class SlackSink:
         self._attempts = Attempts()
         self._storms = Storms(chat, journal, channel=channel, cluster=cluster, links=links, look=look)
         self._alerts = AlertPosts(chat, journal, channel=channel, links=links, look=look, wall_s=wall_s)
-
-    @property
-    def name(self) -> str:
-        return SLACK
 
     def take(self, stories: Sequence[Story]) -> None:
         """Post new threads and updates. Heads of threads come first, so that many replies delay no incident."""
@@ -138,7 +135,7 @@ class SlackSink:
     def _begin(self, story: Story, now_s: float, *, storm: Posted | None = None) -> bool:
         message = self._head(story, now_s)
         channel, ts = self._chat.post(self._channel if storm is None else storm.channel, message, thread=storm)
-        self._write(story, Thread(channel, ts, face(story), message_digest(message), now_s, storm is not None))
+        self._write(story, Thread(channel, ts, face(story), digest(repr(message)), now_s, storm is not None))
         if storm is None:
             self._storms.note_thread(story, now_s)
         return True
@@ -151,15 +148,14 @@ class SlackSink:
 
     def _show(self, story: Story, thread: Thread, now_s: float) -> bool:
         message = self._head(story, now_s)
-        body = message_digest(message)
+        body = digest(repr(message))
         if body != thread.body:
             self._chat.update(thread.posted, message)
         self._write(story, replace(thread, face=face(story), body=body, shown_unix_s=now_s))
         return body != thread.body
 
     def _plot(self, story: Story, now_s: float) -> bool:
-        """Upload the plot once, and again when the severity rises. A plot that is refused (a token without that right)
-        is left out, and the rest goes on."""
+        """Upload the plot once, and again when the severity rises. A plot that Slack refuses is left out."""
         thread, worst = self._thread(story), _worst(story)
         if self._draw is None or thread is None or not story.memory:
             return False
@@ -204,7 +200,6 @@ class SlackSink:
 
 
 def _worst(story: Story) -> Severity:
-    """The peak severity of the incident."""
     now, worst = story.incident.severity, story.incident.worst_severity
     return now if worst is None else max(now, worst, key=lambda severity: severity.level)
 

@@ -50,11 +50,8 @@ def test_the_api_answers_about_it_however_the_slash_is_written(url: str, page: s
 
 def test_links_to_dashboards_carry_it_whole() -> None:
     links = Links(grafana_url="https://grafana.example")
-    made = [
-        links.job(cluster="lab", job_id=NAME, attempt=0, from_unix_s=0, to_unix_s=None),
-        links.rank(cluster="lab", job_id=NAME, attempt=0, rank=1, from_unix_s=0, to_unix_s=None),
-    ]
-    for link in made:
+    job = JOB._replace(job_id=JobId(NAME))
+    for link in (links.job("lab", job, (0, None)), links.rank("lab", job, 1, (0, None))):
         parts = urlsplit(str(link))
         assert parts.path in ("/d/tidegauge-job", "/d/tidegauge-rank")
         assert parse_qs(parts.query)["var-job_id"] == [NAME]

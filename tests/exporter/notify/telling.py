@@ -14,8 +14,8 @@ from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecor
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message, Posted
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
+from tidegauge_exporter.notify.ports import Message, Posted
 
 CHANNEL = "#gpu-memory"
 LINKS = Links("https://grafana.example", "https://head.example")

@@ -28,9 +28,8 @@ from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, Disposition
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import Message, RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import MAX_CONSIDERED, MAX_LINES_AT_ONCE
 from tidegauge_exporter.slack.sink import FIGURES_EVERY_S
 

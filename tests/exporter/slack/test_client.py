@@ -13,8 +13,7 @@ import pytest
 
 from fakes.fake_slack import FakeSlack, Fault
 from fakes.slack_chats import CHANNEL, HELLO, PNG, Clock, make_chat
-from tidegauge_exporter.messages.chat import Message, Posted
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import Message, Posted, RefusedError, RetryLaterError
 from tidegauge_exporter.slack.client import STRANGER_FOR_S, SlackChat
 from tidegauge_exporter.slack.people import People
 

@@ -9,10 +9,8 @@ import pytest
 
 from fakes.fake_slack import FakeSlack, Fault
 from fakes.slack_chats import CHANNEL, HELLO, PNG, Clock, make_chat
-from tidegauge_exporter.messages.chat import Message
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, retry_after_s
-from tidegauge_exporter.slack.answers import refusal
-from tidegauge_exporter.slack.client import SlackChat
+from tidegauge_exporter.notify.ports import Message, RefusedError, RetryLaterError, retry_after_s
+from tidegauge_exporter.slack.client import SlackChat, refusal
 from tidegauge_exporter.slack.people import People
 from waiting import PATIENCE_S, eventually
 

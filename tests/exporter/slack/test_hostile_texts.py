@@ -18,8 +18,8 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Alert, AlertGroup, Story
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.messages import (
     action_reply,
     alert_message,

@@ -26,8 +26,8 @@ from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, Inciden
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.messages import (
     action_reply,
     change_reply,

@@ -7,8 +7,8 @@ from sample_views import NOW_S
 from slack_stories import bad_night, closed
 from tidegauge.core.verdicts import Band
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Alert, AlertGroup
+from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.messages import alert_message, storm_message
 
 LINKS = Links("https://grafana.example/", "https://tidegauge.example/")

@@ -12,7 +12,7 @@ from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
 
 if TYPE_CHECKING:
     from tidegauge.settings import Settings
-    from tidegauge_exporter.messages.chat import Chat, Message
+    from tidegauge_exporter.notify.ports import Chat, Message
 
 HELP = "send a test message to Slack: to the channel, and with --user also to a user"
 
@@ -25,7 +25,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tidegauge_exporter.messages.chat import Message
+    from tidegauge_exporter.notify.ports import Message
 
     settings = load_settings(args)
     if settings.slack_channel is None and args.user is None:
