@@ -195,7 +195,7 @@ class _Builder:
     def slack(
         self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None
     ) -> tuple[SlackSink, Receiver]:
-        """The channel and the receiver. Incidents wait for Alertmanager while its webhook can reach the receiver."""
+        """The channel and the receiver. Incidents wait for Alertmanager while it works and the receiver listens."""
 
         def release_all() -> bool:
             return alertmanager is None or alertmanager.is_away() or not receiver.listens

@@ -127,7 +127,7 @@ class Receiver(HttpServer):
         token: str | None = None,
         door: Door = OPEN_DOOR,
     ) -> None:
-        """``token``: the password of notifications (``Authorization: Bearer``). ``door`` counts for TLS and headers."""
+        """``token``: the password of callers (``Authorization: Bearer``). Of ``door`` only TLS and headers count."""
         pages = to_json({"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
         routes: Routes = {
             ("POST", "/alerts"): _alerts(take_group, token),
