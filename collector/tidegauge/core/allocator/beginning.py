@@ -5,60 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.blocks import link, new_block, part_of
 from tidegauge.core.allocator.compiled import Numbers, compiled, entry_point, table_of
 from tidegauge.core.allocator.device import first_counter
 from tidegauge.core.allocator.free_blocks import put
 from tidegauge.core.allocator.frees import wait
 from tidegauge.core.allocator.layout import (
-    ACTIVE_BYTES,
-    AGES_KNOWN,
     ALLOCATED,
-    ALLOCATED_AT_PEAK_RESERVED,
-    ALLOCATED_BYTES,
-    BLOCK_COUNTERS,
-    CAP,
-    CAPACITY,
-    COLLECT_ABOVE,
-    COLLECTS,
-    COMPLETE,
-    COUNTED_PEAK,
-    COUNTER,
-    DEVICE_BYTES,
-    DIVIDES,
-    DIVISIONS,
-    EXPANDABLE,
-    FLUSHING_SHELVES,
     FREE,
     HEADER,
-    LARGE_SEGMENT,
     MAX_SHELVES,
     MAX_SIZE_BYTES,
-    MAX_SPLIT,
-    NON_SPLIT_ROUNDING,
     NONE,
-    OWNER,
-    PEAK_ACTIVE,
-    PEAK_ALLOCATED,
-    PEAK_RESERVED,
     PENDING,
-    REQUESTED,
-    REQUESTED_AT_PEAK,
-    REQUESTED_BYTES,
-    RESERVATION,
-    RESERVED_BYTES,
-    SEGMENT_COUNTERS,
-    SEGMENTS,
-    SHELF,
-    SHELVES,
-    SIZE,
-    START,
-    STREAMS,
     UNLIMITED,
     UNMAPPED,
-    UNMAPS,
-    WINDOW_ALLOCATED,
-    WINDOW_RESERVED,
     Tables,
 )
 from tidegauge.core.allocator.live_blocks import note_live, slot_of
@@ -92,14 +54,14 @@ def rules_of(settings: AllocatorSettings) -> list[int]:
     """The settings as the model reads them, at the places that `layout` gives; the other numbers are 0."""
     rules = [0] * HEADER
     rounding = settings.max_non_split_rounding_bytes
-    rules[MAX_SPLIT] = UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
-    rules[NON_SPLIT_ROUNDING] = settings.large_segment_bytes if rounding is None else rounding
-    rules[LARGE_SEGMENT] = settings.large_segment_bytes
-    rules[EXPANDABLE] = int(settings.expandable_segments)
-    rules[BLOCK_COUNTERS] = int(settings.tie_break is TieBreak.BLOCK)
-    rules[SEGMENT_COUNTERS] = int(settings.tie_break is TieBreak.SEGMENT)
-    rules[DIVIDES] = int(any(division > 1 for division in settings.roundup_power2_divisions))
-    rules[DIVISIONS : DIVISIONS + len(settings.roundup_power2_divisions)] = settings.roundup_power2_divisions
+    rules[at.MAX_SPLIT] = UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
+    rules[at.NON_SPLIT_ROUNDING] = settings.large_segment_bytes if rounding is None else rounding
+    rules[at.LARGE_SEGMENT] = settings.large_segment_bytes
+    rules[at.EXPANDABLE] = int(settings.expandable_segments)
+    rules[at.BLOCK_COUNTERS] = int(settings.tie_break is TieBreak.BLOCK)
+    rules[at.SEGMENT_COUNTERS] = int(settings.tie_break is TieBreak.SEGMENT)
+    rules[at.DIVIDES] = int(any(division > 1 for division in settings.roundup_power2_divisions))
+    rules[at.DIVISIONS : at.DIVISIONS + len(settings.roundup_power2_divisions)] = settings.roundup_power2_divisions
     return rules
 
 
@@ -122,18 +84,18 @@ def trace_rules(
     if 2 * shelves > MAX_SHELVES:
         raise TraceError(0, f"{streams:,} streams and {len(pools):,} pools: too many to be those of one process")
     rules = rules_of(settings)
-    rules[UNMAPS] = int(settings.expandable_segments or any(segment.is_expandable for segment in trace.start))
-    rules[CAP] = UNLIMITED if cap_bytes is None else cap_bytes
-    rules[CAPACITY] = UNLIMITED if capacity_bytes is None else capacity_bytes
-    rules[COLLECTS] = int(cap_bytes is not None and settings.garbage_collection_threshold > 0)
-    rules[COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (cap_bytes or 0))
-    rules[DEVICE_BYTES] = trace.total_bytes or UNKNOWN_DEVICE_BYTES
-    rules[SHELVES] = shelves
-    rules[STREAMS] = streams
+    rules[at.UNMAPS] = int(settings.expandable_segments or any(segment.is_expandable for segment in trace.start))
+    rules[at.CAP] = UNLIMITED if cap_bytes is None else cap_bytes
+    rules[at.CAPACITY] = UNLIMITED if capacity_bytes is None else capacity_bytes
+    rules[at.COLLECTS] = int(cap_bytes is not None and settings.garbage_collection_threshold > 0)
+    rules[at.COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (cap_bytes or 0))
+    rules[at.DEVICE_BYTES] = trace.total_bytes or UNKNOWN_DEVICE_BYTES
+    rules[at.SHELVES] = shelves
+    rules[at.STREAMS] = streams
     flushing = sum(pool[0] == 0 for pool in pools) if settings.memory_pools_flush else 1
-    rules[FLUSHING_SHELVES] = 2 * flushing * streams
-    rules[COMPLETE] = int(trace.complete)
-    rules[AGES_KNOWN] = int(not trace.start)
+    rules[at.FLUSHING_SHELVES] = 2 * flushing * streams
+    rules[at.COMPLETE] = int(trace.complete)
+    rules[at.AGES_KNOWN] = int(not trace.start)
     return rules
 
 
@@ -225,9 +187,9 @@ def put_known(t: Tables, known: Numbers) -> None:
         if place == FIRST_OF_SEGMENT:
             before = NONE
             counter = first_counter(t)
-            numbers[SEGMENTS] += 1
+            numbers[at.SEGMENTS] += 1
         elif place == FIRST_OF_RANGE:
-            if before == NONE or blocks[before + RESERVATION] == NONE or blocks[before + SHELF] != shelf:
+            if before == NONE or blocks[before + at.RESERVATION] == NONE or blocks[before + at.SHELF] != shelf:
                 _end_range(t, before)
                 counter = first_counter(t)
                 before = _first_gap(t, shelf, reservation, address, counter)
@@ -235,10 +197,11 @@ def put_known(t: Tables, known: Numbers) -> None:
                 before = _unmapped_until(t, before, address)
         before = _put_block(t, known, row, before, counter)
     _end_range(t, before)
-    numbers[PEAK_RESERVED] = numbers[COUNTED_PEAK] = numbers[WINDOW_RESERVED] = numbers[RESERVED_BYTES]
-    numbers[PEAK_ACTIVE] = numbers[ACTIVE_BYTES]
-    numbers[PEAK_ALLOCATED] = numbers[ALLOCATED_AT_PEAK_RESERVED] = numbers[WINDOW_ALLOCATED] = numbers[ALLOCATED_BYTES]
-    numbers[REQUESTED_AT_PEAK] = numbers[REQUESTED_BYTES]
+    numbers[at.PEAK_RESERVED] = numbers[at.COUNTED_PEAK] = numbers[at.WINDOW_RESERVED] = numbers[at.RESERVED_BYTES]
+    numbers[at.PEAK_ACTIVE] = numbers[at.ACTIVE_BYTES]
+    numbers[at.PEAK_ALLOCATED] = numbers[at.WINDOW_ALLOCATED] = numbers[at.ALLOCATED_BYTES]
+    numbers[at.ALLOCATED_AT_PEAK_RESERVED] = numbers[at.ALLOCATED_BYTES]
+    numbers[at.REQUESTED_AT_PEAK] = numbers[at.REQUESTED_BYTES]
 
 
 @compiled
@@ -247,8 +210,8 @@ def _first_gap(t: Tables, shelf: int, reservation: int, address: int, counter: i
     if reservation >= address:
         return NONE
     gap = new_block(t, reservation, address - reservation, shelf, UNMAPPED)
-    t.blocks[gap + RESERVATION] = reservation
-    t.blocks[gap + COUNTER] = counter
+    t.blocks[gap + at.RESERVATION] = reservation
+    t.blocks[gap + at.COUNTER] = counter
     put(t, gap)
     return gap
 
@@ -258,29 +221,29 @@ def _put_block(t: Tables, known: Numbers, row: int, before: int, counter: int) -
     blocks, numbers = t.blocks, t.numbers
     address, size, requested, state = known[row], known[row + 1], known[row + 2], known[row + 3]
     block = new_block(t, address, size, known[row + 4], state)
-    blocks[block + RESERVATION] = known[row + 6]
-    blocks[block + COUNTER] = first_counter(t) if numbers[BLOCK_COUNTERS] else counter
+    blocks[block + at.RESERVATION] = known[row + 6]
+    blocks[block + at.COUNTER] = first_counter(t) if numbers[at.BLOCK_COUNTERS] else counter
     link(blocks, before, block, NONE)
-    numbers[RESERVED_BYTES] += size
+    numbers[at.RESERVED_BYTES] += size
     if state == FREE:
         put(t, block)
         return block
-    blocks[block + REQUESTED] = requested
-    blocks[block + OWNER] = address
+    blocks[block + at.REQUESTED] = requested
+    blocks[block + at.OWNER] = address
     note_live(t, slot_of(t, address), address, block)
-    numbers[ACTIVE_BYTES] += size
+    numbers[at.ACTIVE_BYTES] += size
     if state == PENDING:
         wait(t, block)
     else:
-        numbers[ALLOCATED_BYTES] += size
-        numbers[REQUESTED_BYTES] += requested
+        numbers[at.ALLOCATED_BYTES] += size
+        numbers[at.REQUESTED_BYTES] += requested
     return block
 
 
 @compiled
 def _unmapped_until(t: Tables, before: int, address: int) -> int:
     """An unmapped block from ``before`` to the address, where there is anything between them; the last block then."""
-    end = t.blocks[before + START] + t.blocks[before + SIZE]
+    end = t.blocks[before + at.START] + t.blocks[before + at.SIZE]
     if address <= end:
         return before
     gap = part_of(t, before, end, address - end, UNMAPPED)
@@ -292,8 +255,8 @@ def _unmapped_until(t: Tables, before: int, address: int) -> int:
 @compiled
 def _end_range(t: Tables, last: int) -> None:
     """The unmapped rest of an expandable segment whose last mapped block this is."""
-    if last == NONE or t.blocks[last + RESERVATION] == NONE:
+    if last == NONE or t.blocks[last + at.RESERVATION] == NONE:
         return
-    handle = handle_bytes(t.numbers, t.blocks[last + SHELF])
-    size = (t.numbers[DEVICE_BYTES] + t.numbers[DEVICE_BYTES] // 8 + handle - 1) // handle * handle
-    _unmapped_until(t, last, t.blocks[last + RESERVATION] + size)
+    handle = handle_bytes(t.numbers, t.blocks[last + at.SHELF])
+    size = (t.numbers[at.DEVICE_BYTES] + t.numbers[at.DEVICE_BYTES] // 8 + handle - 1) // handle * handle
+    _unmapped_until(t, last, t.blocks[last + at.RESERVATION] + size)

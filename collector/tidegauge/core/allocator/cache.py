@@ -5,6 +5,7 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.blocks import is_split
 from tidegauge.core.allocator.compiled import compiled
 from tidegauge.core.allocator.device import FREE_COMPLETED, is_next, release
@@ -19,55 +20,30 @@ from tidegauge.core.allocator.free_blocks import (
     previous_place,
 )
 from tidegauge.core.allocator.frees import complete_all, complete_at
-from tidegauge.core.allocator.layout import (
-    AGES_KNOWN,
-    BORN,
-    COLLECT_ABOVE,
-    COLLECTS,
-    CURSOR,
-    FOLLOWS,
-    KEY,
-    LIMIT,
-    MAX_SPLIT,
-    MAX_TIES,
-    NONE,
-    RESERVATION,
-    RESERVED_BYTES,
-    SCRATCH_AT,
-    SEARCHES,
-    SHELVES,
-    SIZE,
-    SIZE_BITS,
-    START,
-    STREAMS,
-    TIE,
-    UNLIMITED,
-    Record,
-    Tables,
-)
+from tidegauge.core.allocator.layout import MAX_TIES, NONE, SIZE_BITS, UNLIMITED, Record, Tables
 from tidegauge.core.allocator.live_blocks import block_in, slot_of
 
 
 @compiled
 def release_oversize(t: Tables, r: Record, shelf: int, size: int) -> bool:
     """Release oversize blocks of the stream; true if that was enough: ``release_available_cached_blocks``."""
-    limit = t.numbers[MAX_SPLIT]
+    limit = t.numbers[at.MAX_SPLIT]
     if limit == UNLIMITED:
         return False
     wanted = max(size, limit)
     blocks = t.blocks
     place = first_on_shelf(t, shelf, wanted)
-    if is_on_shelf(t, place, shelf) and blocks[block_at(t, place) + RESERVATION] == NONE:
+    if is_on_shelf(t, place, shelf) and blocks[block_at(t, place) + at.RESERVATION] == NONE:
         return release(t, r, block_at(t, place))
     found = 0
     place = previous_place(t, place)
     while place >= 0 and found < wanted:
         block = block_at(t, place)
-        size_bytes = blocks[block + SIZE]
-        if blocks[block + KEY] >> SIZE_BITS != shelf or size_bytes < limit:
+        size_bytes = blocks[block + at.SIZE]
+        if blocks[block + at.KEY] >> SIZE_BITS != shelf or size_bytes < limit:
             break
-        key, tie, start = blocks[block + KEY], blocks[block + TIE], blocks[block + START]
-        if blocks[block + RESERVATION] == NONE and release(t, r, block):
+        key, tie, start = blocks[block + at.KEY], blocks[block + at.TIE], blocks[block + at.START]
+        if blocks[block + at.RESERVATION] == NONE and release(t, r, block):
             found += size_bytes
         place = previous_place(t, first_from(t, key, tie, start))
     return found >= wanted
@@ -76,15 +52,15 @@ def release_oversize(t: Tables, r: Record, shelf: int, size: int) -> bool:
 @compiled
 def synchronize(t: Tables, r: Record) -> None:
     """Wait for the frees that other streams hold up; in the recorded order where that is followed."""
-    if not t.numbers[FOLLOWS]:
+    if not t.numbers[at.FOLLOWS]:
         complete_all(t)
         return
     while is_next(t, r, FREE_COMPLETED):
-        slot = slot_of(t, r.address[t.numbers[CURSOR]])
+        slot = slot_of(t, r.address[t.numbers[at.CURSOR]])
         if block_in(t, slot) == NONE:
             return
         complete_at(t, slot)
-        t.numbers[CURSOR] += 1
+        t.numbers[at.CURSOR] += 1
 
 
 @compiled
@@ -92,8 +68,8 @@ def gather(t: Tables, first_shelf: int, end_shelf: int) -> int:
     """Write the free blocks of these shelves to ``scratch``, in order; the answer is how many."""
     count = 0
     place = first_on_shelf(t, first_shelf, 0)
-    while not is_end(t, place) and t.blocks[block_at(t, place) + KEY] >> SIZE_BITS < end_shelf:
-        t.numbers[t.numbers[SCRATCH_AT] + count] = block_at(t, place)
+    while not is_end(t, place) and t.blocks[block_at(t, place) + at.KEY] >> SIZE_BITS < end_shelf:
+        t.numbers[t.numbers[at.SCRATCH_AT] + count] = block_at(t, place)
         count += 1
         place = next_place(t, place)
     return count
@@ -102,7 +78,7 @@ def gather(t: Tables, first_shelf: int, end_shelf: int) -> int:
 @compiled
 def given_back_at(t: Tables, block: int) -> int:
     """The address that a trace would name if this free block was given back."""
-    return t.blocks[block + START] if t.blocks[block + RESERVATION] == NONE else first_handle(t, block)
+    return t.blocks[block + at.START] if t.blocks[block + at.RESERVATION] == NONE else first_handle(t, block)
 
 
 @compiled
@@ -112,13 +88,13 @@ def bring_forward(t: Tables, r: Record, first: int, end: int) -> None:
     Blocks are gathered in order, but which of the older segments was made first is not known.
     """
     blocks, numbers = t.blocks, t.numbers
-    if not numbers[FOLLOWS] or numbers[AGES_KNOWN] or numbers[CURSOR] >= numbers[LIMIT]:
+    if not numbers[at.FOLLOWS] or numbers[at.AGES_KNOWN] or numbers[at.CURSOR] >= numbers[at.LIMIT]:
         return
-    recorded = r.address[numbers[CURSOR]]
+    recorded = r.address[numbers[at.CURSOR]]
     other = first
     while other < min(end, first + MAX_TIES):
         block = numbers[other]
-        if block != NONE and blocks[block + KEY] != blocks[numbers[first] + KEY]:
+        if block != NONE and blocks[block + at.KEY] != blocks[numbers[first] + at.KEY]:
             return
         if block != NONE and given_back_at(t, block) == recorded:
             numbers[other] = numbers[first]
@@ -132,11 +108,11 @@ def release_shelves(t: Tables, r: Record, first_shelf: int, end_shelf: int) -> i
     """Give back all free segments of these shelves, then unmap: ``release_blocks``. How many did not go as recorded."""
     blocks, numbers = t.blocks, t.numbers
     count = gather(t, first_shelf, end_shelf)
-    begin = numbers[SCRATCH_AT]
+    begin = numbers[at.SCRATCH_AT]
     left = 0
     for k in range(begin, begin + count):
         bring_forward(t, r, k, begin + count)
-        if blocks[numbers[k] + RESERVATION] == NONE:
+        if blocks[numbers[k] + at.RESERVATION] == NONE:
             if not is_split(blocks, numbers[k]) and not release(t, r, numbers[k]):
                 left += 1
             numbers[k] = NONE
@@ -156,11 +132,11 @@ def release_all(t: Tables, r: Record) -> int:
     how many of the default pool did not go as recorded.
     """
     synchronize(t, r)
-    streams = t.numbers[STREAMS]
+    streams = t.numbers[at.STREAMS]
     left = release_shelves(t, r, 0, streams)
     left += release_shelves(t, r, streams, 2 * streams)
-    if t.numbers[FOLLOWS]:
-        for first in range(2 * streams, t.numbers[SHELVES], 2 * streams):
+    if t.numbers[at.FOLLOWS]:
+        for first in range(2 * streams, t.numbers[at.SHELVES], 2 * streams):
             release_shelves(t, r, first + streams, first + 2 * streams)
             release_shelves(t, r, first, first + streams)
     return left
@@ -172,9 +148,9 @@ def releasable(t: Tables) -> int:
     blocks = t.blocks
     found = 0
     place = first_on_shelf(t, 0, 0)
-    while not is_end(t, place) and blocks[block_at(t, place) + KEY] >> SIZE_BITS < 2 * t.numbers[STREAMS]:
+    while not is_end(t, place) and blocks[block_at(t, place) + at.KEY] >> SIZE_BITS < 2 * t.numbers[at.STREAMS]:
         block = block_at(t, place)
-        if blocks[block + RESERVATION] == NONE:
+        if blocks[block + at.RESERVATION] == NONE:
             found += 0 if is_split(blocks, block) else 1
         elif whole_handles(t, block) > 0:
             found += 1
@@ -189,16 +165,16 @@ def collect_garbage(t: Tables, r: Record) -> int:
     The answer is how many did not go as recorded. Where ages are not known, the recording alone says what went.
     """
     blocks, numbers = t.blocks, t.numbers
-    if not t.numbers[COLLECTS] or numbers[RESERVED_BYTES] <= t.numbers[COLLECT_ABOVE] or not t.numbers[AGES_KNOWN]:
+    wanted = numbers[at.RESERVED_BYTES] - numbers[at.COLLECT_ABOVE]
+    if not numbers[at.COLLECTS] or wanted <= 0 or not numbers[at.AGES_KNOWN]:
         return 0
-    wanted = numbers[RESERVED_BYTES] - t.numbers[COLLECT_ABOVE]
-    count = gather(t, 0, t.numbers[STREAMS])
-    begin = numbers[SCRATCH_AT]
+    count = gather(t, 0, t.numbers[at.STREAMS])
+    begin = numbers[at.SCRATCH_AT]
     total_age = 0
     whole = 0
     for k in range(begin, begin + count):
         if not is_split(blocks, numbers[k]):
-            total_age += numbers[SEARCHES] - blocks[numbers[k] + BORN]
+            total_age += numbers[at.SEARCHES] - blocks[numbers[k] + at.BORN]
             whole += 1
     left = 0
     reclaimed = 0
@@ -208,12 +184,12 @@ def collect_garbage(t: Tables, r: Record) -> int:
         threshold = total_age / whole
         for k in range(begin, begin + count):
             block = numbers[k]
-            if block == NONE or is_split(blocks, block) or blocks[block + RESERVATION] != NONE:
+            if block == NONE or is_split(blocks, block) or blocks[block + at.RESERVATION] != NONE:
                 continue
-            age = numbers[SEARCHES] - blocks[block + BORN]
+            age = numbers[at.SEARCHES] - blocks[block + at.BORN]
             if age >= threshold:
                 freed = True
-                reclaimed += blocks[block + SIZE]
+                reclaimed += blocks[block + at.SIZE]
                 total_age -= age
                 whole -= 1
                 numbers[k] = NONE

@@ -5,10 +5,11 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.compiled import Numbers, compiled, entry_point
 from tidegauge.core.allocator.device import ALLOC, FREE_COMPLETED, OOM, SEGMENT_ALLOC, SEGMENT_MAP, SEGMENT_UNMAP
 from tidegauge.core.allocator.events import is_release, is_segment_event
-from tidegauge.core.allocator.layout import CAP, COLLECT_ABOVE, COLLECTS, UNLIMITED, Record
+from tidegauge.core.allocator.layout import UNLIMITED, Record
 from tidegauge.core.allocator.sizes import rounded_size, segment_bytes
 from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 
@@ -56,9 +57,9 @@ def was_refused(rules: Numbers, r: Record, reserved: int, begin: int, growth: in
     if event == len(r.action) or r.action[event] != ALLOC or r.size[event] < 0:
         return True
     needed = max(mapped, segment_bytes(rules, rounded_size(rules, r.size[event])))
-    if rules[COLLECTS] and reserved > rules[COLLECT_ABOVE] and not gives_small_back(r, begin, growth):
+    if rules[at.COLLECTS] and reserved > rules[at.COLLECT_ABOVE] and not gives_small_back(r, begin, growth):
         return True
-    limit = rules[CAP] if rules[CAP] < UNLIMITED else evident
+    limit = rules[at.CAP] if rules[at.CAP] < UNLIMITED else evident
     return reserved + needed > limit
 
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.layout import (
     ALLOCATED,
     BLOCK_FIELDS,
-    BLOCKS_END,
     FAILURE_FIELDS,
-    FAILURES,
-    FAILURES_AT,
-    NEXT,
     NONE,
     PENDING,
-    PREVIOUS,
-    REQUESTED,
-    RESERVATION,
-    SHELF,
-    SIZE,
-    START,
-    STATE,
-    STREAMS,
     UNMAPPED,
     UNUSED,
     Tables,
@@ -36,18 +25,18 @@ _STATES = {ALLOCATED: BlockState.ACTIVE_ALLOCATED, PENDING: BlockState.ACTIVE_PE
 def ranges_at_end(t: Tables) -> Iterator[list[int]]:
     """The blocks of each contiguous mapped range, as a snapshot takes it for a segment; in no order."""
     blocks = t.blocks
-    for head in range(0, t.numbers[BLOCKS_END], BLOCK_FIELDS):
-        if blocks[head + STATE] == UNUSED or blocks[head + PREVIOUS] != NONE:
+    for head in range(0, t.numbers[at.BLOCKS_END], BLOCK_FIELDS):
+        if blocks[head + at.STATE] == UNUSED or blocks[head + at.PREVIOUS] != NONE:
             continue
         mapped: list[int] = []
         block = head
         while block != NONE:
-            if blocks[block + STATE] != UNMAPPED:
+            if blocks[block + at.STATE] != UNMAPPED:
                 mapped.append(block)
             elif mapped:
                 yield mapped
                 mapped = []
-            block = int(blocks[block + NEXT])
+            block = int(blocks[block + at.NEXT])
         if mapped:
             yield mapped
 
@@ -63,20 +52,20 @@ def _segment(
 ) -> KnownSegment:
     blocks = t.blocks
     first = members[0]
-    shelf = int(blocks[first + SHELF])
+    shelf = int(blocks[first + at.SHELF])
     return KnownSegment(
-        address=int(blocks[first + START]),
-        total_bytes=sum(int(blocks[block + SIZE]) for block in members),
-        stream=streams[shelf % t.numbers[STREAMS]],
+        address=int(blocks[first + at.START]),
+        total_bytes=sum(int(blocks[block + at.SIZE]) for block in members),
+        stream=streams[shelf % t.numbers[at.STREAMS]],
         is_large=not is_small_shelf(t.numbers, shelf),
-        is_expandable=bool(blocks[first + RESERVATION] != NONE),
-        pool=pools[shelf // t.numbers[STREAMS] // 2],
+        is_expandable=bool(blocks[first + at.RESERVATION] != NONE),
+        pool=pools[shelf // t.numbers[at.STREAMS] // 2],
         blocks=tuple(
             KnownBlock(
-                address=int(blocks[block + START]),
-                size_bytes=int(blocks[block + SIZE]),
-                requested_bytes=int(blocks[block + REQUESTED]) if blocks[block + STATE] in _STATES else 0,
-                state=_STATES.get(int(blocks[block + STATE]), BlockState.INACTIVE),
+                address=int(blocks[block + at.START]),
+                size_bytes=int(blocks[block + at.SIZE]),
+                requested_bytes=int(blocks[block + at.REQUESTED]) if blocks[block + at.STATE] in _STATES else 0,
+                state=_STATES.get(int(blocks[block + at.STATE]), BlockState.INACTIVE),
             )
             for block in members
         ),
@@ -84,9 +73,9 @@ def _segment(
 
 
 def failed_requests(t: Tables, trace: Trace) -> tuple[FailedRequest, ...]:
-    rows = min(int(t.numbers[FAILURES]), MAX_FAILED)
+    rows = min(int(t.numbers[at.FAILURES]), MAX_FAILED)
     found = []
-    for row in range(FAILURES_AT, FAILURES_AT + rows * FAILURE_FIELDS, FAILURE_FIELDS):
+    for row in range(at.FAILURES_AT, at.FAILURES_AT + rows * FAILURE_FIELDS, FAILURE_FIELDS):
         event, requested, rounded, segment, allocated, reserved, largest, free = (
             int(number) for number in t.numbers[row : row + FAILURE_FIELDS]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.cache import releasable, release_all
 from tidegauge.core.allocator.compiled import compiled, entry_point
 from tidegauge.core.allocator.device import (
@@ -19,42 +20,16 @@ from tidegauge.core.allocator.device import (
 from tidegauge.core.allocator.free_blocks import take
 from tidegauge.core.allocator.frees import complete_free, end_free, fail, free, request_free
 from tidegauge.core.allocator.layout import (
-    AGES_KNOWN,
-    ALLOCATED_AT_PEAK_RESERVED,
-    ALLOCATED_BYTES,
     BAD_SIZE,
-    BEGUN,
-    BLOCKS,
-    COLLECTS,
-    COUNTED_PEAK,
-    CURSOR,
-    ERROR,
-    EXPANDABLE,
-    FAILURES,
     FINE,
-    FOLLOWS,
     GONE,
-    LIMIT,
-    LIVE,
     LIVE_ADDRESS,
-    LIVE_MASK,
     MAX_SIZE_BYTES,
-    MAY_BE_CALL,
-    NEXT_CALL,
     NO_ROOM,
     NONE,
-    OOMS,
-    OWNER,
-    PEAK_RESERVED,
-    RECOVERED,
-    ROOM,
-    SEARCHES,
-    START,
-    STREAMS,
     UNKNOWN_ACTION,
     UNKNOWN_POOL,
     UNKNOWN_STREAM,
-    UNMAPS,
     Events,
     Record,
     Tables,
@@ -72,8 +47,8 @@ SPARE_BLOCKS = 16
 def has_room(t: Tables) -> bool:
     """Whether the tables hold what one event can add: unmapping may make two blocks more of each."""
     numbers = t.numbers
-    needed = 3 * numbers[BLOCKS] if numbers[UNMAPS] else numbers[BLOCKS]
-    return needed + SPARE_BLOCKS <= numbers[ROOM] and 2 * numbers[LIVE] + 2 <= numbers[LIVE_MASK]
+    needed = 3 * numbers[at.BLOCKS] if numbers[at.UNMAPS] else numbers[at.BLOCKS]
+    return needed + SPARE_BLOCKS <= numbers[at.ROOM] and 2 * numbers[at.LIVE] + 2 <= numbers[at.LIVE_MASK]
 
 
 @compiled
@@ -117,22 +92,22 @@ def shelf_asked(t: Tables, r: Record, e: Events, event: int) -> int:
 def answer(t: Tables, r: Record, event: int, block: int) -> None:
     """Hand the block, or NONE, to the program; where the recording has an OOM, free it again."""
     numbers = t.numbers
-    if numbers[PEAK_RESERVED] > numbers[COUNTED_PEAK]:
-        numbers[COUNTED_PEAK] = numbers[PEAK_RESERVED]
-        numbers[ALLOCATED_AT_PEAK_RESERVED] = numbers[ALLOCATED_BYTES]
+    if numbers[at.PEAK_RESERVED] > numbers[at.COUNTED_PEAK]:
+        numbers[at.COUNTED_PEAK] = numbers[at.PEAK_RESERVED]
+        numbers[at.ALLOCATED_AT_PEAK_RESERVED] = numbers[at.ALLOCATED_BYTES]
     address = r.address[event]
     if r.action[event] == ALLOC:
         note_live(t, slot_of(t, address), address, GONE if block == NONE else block)
         if block == NONE:
             return
-        t.blocks[block + OWNER] = address
-        if numbers[FOLLOWS] and t.blocks[block + START] != address:
-            note_mismatch(t, event, address, t.blocks[block + START])
+        t.blocks[block + at.OWNER] = address
+        if numbers[at.FOLLOWS] and t.blocks[block + at.START] != address:
+            note_mismatch(t, event, address, t.blocks[block + at.START])
     elif block != NONE:
-        if numbers[FOLLOWS]:
-            note_mismatch(t, event, 0, t.blocks[block + START])
+        if numbers[at.FOLLOWS]:
+            note_mismatch(t, event, 0, t.blocks[block + at.START])
         else:
-            numbers[RECOVERED] += 1
+            numbers[at.RECOVERED] += 1
         request_free(t, block)
         complete_free(t, block)
 
@@ -140,15 +115,15 @@ def answer(t: Tables, r: Record, event: int, block: int) -> None:
 @compiled
 def first_answer(t: Tables, r: Record, event: int) -> int:
     """The event with the request's answer: where the recording is followed, it comes after segment events and frees."""
-    if not t.numbers[FOLLOWS]:
+    if not t.numbers[at.FOLLOWS]:
         return event
     end = event
     while end < len(r.action) and (is_segment_event(r.action[end]) or r.action[end] == FREE_COMPLETED):
         end += 1
     if end > event or (end < len(r.action) and r.action[end] == OOM):
-        t.numbers[BEGUN] = event
-        t.numbers[CURSOR] = event
-        t.numbers[LIMIT] = end
+        t.numbers[at.BEGUN] = event
+        t.numbers[at.CURSOR] = event
+        t.numbers[at.LIMIT] = end
     return end
 
 
@@ -156,14 +131,14 @@ def first_answer(t: Tables, r: Record, event: int) -> int:
 def leave_record(t: Tables, r: Record) -> None:
     """Pass what is recorded of the request under way and did not happen: each segment event is a mismatch."""
     numbers = t.numbers
-    for event in range(numbers[CURSOR], numbers[LIMIT]):
+    for event in range(numbers[at.CURSOR], numbers[at.LIMIT]):
         if r.action[event] == FREE_COMPLETED:
             end_free(t, r, event)
         else:
             note_mismatch(t, event, r.address[event], 0)
-    numbers[LIMIT] = 0
-    numbers[CURSOR] = 0
-    numbers[MAY_BE_CALL] = 0
+    numbers[at.LIMIT] = 0
+    numbers[at.CURSOR] = 0
+    numbers[at.MAY_BE_CALL] = 0
 
 
 @compiled
@@ -180,20 +155,20 @@ def request(t: Tables, r: Record, e: Events, event: int) -> int:
     requested = r.size[asked]
     size = rounded_size(numbers, requested)
     block = best_fit(t, shelf, size)
-    if numbers[COLLECTS] and shelf < numbers[STREAMS]:
-        numbers[SEARCHES] += 1
-    if block != NONE and numbers[FOLLOWS] and not numbers[AGES_KNOWN]:
+    if numbers[at.COLLECTS] and shelf < numbers[at.STREAMS]:
+        numbers[at.SEARCHES] += 1
+    if block != NONE and numbers[at.FOLLOWS] and not numbers[at.AGES_KNOWN]:
         block = as_recorded(t, r, asked, shelf, size, block)
     if block != NONE and found_before(t, r, block):
         take(t, block)
     else:
         block = grow(t, r, asked, shelf, requested, size)
-        if block == NONE and numbers[FOLLOWS] and r.action[asked] == ALLOC:
+        if block == NONE and numbers[at.FOLLOWS] and r.action[asked] == ALLOC:
             # The recording has it without a segment: the model has lost its way, which the address will show.
             block = own_segment(t, shelf, segment_bytes(numbers, size))
     if block == NONE:
-        numbers[OOMS] += 1
-        numbers[FAILURES] += 1
+        numbers[at.OOMS] += 1
+        numbers[at.FAILURES] += 1
     else:
         block = hand_out(t, block, shelf, size, requested)
     answer(t, r, asked, block)
@@ -213,20 +188,20 @@ def end_of_releases(r: Record, event: int) -> int:
 def is_call(t: Tables, r: Record, e: Events, event: int) -> bool:
     """Whether the program called ``empty_cache()`` here; a followed recording must show that it released everything."""
     numbers = t.numbers
-    listed = event == e.calls[numbers[NEXT_CALL]]
+    listed = event == e.calls[numbers[at.NEXT_CALL]]
     if listed:
-        numbers[NEXT_CALL] += 1
-    if not numbers[FOLLOWS] or not is_release(r.action[event]):
+        numbers[at.NEXT_CALL] += 1
+    if not numbers[at.FOLLOWS] or not is_release(r.action[event]):
         return listed
     end = end_of_releases(r, event)
-    if not numbers[EXPANDABLE] or end == len(r.action) or r.action[end] != ALLOC:
+    if not numbers[at.EXPANDABLE] or end == len(r.action) or r.action[end] != ALLOC:
         return listed and end - event >= releasable(t)
     # What a request has unmapped itself may serve it: but then it had found nothing before.
     shelf = shelf_at(t, e, end, rounded_size(numbers, r.size[end]))
     if shelf == NONE:
         return False
     found = best_fit(t, shelf, rounded_size(numbers, r.size[end])) != NONE
-    numbers[MAY_BE_CALL] = 1 if listed and not found else 0
+    numbers[at.MAY_BE_CALL] = 1 if listed and not found else 0
     return found and end - event >= releasable(t)
 
 
@@ -235,16 +210,16 @@ def empty_cache(t: Tables, r: Record, event: int) -> int:
     """The program gives back its cache. The answer is the next event."""
     numbers = t.numbers
     end = end_of_releases(r, event)
-    numbers[CURSOR] = event
-    numbers[LIMIT] = end
+    numbers[at.CURSOR] = event
+    numbers[at.LIMIT] = end
     left = release_all(t, r)
-    if numbers[FOLLOWS]:
-        for other in range(numbers[CURSOR], end):
+    if numbers[at.FOLLOWS]:
+        for other in range(numbers[at.CURSOR], end):
             note_mismatch(t, other, r.address[other], 0)
         if left > 0:
             note_mismatch(t, event, 0, 0)
-    numbers[LIMIT] = 0
-    numbers[CURSOR] = 0
+    numbers[at.LIMIT] = 0
+    numbers[at.CURSOR] = 0
     return end
 
 
@@ -254,10 +229,10 @@ def run(t: Tables, r: Record, e: Events, begin: int, end: int) -> int:
 
     It stops early, with ERROR set, where the tables must grow or an event contradicts the ones before it.
     """
-    numbers, follows = t.numbers, t.numbers[FOLLOWS]
+    numbers, follows = t.numbers, t.numbers[at.FOLLOWS]
     event = begin
-    numbers[ERROR] = FINE
-    while event < end and numbers[ERROR] == FINE:
+    numbers[at.ERROR] = FINE
+    while event < end and numbers[at.ERROR] == FINE:
         if not has_room(t):
             fail(t, NO_ROOM, event)
             return event

@@ -1,7 +1,8 @@
 """The layout of the model's tables, which hold all of its state as numbers.
 
 A table is one flat row of numbers, so that the same functions are quick when compiled and when they are not. A block is
-named by the place of its first field in ``Tables.blocks``. Source-compatible with Python 3.9.
+named by the place of its first field in ``Tables.blocks``. Other modules import this one as ``at``:
+``blocks[block + at.SIZE]``, ``numbers[at.LIVE]``. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.compiled import compiled
-from tidegauge.core.allocator.layout import GONE, LIVE, LIVE_AT, LIVE_BLOCKS_AT, LIVE_MASK, NONE, Tables
+from tidegauge.core.allocator.layout import GONE, NONE, Tables
 
 
 @compiled
@@ -17,7 +18,7 @@ def _home(address: int, mask: int) -> int:
 def slot_of(t: Tables, address: int) -> int:
     """The slot of a live address, or the empty one where it would go."""
     numbers = t.numbers
-    mask, addresses, blocks = numbers[LIVE_MASK], numbers[LIVE_AT], numbers[LIVE_BLOCKS_AT]
+    mask, addresses, blocks = numbers[at.LIVE_MASK], numbers[at.LIVE_AT], numbers[at.LIVE_BLOCKS_AT]
     slot = _home(address, mask)
     while numbers[blocks + slot] != NONE and numbers[addresses + slot] != address:
         slot = (slot + 1) & mask
@@ -27,30 +28,30 @@ def slot_of(t: Tables, address: int) -> int:
 @compiled
 def block_in(t: Tables, slot: int) -> int:
     """The block in a slot; GONE where the model has none for the allocation, NONE where the slot is empty."""
-    return t.numbers[t.numbers[LIVE_BLOCKS_AT] + slot]
+    return t.numbers[t.numbers[at.LIVE_BLOCKS_AT] + slot]
 
 
 @compiled
 def set_gone(t: Tables, slot: int) -> None:
-    t.numbers[t.numbers[LIVE_BLOCKS_AT] + slot] = GONE
+    t.numbers[t.numbers[at.LIVE_BLOCKS_AT] + slot] = GONE
 
 
 @compiled
 def note_live(t: Tables, slot: int, address: int, block: int) -> None:
     """Fill an empty slot that `slot_of` found."""
     numbers = t.numbers
-    numbers[numbers[LIVE_AT] + slot] = address
-    numbers[numbers[LIVE_BLOCKS_AT] + slot] = block
-    numbers[LIVE] += 1
+    numbers[numbers[at.LIVE_AT] + slot] = address
+    numbers[numbers[at.LIVE_BLOCKS_AT] + slot] = block
+    numbers[at.LIVE] += 1
 
 
 @compiled
 def forget_live(t: Tables, slot: int) -> None:
     """Empty a slot, moving up the entries behind it that would not be found any more."""
     numbers = t.numbers
-    mask, addresses, blocks = numbers[LIVE_MASK], numbers[LIVE_AT], numbers[LIVE_BLOCKS_AT]
+    mask, addresses, blocks = numbers[at.LIVE_MASK], numbers[at.LIVE_AT], numbers[at.LIVE_BLOCKS_AT]
     numbers[blocks + slot] = NONE
-    numbers[LIVE] -= 1
+    numbers[at.LIVE] -= 1
     other = (slot + 1) & mask
     while numbers[blocks + other] != NONE:
         home = _home(numbers[addresses + other], mask)

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Callable, Optional, Union
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.beginning import (
     KNOWN_FIELDS,
     known_blocks,
@@ -19,43 +20,16 @@ from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.ending import failed_requests, ranges_at_end, segments_at_end
 from tidegauge.core.allocator.events import run
 from tidegauge.core.allocator.layout import (
-    ALLOCATED_AT_PEAK_RESERVED,
-    ALLOCATED_BYTES,
     BAD_SIZE,
-    COMPLETES,
-    DEVICE_ALLOCS,
-    DEVICE_FREES,
     DOUBLE_FREE,
-    ERROR,
-    ERROR_EVENT,
     FINE,
-    FIRST_MISMATCH,
-    FIRST_TIE,
-    FOLLOWS,
     LIVE_ADDRESS,
-    MISMATCH_RECORDED,
-    MISMATCH_REPLAYED,
-    MISMATCHES,
     NO_ROOM,
-    OOMS,
     OTHER_SIZE,
-    PEAK_ACTIVE,
-    PEAK_ALLOCATED,
-    PEAK_RESERVED,
-    RECOVERED,
-    REQUESTED_AT_PEAK,
-    RESERVED_BYTES,
-    RETRIES,
-    SKIPPED_FREES,
-    TIE_RECORDED,
-    TIE_REPLAYED,
-    TIES,
     UNKNOWN_ACTION,
     UNKNOWN_FREE,
     UNKNOWN_POOL,
     UNKNOWN_STREAM,
-    WINDOW_ALLOCATED,
-    WINDOW_RESERVED,
     Events,
     Record,
     Tables,
@@ -116,10 +90,10 @@ def replay(
     record = Record(column(trace.action, "B"), column(trace.address, "Q"), column(trace.size_bytes, "Q"))
     counts = zeros(ACTIONS)
     growth = int(count_actions(record, counts))
-    rules[FOLLOWS] = int(
+    rules[at.FOLLOWS] = int(
         settings is None and bool(trace.start or counts[Action.SEGMENT_ALLOC] or counts[Action.SEGMENT_MAP])
     )
-    rules[COMPLETES] = int(counts[Action.FREE_COMPLETED] > 0)
+    rules[at.COMPLETES] = int(counts[Action.FREE_COMPLETED] > 0)
     events = Events(
         stream=column(trace.stream, "H"),
         pool=column(trace.pool, "H"),
@@ -180,10 +154,10 @@ def _run(
     for end, closes_window in _stops(len(trace), curve_points if curve is not None else 0):
         while event < end:
             event = int(run(tables, record, events, event, end))
-            if tables.numbers[ERROR] == NO_ROOM:
+            if tables.numbers[at.ERROR] == NO_ROOM:
                 tables = grown(tables)
-            elif tables.numbers[ERROR] != FINE:
-                raise _error(trace, int(tables.numbers[ERROR_EVENT]), int(tables.numbers[ERROR]))
+            elif tables.numbers[at.ERROR] != FINE:
+                raise _error(trace, int(tables.numbers[at.ERROR_EVENT]), int(tables.numbers[at.ERROR]))
         if closes_window and curve is not None:
             _close_window(curve, tables.numbers, event - 1)
         if on_progress is not None:
@@ -205,10 +179,10 @@ def _close_window(curve: MemoryCurve, figures: Numbers, event: int) -> None:
     if curve.event and curve.event[-1] >= event:
         return  # a request that began before has taken the whole window
     curve.event.append(event)
-    curve.allocated_bytes.append(int(figures[WINDOW_ALLOCATED]))
-    curve.reserved_bytes.append(int(figures[WINDOW_RESERVED]))
-    figures[WINDOW_ALLOCATED] = figures[ALLOCATED_BYTES]
-    figures[WINDOW_RESERVED] = figures[RESERVED_BYTES]
+    curve.allocated_bytes.append(int(figures[at.WINDOW_ALLOCATED]))
+    curve.reserved_bytes.append(int(figures[at.WINDOW_RESERVED]))
+    figures[at.WINDOW_ALLOCATED] = figures[at.ALLOCATED_BYTES]
+    figures[at.WINDOW_RESERVED] = figures[at.RESERVED_BYTES]
 
 
 def _error(trace: Trace, event: int, error: int) -> TraceError:
@@ -225,32 +199,32 @@ def _error(trace: Trace, event: int, error: int) -> TraceError:
 def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional[tuple[KnownSegment, ...]]) -> Replay:
     figures = [int(number) for number in t.numbers]
     first = AddressMismatch(
-        event=figures[FIRST_MISMATCH], recorded=figures[MISMATCH_RECORDED], replayed=figures[MISMATCH_REPLAYED]
+        event=figures[at.FIRST_MISMATCH], recorded=figures[at.MISMATCH_RECORDED], replayed=figures[at.MISMATCH_REPLAYED]
     )
     first_tie = AddressMismatch(
-        event=figures[FIRST_TIE], recorded=figures[TIE_RECORDED], replayed=figures[TIE_REPLAYED]
+        event=figures[at.FIRST_TIE], recorded=figures[at.TIE_RECORDED], replayed=figures[at.TIE_REPLAYED]
     )
     return Replay(
         events=len(trace),
-        peak_allocated_bytes=figures[PEAK_ALLOCATED],
-        peak_active_bytes=figures[PEAK_ACTIVE],
-        peak_reserved_bytes=figures[PEAK_RESERVED],
-        allocated_at_peak_reserved_bytes=figures[ALLOCATED_AT_PEAK_RESERVED],
-        requested_at_peak_bytes=figures[REQUESTED_AT_PEAK],
-        address_mismatches=figures[MISMATCHES],
-        first_mismatch=first if figures[MISMATCHES] else None,
-        alloc_retries=figures[RETRIES],
-        ooms=figures[OOMS],
-        device_allocs=figures[DEVICE_ALLOCS],
-        device_frees=figures[DEVICE_FREES],
+        peak_allocated_bytes=figures[at.PEAK_ALLOCATED],
+        peak_active_bytes=figures[at.PEAK_ACTIVE],
+        peak_reserved_bytes=figures[at.PEAK_RESERVED],
+        allocated_at_peak_reserved_bytes=figures[at.ALLOCATED_AT_PEAK_RESERVED],
+        requested_at_peak_bytes=figures[at.REQUESTED_AT_PEAK],
+        address_mismatches=figures[at.MISMATCHES],
+        first_mismatch=first if figures[at.MISMATCHES] else None,
+        alloc_retries=figures[at.RETRIES],
+        ooms=figures[at.OOMS],
+        device_allocs=figures[at.DEVICE_ALLOCS],
+        device_frees=figures[at.DEVICE_FREES],
         segments=sum(1 for _ in ranges_at_end(t)),
-        allocated_bytes=figures[ALLOCATED_BYTES],
-        reserved_bytes=figures[RESERVED_BYTES],
+        allocated_bytes=figures[at.ALLOCATED_BYTES],
+        reserved_bytes=figures[at.RESERVED_BYTES],
         failed=failed_requests(t, trace),
         curve=curve,
         end=end,
-        recovered_ooms=figures[RECOVERED],
-        skipped_frees=figures[SKIPPED_FREES],
-        followed_ties=figures[TIES],
-        first_followed_tie=first_tie if figures[TIES] else None,
+        recovered_ooms=figures[at.RECOVERED],
+        skipped_frees=figures[at.SKIPPED_FREES],
+        followed_ties=figures[at.TIES],
+        first_followed_tie=first_tie if figures[at.TIES] else None,
     )

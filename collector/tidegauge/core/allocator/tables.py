@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.compiled import entry_point, zeros
 from tidegauge.core.allocator.device import OWN_ADDRESSES
-from tidegauge.core.allocator.layout import (
-    BLOCK_FIELDS,
-    BLOCKS,
-    CHUNK,
-    CHUNKS_AT,
-    FAILURE_FIELDS,
-    FIRST_MISMATCH,
-    FIRST_PENDING,
-    HEADER,
-    LENGTHS_AT,
-    LIVE,
-    LIVE_AT,
-    LIVE_BLOCKS_AT,
-    LIVE_MASK,
-    NEXT_ADDRESS,
-    NONE,
-    ORDER_AT,
-    ROOM,
-    SCRATCH_AT,
-    SPARE_BLOCK,
-    Tables,
-)
+from tidegauge.core.allocator.layout import BLOCK_FIELDS, CHUNK, FAILURE_FIELDS, HEADER, NONE, Tables
 from tidegauge.core.allocator.live_blocks import slot_of
 from tidegauge.core.allocator.results import MAX_FAILED
 
 FIRST_ROOM = 1024
-REGIONS = (ORDER_AT, LENGTHS_AT, CHUNKS_AT, SCRATCH_AT, LIVE_AT, LIVE_BLOCKS_AT)
+REGIONS = (at.ORDER_AT, at.LENGTHS_AT, at.CHUNKS_AT, at.SCRATCH_AT, at.LIVE_AT, at.LIVE_BLOCKS_AT)
 """In the order in which they lie behind the header."""
 
 
@@ -40,9 +20,9 @@ def empty_tables(rules: Sequence[int], room: int) -> Tables:
     """An allocator that has nothing yet, with room for so many blocks; ``rules`` are its first numbers."""
     numbers = zeros(HEADER + MAX_FAILED * FAILURE_FIELDS)
     numbers[: len(rules)] = rules
-    for field in (SPARE_BLOCK, FIRST_MISMATCH, FIRST_PENDING):
+    for field in (at.SPARE_BLOCK, at.FIRST_MISMATCH, at.FIRST_PENDING):
         numbers[field] = NONE
-    numbers[NEXT_ADDRESS] = OWN_ADDRESSES
+    numbers[at.NEXT_ADDRESS] = OWN_ADDRESSES
     for region in REGIONS:
         numbers[region] = len(numbers)
     return larger_tables(Tables(zeros(0), numbers), max(FIRST_ROOM, room))
@@ -50,7 +30,7 @@ def empty_tables(rules: Sequence[int], room: int) -> Tables:
 
 def grown(t: Tables) -> Tables:
     """The same state with much more room than it takes."""
-    return larger_tables(t, 4 * (max(int(t.numbers[BLOCKS]), int(t.numbers[LIVE])) + FIRST_ROOM))
+    return larger_tables(t, 4 * (max(int(t.numbers[at.BLOCKS]), int(t.numbers[at.LIVE])) + FIRST_ROOM))
 
 
 def larger_tables(t: Tables, room: int) -> Tables:
@@ -65,8 +45,8 @@ def larger_tables(t: Tables, room: int) -> Tables:
     for region, size in zip(REGIONS, sizes):
         numbers[region] = begin
         begin += size
-    numbers[ROOM] = room
-    numbers[LIVE_MASK] = slots - 1
+    numbers[at.ROOM] = room
+    numbers[at.LIVE_MASK] = slots - 1
     blocks = zeros(room * BLOCK_FIELDS)
     blocks[: len(t.blocks)] = t.blocks
     larger = Tables(blocks, numbers)
@@ -78,19 +58,19 @@ def larger_tables(t: Tables, room: int) -> Tables:
 def _fill(t: Tables, larger: Tables, chunks: int, slots: int) -> None:
     """The regions of the larger tables: all chunks and live allocations of the former ones, the rest empty."""
     former, numbers = t.numbers, larger.numbers
-    former_chunks = former[LENGTHS_AT] - former[ORDER_AT]
+    former_chunks = former[at.LENGTHS_AT] - former[at.ORDER_AT]
     for chunk in range(chunks):
         is_former = chunk < former_chunks
-        numbers[numbers[ORDER_AT] + chunk] = former[former[ORDER_AT] + chunk] if is_former else chunk
-        numbers[numbers[LENGTHS_AT] + chunk] = former[former[LENGTHS_AT] + chunk] if is_former else 0
+        numbers[numbers[at.ORDER_AT] + chunk] = former[former[at.ORDER_AT] + chunk] if is_former else chunk
+        numbers[numbers[at.LENGTHS_AT] + chunk] = former[former[at.LENGTHS_AT] + chunk] if is_former else 0
     for place in range(former_chunks * CHUNK):
-        numbers[numbers[CHUNKS_AT] + place] = former[former[CHUNKS_AT] + place]
+        numbers[numbers[at.CHUNKS_AT] + place] = former[former[at.CHUNKS_AT] + place]
     for slot in range(slots):
-        numbers[numbers[LIVE_BLOCKS_AT] + slot] = NONE
-    for slot in range(former[LIVE_BLOCKS_AT] - former[LIVE_AT]):
-        block = former[former[LIVE_BLOCKS_AT] + slot]
+        numbers[numbers[at.LIVE_BLOCKS_AT] + slot] = NONE
+    for slot in range(former[at.LIVE_BLOCKS_AT] - former[at.LIVE_AT]):
+        block = former[former[at.LIVE_BLOCKS_AT] + slot]
         if block != NONE:
-            address = former[former[LIVE_AT] + slot]
+            address = former[former[at.LIVE_AT] + slot]
             new = slot_of(larger, address)
-            numbers[numbers[LIVE_AT] + new] = address
-            numbers[numbers[LIVE_BLOCKS_AT] + new] = block
+            numbers[numbers[at.LIVE_AT] + new] = address
+            numbers[numbers[at.LIVE_BLOCKS_AT] + new] = block
