@@ -23,9 +23,9 @@ from tidegauge.core.allocator.layout import (
     UNMAPPED,
     Tables,
 )
-from tidegauge.core.allocator.live_blocks import note_live, slot_of
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.sizes import handle_bytes, rounded_size
+from tidegauge.core.allocator.tables import note_live, slot_of
 from tidegauge.core.allocator.trace import Action, BlockState, KnownSegment, Trace, TraceError
 from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 

@@ -21,7 +21,7 @@ from tidegauge.core.allocator.free_blocks import (
 )
 from tidegauge.core.allocator.frees import complete_all, complete_at
 from tidegauge.core.allocator.layout import MAX_TIES, NONE, SIZE_BITS, UNLIMITED, Record, Tables
-from tidegauge.core.allocator.live_blocks import block_in, slot_of
+from tidegauge.core.allocator.tables import block_in, slot_of
 
 
 @compiled

@@ -34,9 +34,9 @@ from tidegauge.core.allocator.layout import (
     Record,
     Tables,
 )
-from tidegauge.core.allocator.live_blocks import block_in, note_live, slot_of
 from tidegauge.core.allocator.requests import as_recorded, best_fit, found_before, grow, hand_out
 from tidegauge.core.allocator.sizes import rounded_size, segment_bytes, shelf_of
+from tidegauge.core.allocator.tables import block_in, note_live, slot_of
 from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES
 
 SPARE_BLOCKS = 16

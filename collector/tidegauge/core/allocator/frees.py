@@ -17,7 +17,7 @@ from tidegauge.core.allocator.layout import (
     Record,
     Tables,
 )
-from tidegauge.core.allocator.live_blocks import block_in, forget_live, set_gone, slot_of
+from tidegauge.core.allocator.tables import block_in, forget_live, set_gone, slot_of
 
 
 @compiled

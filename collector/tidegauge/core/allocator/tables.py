@@ -1,14 +1,16 @@
-"""Allocates and enlarges the tables of a replay. Source-compatible with Python 3.9."""
+"""Makes and enlarges the tables of a replay, and finds live allocations in them by recorded address (open addressing).
+
+Source-compatible with Python 3.9.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tidegauge.core.allocator import layout as at
-from tidegauge.core.allocator.compiled import entry_point, zeros
+from tidegauge.core.allocator.compiled import compiled, entry_point, zeros
 from tidegauge.core.allocator.device import OWN_ADDRESSES
-from tidegauge.core.allocator.layout import BLOCK_FIELDS, CHUNK, FAILURE_FIELDS, HEADER, NONE, Tables
-from tidegauge.core.allocator.live_blocks import slot_of
+from tidegauge.core.allocator.layout import BLOCK_FIELDS, CHUNK, FAILURE_FIELDS, GONE, HEADER, NONE, Tables
 from tidegauge.core.allocator.results import MAX_FAILED
 
 FIRST_ROOM = 1024
@@ -74,3 +76,59 @@ def _fill(t: Tables, larger: Tables, chunks: int, slots: int) -> None:
             new = slot_of(larger, address)
             numbers[numbers[at.LIVE_AT] + new] = address
             numbers[numbers[at.LIVE_BLOCKS_AT] + new] = block
+
+
+@compiled
+def _home(address: int, mask: int) -> int:
+    """The slot where an address belongs: its bits well mixed, as addresses are multiples of much."""
+    mixed = (address ^ (address >> 31)) & 0x7FFFFFFF
+    return ((mixed * 0x9E3779B1) >> 15) & mask
+
+
+@compiled
+def slot_of(t: Tables, address: int) -> int:
+    """The slot of a live address, or the empty one where it would go."""
+    numbers = t.numbers
+    mask, addresses, blocks = numbers[at.LIVE_MASK], numbers[at.LIVE_AT], numbers[at.LIVE_BLOCKS_AT]
+    slot = _home(address, mask)
+    while numbers[blocks + slot] != NONE and numbers[addresses + slot] != address:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@compiled
+def block_in(t: Tables, slot: int) -> int:
+    """The block in a slot; GONE where the model has none for the allocation, NONE where the slot is empty."""
+    return t.numbers[t.numbers[at.LIVE_BLOCKS_AT] + slot]
+
+
+@compiled
+def set_gone(t: Tables, slot: int) -> None:
+    t.numbers[t.numbers[at.LIVE_BLOCKS_AT] + slot] = GONE
+
+
+@compiled
+def note_live(t: Tables, slot: int, address: int, block: int) -> None:
+    """Fill an empty slot that `slot_of` found."""
+    numbers = t.numbers
+    numbers[numbers[at.LIVE_AT] + slot] = address
+    numbers[numbers[at.LIVE_BLOCKS_AT] + slot] = block
+    numbers[at.LIVE] += 1
+
+
+@compiled
+def forget_live(t: Tables, slot: int) -> None:
+    """Empty a slot, moving up the entries behind it that would not be found any more."""
+    numbers = t.numbers
+    mask, addresses, blocks = numbers[at.LIVE_MASK], numbers[at.LIVE_AT], numbers[at.LIVE_BLOCKS_AT]
+    numbers[blocks + slot] = NONE
+    numbers[at.LIVE] -= 1
+    other = (slot + 1) & mask
+    while numbers[blocks + other] != NONE:
+        home = _home(numbers[addresses + other], mask)
+        if ((other - home) & mask) >= ((other - slot) & mask):
+            numbers[addresses + slot] = numbers[addresses + other]
+            numbers[blocks + slot] = numbers[blocks + other]
+            numbers[blocks + other] = NONE
+            slot = other
+        other = (other + 1) & mask
