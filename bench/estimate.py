@@ -47,8 +47,8 @@ def outcome(line: dict[str, Any]) -> Outcome:
     """Estimate the job of a line."""
     from gpu_peaks_models import of_recorded
 
-    from tidegauge.core.allocator.conf import parse_settings
     from tidegauge.core.allocator.replay import replay
+    from tidegauge.core.allocator.settings import parse_settings
     from tidegauge.estimator.target import H200
     from tidegauge.estimator.training import record_training
 

@@ -77,8 +77,8 @@ def first_call() -> Answer:
 
 def long_trace() -> Answer:
     """Millions of events: their rate, and the most memory that the process ever had."""
-    from tidegauge.core.allocator.conf import parse_settings
     from tidegauge.core.allocator.replay import replay
+    from tidegauge.core.allocator.settings import parse_settings
 
     trace = repeated(trace_of(RECORDINGS / f"{REPEATED}.npz"), LONG_EVENTS)
     before = highest_bytes()
@@ -123,8 +123,8 @@ def repeated(trace: Trace, events: int) -> Trace:
 
 def peaks() -> Answer:
     """Of each recording under a setting: what was measured, and what the default recording foretells (bytes)."""
-    from tidegauge.core.allocator.conf import parse_settings
     from tidegauge.core.allocator.replay import replay
+    from tidegauge.core.allocator.settings import parse_settings
 
     found = {}
     for path in sorted(RECORDINGS.glob("*_c[1-9].npz")):

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from tidegauge.core.alloc_conf import conf_names
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
-from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.estimator.breakdown import PeakMoment, peak_moment, step_peaks, without_the_making
 from tidegauge.estimator.functions import dropped_output

@@ -17,8 +17,7 @@ from integration.allocator.workloads import Workload
 from integration.needs import missing
 from matrix import FIRST_TORCH as FIRST_RIG
 from tidegauge.analysis.traces.reading import open_trace
-from tidegauge.core.allocator.conf import parse_settings
-from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Trace
 
 RELEASES = ("2.9.1", "2.11.0", "2.12.0", FIRST_RIG, "2.15.0")

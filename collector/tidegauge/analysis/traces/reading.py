@@ -17,9 +17,8 @@ from tidegauge.analysis.snapshots import reading as snapshots
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.core.allocator.compiled import IS_COMPILED
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay as run_replay
-from tidegauge.core.allocator.settings import TieBreak
+from tidegauge.core.allocator.settings import TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceError
 
 # In which order the segments that lived before a trace's first event were made, as far as the trace betrays it.

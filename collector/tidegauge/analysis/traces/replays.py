@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import parse_settings
 from tidegauge.core.allocator.trace import Trace
 
 TIE_BREAK_VERSIONS = ("2.11", "2.12", "2.13")

@@ -17,8 +17,7 @@ from typing import NamedTuple, NoReturn, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.allocator.beginning import rounded_bytes
-from tidegauge.core.allocator.conf import parse_settings
-from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, SMALL_SEGMENT_BYTES
 

@@ -13,10 +13,9 @@ from tidegauge.analysis.whatif.limits import SearchLimits, own_limits
 from tidegauge.analysis.whatif.ranking import best_first, helps, recommended
 from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf, titled
 from tidegauge.core.allocator.compiled import is_ready
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import Replay
-from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak
+from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, Trace
 
 # How far a replay under other settings can be trusted: by what a trace does not say (docs/allocator_model.md).

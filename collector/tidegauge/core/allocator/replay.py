@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable, Optional, Union
 
 from tidegauge.core.allocator import layout as at
@@ -16,28 +16,34 @@ from tidegauge.core.allocator.beginning import (
 )
 from tidegauge.core.allocator.calls import ACTIONS, count_actions, find_calls
 from tidegauge.core.allocator.compiled import Numbers, column, table_of, zeros
-from tidegauge.core.allocator.conf import parse_settings
-from tidegauge.core.allocator.ending import failed_requests, ranges_at_end, segments_at_end
 from tidegauge.core.allocator.events import run
 from tidegauge.core.allocator.layout import (
+    ALLOCATED,
     BAD_SIZE,
+    BLOCK_FIELDS,
     DOUBLE_FREE,
+    FAILURE_FIELDS,
     FINE,
     LIVE_ADDRESS,
     NO_ROOM,
+    NONE,
     OTHER_SIZE,
+    PENDING,
     UNKNOWN_ACTION,
     UNKNOWN_FREE,
     UNKNOWN_POOL,
     UNKNOWN_STREAM,
+    UNMAPPED,
+    UNUSED,
     Events,
     Record,
     Tables,
 )
-from tidegauge.core.allocator.results import AddressMismatch, MemoryCurve, Replay
-from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.results import MAX_FAILED, AddressMismatch, FailedRequest, MemoryCurve, Replay
+from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
+from tidegauge.core.allocator.sizes import is_small_shelf
 from tidegauge.core.allocator.tables import empty_tables, grown
-from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceError
+from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace, TraceError
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -58,6 +64,8 @@ _REASONS = {
     UNKNOWN_STREAM: "is on stream number {stream}, which the trace does not list",
     UNKNOWN_POOL: "is in pool number {pool}, which the trace does not list",
 }
+
+_STATES = {ALLOCATED: BlockState.ACTIVE_ALLOCATED, PENDING: BlockState.ACTIVE_PENDING_FREE}
 
 
 def replay(
@@ -106,7 +114,7 @@ def replay(
     put_known(tables, known)
     curve = MemoryCurve(array("q"), array("q"), array("q"))
     tables = _run(trace, record, events, tables, curve if curve_points > 0 else None, curve_points, on_progress)
-    end = segments_at_end(tables, streams, pools) if with_end else None
+    end = _segments_at_end(tables, streams, pools) if with_end else None
     return _result(trace, tables, curve if curve_points > 0 else None, end)
 
 
@@ -217,10 +225,10 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
         ooms=figures[at.OOMS],
         device_allocs=figures[at.DEVICE_ALLOCS],
         device_frees=figures[at.DEVICE_FREES],
-        segments=sum(1 for _ in ranges_at_end(t)),
+        segments=sum(1 for _ in _ranges_at_end(t)),
         allocated_bytes=figures[at.ALLOCATED_BYTES],
         reserved_bytes=figures[at.RESERVED_BYTES],
-        failed=failed_requests(t, trace),
+        failed=_failed_requests(t, trace),
         curve=curve,
         end=end,
         recovered_ooms=figures[at.RECOVERED],
@@ -228,3 +236,77 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
         followed_ties=figures[at.TIES],
         first_followed_tie=first_tie if figures[at.TIES] else None,
     )
+
+
+def _ranges_at_end(t: Tables) -> Iterator[list[int]]:
+    """The blocks of each contiguous mapped range, as a snapshot takes it for a segment; in no order."""
+    blocks = t.blocks
+    for head in range(0, t.numbers[at.BLOCKS_END], BLOCK_FIELDS):
+        if blocks[head + at.STATE] == UNUSED or blocks[head + at.PREVIOUS] != NONE:
+            continue
+        mapped: list[int] = []
+        block = head
+        while block != NONE:
+            if blocks[block + at.STATE] != UNMAPPED:
+                mapped.append(block)
+            elif mapped:
+                yield mapped
+                mapped = []
+            block = int(blocks[block + at.NEXT])
+        if mapped:
+            yield mapped
+
+
+def _segments_at_end(t: Tables, streams: Sequence[int], pools: Sequence[tuple[int, int]]) -> tuple[KnownSegment, ...]:
+    """The segments by address. ``streams`` are the handles in order of their ranks."""
+    known = [_segment(t, members, streams, pools) for members in _ranges_at_end(t)]
+    return tuple(sorted(known, key=lambda segment: segment.address))
+
+
+def _segment(
+    t: Tables, members: Sequence[int], streams: Sequence[int], pools: Sequence[tuple[int, int]]
+) -> KnownSegment:
+    blocks = t.blocks
+    first = members[0]
+    shelf = int(blocks[first + at.SHELF])
+    return KnownSegment(
+        address=int(blocks[first + at.START]),
+        total_bytes=sum(int(blocks[block + at.SIZE]) for block in members),
+        stream=streams[shelf % t.numbers[at.STREAMS]],
+        is_large=not is_small_shelf(t.numbers, shelf),
+        is_expandable=bool(blocks[first + at.RESERVATION] != NONE),
+        pool=pools[shelf // t.numbers[at.STREAMS] // 2],
+        blocks=tuple(
+            KnownBlock(
+                address=int(blocks[block + at.START]),
+                size_bytes=int(blocks[block + at.SIZE]),
+                requested_bytes=int(blocks[block + at.REQUESTED]) if blocks[block + at.STATE] in _STATES else 0,
+                state=_STATES.get(int(blocks[block + at.STATE]), BlockState.INACTIVE),
+            )
+            for block in members
+        ),
+    )
+
+
+def _failed_requests(t: Tables, trace: Trace) -> tuple[FailedRequest, ...]:
+    rows = min(int(t.numbers[at.FAILURES]), MAX_FAILED)
+    found = []
+    for row in range(at.FAILURES_AT, at.FAILURES_AT + rows * FAILURE_FIELDS, FAILURE_FIELDS):
+        event, requested, rounded, segment, allocated, reserved, largest, free = (
+            int(number) for number in t.numbers[row : row + FAILURE_FIELDS]
+        )
+        is_oom = trace.action[event] == Action.OOM
+        found.append(
+            FailedRequest(
+                event=event,
+                requested_bytes=0 if is_oom else requested,
+                rounded_bytes=rounded,
+                segment_bytes=segment,
+                allocated_bytes=allocated,
+                reserved_bytes=reserved,
+                largest_free_bytes=largest,
+                free_bytes=free,
+                recorded=is_oom,
+            )
+        )
+    return tuple(found)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from allocator_traces import MIB
-from tidegauge.core.allocator.conf import parse_settings, settings_conf, tie_break_of
-from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings, tie_break_of
 
 NEW = "2.13.0"
 
@@ -120,28 +117,3 @@ def test_the_rest_of_a_list_took_in_the_last_size_before_2_10(torch_version: str
 def test_the_torch_says_how_ties_are_broken(torch_version: str | None, tie_break: TieBreak) -> None:
     assert tie_break_of(torch_version) is tie_break
     assert parse_settings("", torch_version).tie_break is tie_break
-
-
-def test_settings_that_a_torch_does_not_know_are_not_written_for_it() -> None:
-    with pytest.raises(ValueError, match="large_segment_size_mb"):
-        settings_conf(AllocatorSettings(large_segment_bytes=32 * MIB), "2.10.0")
-
-
-divisions = st.sampled_from([0, 1, 2, 4, 8, 16])
-
-
-@given(
-    st.builds(
-        AllocatorSettings,
-        max_split_bytes=st.none() | st.integers(64, 1 << 20).map(lambda size: size * MIB),
-        max_non_split_rounding_bytes=st.none() | st.integers(64, 1 << 20).map(lambda size: size * MIB),
-        roundup_power2_divisions=st.lists(divisions, min_size=16, max_size=16).map(tuple)
-        | divisions.map(lambda one: (one,) * 16),
-        garbage_collection_threshold=st.just(0.0) | st.floats(0.01, 0.99),
-        expandable_segments=st.booleans(),
-        large_segment_bytes=st.integers(11, 64).map(lambda size: size * MIB),
-        memory_fraction=st.none() | st.floats(0, 1),
-    )
-)
-def test_what_is_written_is_read_as_it_was(settings: AllocatorSettings) -> None:
-    assert parse_settings(settings_conf(settings, NEW), NEW) == settings

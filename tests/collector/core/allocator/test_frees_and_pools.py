@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from allocator_traces import MIB, Requests, segment_of
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
-from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, TraceError
 
 pytestmark = pytest.mark.timeout(600)

@@ -6,10 +6,9 @@ import pytest
 
 from allocator_traces import MIB, Held, Requests, block_of, segment_of
 from tidegauge.core.allocator.beginning import rounded_bytes
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
-from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, Trace
 
 pytestmark = pytest.mark.timeout(600)

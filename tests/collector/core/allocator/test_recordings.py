@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from allocator_traces import RECORDING_NAMES, recorded
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
-from tidegauge.core.allocator.settings import TieBreak
+from tidegauge.core.allocator.settings import TieBreak, parse_settings
 from tidegauge.core.allocator.trace import BlockState, KnownSegment
 
 pytestmark = pytest.mark.timeout(600)  # the first replay after a change of the sources compiles

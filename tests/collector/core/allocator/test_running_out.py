@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from allocator_traces import MIB, Requests, segment_of
-from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import MAX_FAILED, FailedRequest
-from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 
 pytestmark = pytest.mark.timeout(600)
 
