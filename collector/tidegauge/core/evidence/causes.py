@@ -1,6 +1,6 @@
 """Names the cause of growth from the evidence of one window, with its reasons and advice.
 
-``RULES`` is the table, read from above; docs/evidence.md is made from it. Pure. Source-compatible with Python 3.9.
+``RULES`` is the table, read from above; docs/evidence.md is made from it. Pure.
 """
 
 from __future__ import annotations
@@ -40,53 +40,53 @@ class CauseRule(NamedTuple):
 
 RULES = (
     CauseRule(
-        EvidenceCause.CUDA_GRAPHS, _POOLED, (signs.IN_PRIVATE_POOLS,),
-        (signs.RESERVED_ALONE, signs.MORE_POOLS, signs.MORE_GRAPHS),
+        EvidenceCause.CUDA_GRAPHS, _POOLED, (signs.in_private_pools,),
+        (signs.reserved_alone, signs.more_pools, signs.more_graphs),
         advice.cuda_graphs,
     ),
     CauseRule(
-        EvidenceCause.CUBLAS_WORKSPACES, _TENSORS, (signs.MORE_WORKSPACES,), (signs.HELD_NATIVELY,), advice.workspaces,
+        EvidenceCause.CUBLAS_WORKSPACES, _TENSORS, (signs.more_workspaces,), (signs.held_natively,), advice.workspaces,
     ),
     CauseRule(
         EvidenceCause.CYCLE, _TENSORS,
         (signs.held_by(HolderKind.CYCLE, words="what holds it are objects that hold each other, and nothing else"),),
-        (signs.GC_OFF,),
+        (signs.gc_off,),
         advice.cycle,
     ),
     CauseRule(
         EvidenceCause.EXCEPTION_FRAME, _TENSORS,
         (signs.held_by(HolderKind.EXCEPTION, words="an exception that is kept holds it, by its traceback's frames"),),
-        (signs.FEW_SIZES, signs.EVENLY, signs.MANY_SIZES),
+        (signs.few_sizes, signs.evenly, signs.many_sizes),
         advice.exception,
     ),
     CauseRule(
         EvidenceCause.HOOK, _TENSORS,
         (signs.held_by(HolderKind.HOOK, words="a forward or backward hook holds it"),),
-        (signs.FEW_SIZES, signs.EVENLY),
+        (signs.few_sizes, signs.evenly),
         advice.hook,
     ),
     CauseRule(
         EvidenceCause.OPTIMIZER_REBUILT, _TENSORS,
         (signs.held_by(HolderKind.OPTIMIZER, words="state of an optimizer holds it"),),
-        (signs.MORE_OPTIMIZERS, signs.BY_AN_OPTIMIZER, signs.PARAMETERS_AGAIN),
+        (signs.more_optimizers, signs.by_an_optimizer, signs.parameters_again),
         advice.optimizer,
     ),
     CauseRule(
         EvidenceCause.OPTIMIZER_REBUILT, _TENSORS,
-        (signs.BY_AN_OPTIMIZER,),
-        (signs.MORE_OPTIMIZERS, signs.PARAMETERS_AGAIN),
+        (signs.by_an_optimizer,),
+        (signs.more_optimizers, signs.parameters_again),
         advice.optimizer,
     ),
     CauseRule(
         EvidenceCause.RETAINED_GRAPH, _TENSORS,
         (signs.held_by(HolderKind.AUTOGRAD, words="the graph of a tensor that is kept holds it"),),
-        (signs.MANY_SIZES, signs.EVENLY, signs.MORE_NODES),
+        (signs.many_sizes, signs.evenly, signs.more_nodes),
         advice.graph,
     ),
     CauseRule(
         EvidenceCause.CLOSURE, _TENSORS,
         (signs.held_by(HolderKind.CLOSURE, words="a function's closure holds it"),),
-        (signs.FEW_SIZES, signs.EVENLY),
+        (signs.few_sizes, signs.evenly),
         advice.closure,
     ),
     CauseRule(
@@ -95,36 +95,36 @@ RULES = (
             HolderKind.CONTAINER, HolderKind.ATTRIBUTE, HolderKind.GLOBAL, HolderKind.FRAME, HolderKind.THREAD,
             words="a list, dict, deque, attribute or variable holds it",
         ),),
-        (signs.FEW_SIZES, signs.EVENLY, signs.LARGER),
+        (signs.few_sizes, signs.evenly, signs.larger),
         advice.container,
     ),
     CauseRule(
-        EvidenceCause.RETAINED_GRAPH, _TENSORS, (signs.HELD_BY_NOBODY,), (signs.MORE_NODES,), advice.graph,
+        EvidenceCause.RETAINED_GRAPH, _TENSORS, (signs.held_by_nobody,), (signs.more_nodes,), advice.graph,
     ),
     CauseRule(
-        EvidenceCause.RETAINED_GRAPH, frozenset({Signal.HOST}), (signs.MORE_NODES,), (signs.HOST_GROWS,),
+        EvidenceCause.RETAINED_GRAPH, frozenset({Signal.HOST}), (signs.more_nodes,), (signs.host_grows,),
         advice.host_graph,
     ),
     CauseRule(
-        EvidenceCause.PINNED_HOST, _HOST, (signs.MORE_PINNED,), (signs.HOST_GROWS,), advice.pinned,
+        EvidenceCause.PINNED_HOST, _HOST, (signs.more_pinned,), (signs.host_grows,), advice.pinned,
     ),
     CauseRule(
-        EvidenceCause.FRAGMENTATION, _RESERVED, (signs.RESERVED_OUTSIDE_POOLS,), (signs.LIVE_IS_FLAT, signs.SCATTERED),
+        EvidenceCause.FRAGMENTATION, _RESERVED, (signs.reserved_outside_pools,), (signs.live_is_flat, signs.scattered),
         advice.fragmentation,
     ),
     CauseRule(
-        EvidenceCause.COMMUNICATORS, _OUTSIDE, (signs.OUTSIDE_GROWS, signs.MORE_GROUPS), (), advice.communicators,
+        EvidenceCause.COMMUNICATORS, _OUTSIDE, (signs.outside_grows, signs.more_groups), (), advice.communicators,
     ),
     CauseRule(
-        EvidenceCause.DATALOADER_WORKER, frozenset(Signal) | {None}, (signs.CHILDREN_HOLD,),
-        (signs.ARE_WORKERS, signs.LIVE_IS_FLAT),
+        EvidenceCause.DATALOADER_WORKER, frozenset(Signal) | {None}, (signs.children_hold,),
+        (signs.are_workers, signs.live_is_flat),
         advice.dataloader_worker,
     ),
     CauseRule(
-        EvidenceCause.OUTSIDE_ALLOCATOR, _OUTSIDE, (signs.OUTSIDE_GROWS,), (signs.LIVE_IS_FLAT,), advice.outside,
+        EvidenceCause.OUTSIDE_ALLOCATOR, _OUTSIDE, (signs.outside_grows,), (signs.live_is_flat,), advice.outside,
     ),
     CauseRule(
-        EvidenceCause.OTHER_PROCESS, frozenset({None}), (signs.OTHERS_GROW,), (signs.LIVE_IS_FLAT,),
+        EvidenceCause.OTHER_PROCESS, frozenset({None}), (signs.others_grow,), (signs.live_is_flat,),
         advice.other_process,
     ),
 )  # fmt: skip

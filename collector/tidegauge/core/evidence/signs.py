@@ -2,7 +2,6 @@
 
 Signs of different sources are independent of each other: the holder search walks references, the snapshots are the
 allocator's, readings are what the run showed from outside, NVML is the driver's, facts are the process's own word.
-Pure. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -56,6 +55,11 @@ class Sign(NamedTuple):
     """What was seen, as a sentence for people; ``None``: it was not."""
 
 
+def _sign(source: SignSource, words: str) -> Callable[[Callable[[CauseInput], Optional[str]]], Sign]:
+    """Make a sign of the function that looks for it."""
+    return lambda seen: Sign(source, words, seen)
+
+
 def held_by(*kinds: HolderKind, words: str) -> Sign:
     """A sign that a holder of one of these kinds holds most of the growth."""
 
@@ -71,9 +75,10 @@ def held_by(*kinds: HolderKind, words: str) -> Sign:
     return Sign(SignSource.HOLDERS, words, seen)
 
 
-def _held_by_nobody(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.HOLDERS, "no object of Python's holds it, and it has many block sizes")
+def held_by_nobody(case: CauseInput) -> Optional[str]:
     search = case.search
-    if search is None or search.problem is not None or search.wanted_bytes <= 0 or _many_sizes(case) is None:
+    if search is None or search.problem is not None or search.wanted_bytes <= 0 or many_sizes.seen(case) is None:
         return None
     if case.holder is not None and case.holder.kind is not HolderKind.NATIVE:
         return None
@@ -83,25 +88,28 @@ def _held_by_nobody(case: CauseInput) -> Optional[str]:
     return "no object of Python's holds what grew, as with tensors that autograd saved"
 
 
-def _few_sizes(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "most of it comes from one line, in one or two block sizes")
+def few_sizes(case: CauseInput) -> Optional[str]:
     line, grown_bytes = case.line, sum(case.bytes_by_line().values())
     if line is None or case.bytes_by_line()[line] < MAIN_SHARE * grown_bytes:
         return None
-    sizes = _sizes(_at(case, line))
+    sizes = {one.block_bytes for one in _at(case, line)}
     if len(sizes) > MAX_FEW_SIZES or None in sizes:
         return None
     named = " and ".join(format_bytes(size) for size in sorted(size for size in sizes if size is not None))
     return f"{line_words(line)} leaves blocks of {named} behind, as one kind of tensor does"
 
 
-def _larger(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "that line has one block, which is larger at the end")
+def larger(case: CauseInput) -> Optional[str]:
     holder, line = case.holder, case.line
     if holder is None or holder.tensors != 1 or line is None or sum(one.blocks for one in _at(case, line)) > 1:
         return None
     return f"one block of {line_words(line)} is larger at the end of the window"
 
 
-def _evenly(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)")
+def evenly(case: CauseInput) -> Optional[str]:
     line, steps = case.line, case.window_steps or 0
     if line is None or steps < 4:
         return None
@@ -115,7 +123,8 @@ def _evenly(case: CauseInput) -> Optional[str]:
     return None
 
 
-def _many_sizes(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves")
+def many_sizes(case: CauseInput) -> Optional[str]:
     growing = [one for one in case.growth if one.grown_bytes > 0]
     by_size: dict[Optional[int], int] = {}
     for one in growing:
@@ -126,7 +135,8 @@ def _many_sizes(case: CauseInput) -> Optional[str]:
     return "what grew has many block sizes, as what a forward pass saves for backward"
 
 
-def _by_an_optimizer(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "most of it was allocated inside `torch.optim`")
+def by_an_optimizer(case: CauseInput) -> Optional[str]:
     whole = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0)
     made = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0 and _in_an_optimizer(one))
     if not whole or made < MAIN_SHARE * whole:
@@ -134,7 +144,8 @@ def _by_an_optimizer(case: CauseInput) -> Optional[str]:
     return f"{100 * made / whole:.0f} % of what grew was allocated inside torch.optim: state of an optimizer"
 
 
-def _parameters_again(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "it is 1, 2, 3 … times as large as all parameters")
+def parameters_again(case: CauseInput) -> Optional[str]:
     parameters, grown = case.facts.parameter_bytes or 0, case.grown_bytes or 0
     times = round(grown / parameters) if parameters > 0 else 0
     if not 1 <= times <= 20 or abs(grown - times * parameters) > 0.05 * parameters:
@@ -142,44 +153,56 @@ def _parameters_again(case: CauseInput) -> Optional[str]:
     return f"what grew is {times} times as large as all parameters ({format_bytes(parameters)})"
 
 
-def _more_optimizers(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "more optimizers are alive at the end of the window")
+def more_optimizers(case: CauseInput) -> Optional[str]:
     return _rose(case.early_facts.optimizers, case.facts.optimizers, "optimizers that are alive")
 
 
-def _more_groups(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "process groups were made within the window, and kept")
+def more_groups(case: CauseInput) -> Optional[str]:
     return _rose(case.early_facts.process_groups, case.facts.process_groups, "process groups")
 
 
-def _more_nodes(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end")
+def more_nodes(case: CauseInput) -> Optional[str]:
     early, late = case.early_facts.graph_nodes, case.facts.graph_nodes
     if early is None or late is None or late - early < max(early, case.window_steps or 0, 1):
         return None
     return _rose(early, late, "autograd nodes that kept tensors lead to")
 
 
-def _more_pinned(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "pinned host memory rose, by half of what the host's did at least")
+def more_pinned(case: CauseInput) -> Optional[str]:
     early, late = case.early_facts.pinned_bytes, case.facts.pinned_bytes
     if early is None or late is None or late - early < max(MATERIAL_BYTES, (case.readings.host_bytes or 0) // 2):
         return None
     return f"pinned host memory rose from {format_bytes(early)} to {format_bytes(late)}"
 
 
-def _more_graphs(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "more CUDA graphs are alive at the end of the window")
+def more_graphs(case: CauseInput) -> Optional[str]:
     return _rose(case.early_facts.cuda_graphs, case.facts.cuda_graphs, "CUDA graphs that are alive")
 
 
-def _more_pools(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "there are more private pools at the end of the window")
+def more_pools(case: CauseInput) -> Optional[str]:
     early, late = case.early_pools, case.late_pools
     return None if early is None or late is None else _rose(early.pools, late.pools, "private pools")
 
 
-def _in_private_pools(case: CauseInput) -> Optional[str]:
+@_sign(
+    SignSource.SNAPSHOTS,
+    "half of what grew, or more, lies in private pools (live tensors: in pools that have become more)",
+)
+def in_private_pools(case: CauseInput) -> Optional[str]:
     early, late = case.early_pools, case.late_pools
     if early is None or late is None:
         return None
     if case.signal is Signal.ALLOCATED:
         # In one pool tensors may be kept by anything: a job may allocate all that it has in a MemPool.
-        return _grew_in_pools(case, late.live_bytes - early.live_bytes, case.grown_bytes) if _more_pools(case) else None
+        if more_pools.seen(case) is None:
+            return None
+        return _grew_in_pools(case, late.live_bytes - early.live_bytes, case.grown_bytes)
     if late.unused_bytes < _main_part_since_onset(case):
         return None
     rose = late.reserved_bytes - early.reserved_bytes
@@ -216,11 +239,13 @@ def _main_part_since_onset(case: CauseInput) -> float:
     return POOLS_SHARE * (case.verdict.grown_bytes or 0)
 
 
-def _gc_off(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "the cyclic garbage collector is off")
+def gc_off(case: CauseInput) -> Optional[str]:
     return "Python's cyclic garbage collector is off (gc.disable())" if case.facts.gc_enabled is False else None
 
 
-def _reserved_alone(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.READINGS, "reserved memory grows beyond what live tensors explain")
+def reserved_alone(case: CauseInput) -> Optional[str]:
     rose, live = case.readings.reserved_bytes, case.readings.allocated_bytes
     if case.signal is Signal.RESERVED:
         return "the allocator reserves ever more, beyond what live tensors explain"
@@ -229,14 +254,19 @@ def _reserved_alone(case: CauseInput) -> Optional[str]:
     return f"the allocator reserved {format_bytes(rose)} more, while live tensors took {format_bytes(live)} more"
 
 
-def _reserved_outside_pools(case: CauseInput) -> Optional[str]:
+@_sign(
+    SignSource.READINGS,
+    "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
+)
+def reserved_outside_pools(case: CauseInput) -> Optional[str]:
     """As ``_reserved_alone``, unless it lies in private pools, or may, of which the window has seen nothing."""
     pools = case.late_pools
     may = pools is not None and _stood_still(case) and pools.unused_bytes >= max(_main_part_since_onset(case), 1)
-    return None if may or _in_private_pools(case) is not None else _reserved_alone(case)
+    return None if may or in_private_pools.seen(case) is not None else reserved_alone.seen(case)
 
 
-def _scattered(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again")
+def scattered(case: CauseInput) -> Optional[str]:
     pieces, retries = case.readings.inactive_split_bytes or 0, case.readings.alloc_retries or 0
     if pieces < MATERIAL_BYTES and retries <= 0:
         return None
@@ -245,14 +275,16 @@ def _scattered(case: CauseInput) -> Optional[str]:
     return " and ".join(seen)
 
 
-def _live_is_flat(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "live tensors do not grow between the snapshots")
+def live_is_flat(case: CauseInput) -> Optional[str]:
     outside = max(case.readings.reserved_bytes or 0, case.readings.nontorch_bytes or 0, case.verdict.grown_bytes or 0)
     if case.grown_bytes is None or case.grown_bytes > max(outside // 10, 0):
         return None
     return "live tensors did not grow between the two snapshots"
 
 
-def _outside_grows(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.NVML, "the process's bytes less what PyTorch reserves grow")
+def outside_grows(case: CauseInput) -> Optional[str]:
     rose = case.readings.nontorch_bytes
     if case.signal is Signal.NONTORCH:
         return "the process takes ever more of the GPU outside PyTorch's allocator"
@@ -261,18 +293,21 @@ def _outside_grows(case: CauseInput) -> Optional[str]:
     return f"the process took {format_bytes(rose)} more of the GPU outside PyTorch's allocator"
 
 
-def _host_grows(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.READINGS, "host memory of the rank grows")
+def host_grows(case: CauseInput) -> Optional[str]:
     return "the rank's memory on the host grows" if case.signal is Signal.HOST else None
 
 
-def _others_grow(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.NVML, "other processes on the GPU grow, and more than the rank")
+def others_grow(case: CauseInput) -> Optional[str]:
     rose, own = case.readings.other_processes_bytes, max(case.grown_bytes or 0, case.readings.reserved_bytes or 0)
     if rose is None or rose < MATERIAL_BYTES or rose < 2 * own:
         return None
     return f"other processes took {format_bytes(rose)} more of the GPU"
 
 
-def _children_hold(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.NVML, "child processes of the rank hold GPU memory, and that explains more")
+def children_hold(case: CauseInput) -> Optional[str]:
     held, rose = case.children_bytes or 0, case.readings.children_bytes or 0
     explains = rose > max(case.grown_bytes or 0, MATERIAL_BYTES) or (case.signal is None and not case.grew)
     if not case.gpu_children or held < MATERIAL_BYTES or not explains:
@@ -281,13 +316,15 @@ def _children_hold(case: CauseInput) -> Optional[str]:
     return f"{who} {format_bytes(held)} of GPU memory"
 
 
-def _are_workers(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers")
+def are_workers(case: CauseInput) -> Optional[str]:
     if not case.data_workers:
         return None
     return f"{case.data_workers:,} of them were started as DataLoader starts its workers"
 
 
-def _more_workspaces(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream")
+def more_workspaces(case: CauseInput) -> Optional[str]:
     found = case.workspaces
     if found is None or not found.block_bytes or found.grown_bytes < MAIN_SHARE * max(case.grown_bytes or 0, 1):
         return None
@@ -297,7 +334,8 @@ def _more_workspaces(case: CauseInput) -> Optional[str]:
     )
 
 
-def _held_natively(case: CauseInput) -> Optional[str]:
+@_sign(SignSource.HOLDERS, "no object of Python's holds it")
+def held_natively(case: CauseInput) -> Optional[str]:
     holder = case.holder
     if holder is None or holder.kind is not HolderKind.NATIVE:
         return None
@@ -314,59 +352,5 @@ def _at(case: CauseInput, line: CodeLine) -> list[StackGrowth]:
     return [one for one in case.growth if one.line == line and one.grown_bytes > 0]
 
 
-def _sizes(growth: list[StackGrowth]) -> set[Optional[int]]:
-    return {one.block_bytes for one in growth}
-
-
 def _in_an_optimizer(one: StackGrowth) -> bool:
     return any("/torch/optim/" in frame.filename.replace("\\", "/") for frame in one.stack)
-
-
-HELD_BY_NOBODY = Sign(
-    SignSource.HOLDERS, "no object of Python's holds it, and it has many block sizes", _held_by_nobody
-)
-MORE_WORKSPACES = Sign(
-    SignSource.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream", _more_workspaces
-)
-HELD_NATIVELY = Sign(SignSource.HOLDERS, "no object of Python's holds it", _held_natively)
-FEW_SIZES = Sign(SignSource.SNAPSHOTS, "most of it comes from one line, in one or two block sizes", _few_sizes)
-LARGER = Sign(SignSource.SNAPSHOTS, "that line has one block, which is larger at the end", _larger)
-EVENLY = Sign(
-    SignSource.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)", _evenly
-)
-MANY_SIZES = Sign(SignSource.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves", _many_sizes)
-BY_AN_OPTIMIZER = Sign(SignSource.SNAPSHOTS, "most of it was allocated inside `torch.optim`", _by_an_optimizer)
-PARAMETERS_AGAIN = Sign(SignSource.PROCESS, "it is 1, 2, 3 … times as large as all parameters", _parameters_again)
-MORE_OPTIMIZERS = Sign(SignSource.PROCESS, "more optimizers are alive at the end of the window", _more_optimizers)
-MORE_GROUPS = Sign(SignSource.PROCESS, "process groups were made within the window, and kept", _more_groups)
-MORE_NODES = Sign(
-    SignSource.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end", _more_nodes
-)
-MORE_PINNED = Sign(SignSource.PROCESS, "pinned host memory rose, by half of what the host's did at least", _more_pinned)
-GC_OFF = Sign(SignSource.PROCESS, "the cyclic garbage collector is off", _gc_off)
-MORE_GRAPHS = Sign(SignSource.PROCESS, "more CUDA graphs are alive at the end of the window", _more_graphs)
-MORE_POOLS = Sign(SignSource.SNAPSHOTS, "there are more private pools at the end of the window", _more_pools)
-IN_PRIVATE_POOLS = Sign(
-    SignSource.SNAPSHOTS,
-    "half of what grew, or more, lies in private pools (live tensors: in pools that have become more)",
-    _in_private_pools,
-)
-RESERVED_OUTSIDE_POOLS = Sign(
-    SignSource.READINGS,
-    "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
-    _reserved_outside_pools,
-)
-RESERVED_ALONE = Sign(SignSource.READINGS, "reserved memory grows beyond what live tensors explain", _reserved_alone)
-SCATTERED = Sign(
-    SignSource.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again", _scattered
-)
-LIVE_IS_FLAT = Sign(SignSource.SNAPSHOTS, "live tensors do not grow between the snapshots", _live_is_flat)
-OUTSIDE_GROWS = Sign(SignSource.NVML, "the process's bytes less what PyTorch reserves grow", _outside_grows)
-HOST_GROWS = Sign(SignSource.READINGS, "host memory of the rank grows", _host_grows)
-OTHERS_GROW = Sign(SignSource.NVML, "other processes on the GPU grow, and more than the rank", _others_grow)
-CHILDREN_HOLD = Sign(
-    SignSource.NVML, "child processes of the rank hold GPU memory, and that explains more", _children_hold
-)
-ARE_WORKERS = Sign(
-    SignSource.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers", _are_workers
-)
