@@ -1,7 +1,7 @@
 """PyTorch's allocator settings, ``KEY:VALUE,KEY:[X:1,Y:2]``: which variable carries them, and how to change some.
 
 A key that a torch does not know breaks its CUDA initialisation, so nothing is added here that was not asked for, and
-what the owner wrote stays as it is. Source-compatible with Python 3.9.
+what the owner wrote stays as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Sizes of PyTorch's caching allocator (c10/core/AllocatorConfig.h), by their names there. Nothing else has a copy.
 
-Source-compatible with Python 3.9: the probe imports this in the training process, the allocator's model is compiled
-with it.
+The probe imports this in the training process, the allocator's model is compiled with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Host memory as values: of a rank's process tree, and of a node. Text of /proc in, values out.
-
-Source-compatible with Python 3.9.
-"""
+"""Host memory as values: of a rank's process tree, and of a node. Text of /proc in, values out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Identifiers of processes, jobs, attempts and ranks, typed so that a rank is never mistaken for an index.
 
-Source-compatible with Python 3.9: the probe imports this inside the training process.
+The probe imports this inside the training process.
 """
 
 from __future__ import annotations

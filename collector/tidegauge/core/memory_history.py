@@ -1,7 +1,4 @@
-"""A rank's memory over its life in a bounded number of points, for sparklines and forecast plots.
-
-Source-compatible with Python 3.9.
-"""
+"""A rank's memory over its life in a bounded number of points, for sparklines and forecast plots."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``/proc/PID/stat`` as a value, see proc(5). Text in, value out; whoever calls reads the file.
 
-Source-compatible with Python 3.9: the probe imports this inside the training process.
+The probe imports this inside the training process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of device ``d`` lies in slot ``(seq - 1) % capacity``. There is one writer; read
 a CRC over the rest, so a record that was torn by the writer, or by a power of chance, does not decode.
 
 A reader never trusts a length or an offset in the file: ``decode_header`` checks every figure against the size of
-the file before anything is used. Source-compatible with Python 3.9: the probe imports this in the training process.
+the file before anything is used. The probe imports this in the training process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Paths of the run directories. Every interpreter of a job loads this module at start, so it imports nothing.
 
-The names below them are in ``run_dirs``. Source-compatible with Python 3.9.
+The names below them are in ``run_dirs``.
 """
 
 from __future__ import annotations

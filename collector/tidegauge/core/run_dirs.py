@@ -1,6 +1,6 @@
 """File names of rings, launch records and command sockets, shared by their writers and the agent (design 3.2).
 
-Only names are made here; whoever calls creates or lists the folders. Source-compatible with Python 3.9.
+Only names are made here; whoever calls creates or lists the folders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One reading of one rank's allocator: the value that travels probe -> ring -> agent -> detector.
 
-Source-compatible with Python 3.9: the probe imports this inside the training process.
+The probe imports this inside the training process.
 """
 
 from __future__ import annotations

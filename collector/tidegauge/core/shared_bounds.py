@@ -1,6 +1,6 @@
 """Bounds shared by ranks that grow alike: they run the same code, so a bound of one holds for its peers.
 
-One rank of a job is looked into, not all of a thousand. Source-compatible with Python 3.9.
+One rank of a job is looked into, not all of a thousand.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ and believes nothing. Before compression a file is: ``MAGIC``, the length of the
 and the columns of ``FRAMES``, ``STACKS`` and, for each device, ``SEGMENTS``, ``BLOCKS`` and ``EVENTS``, little-endian,
 back to back in the order of these tables. The probe compresses with zlib, the store with zstandard.
 
-What the numbers mean is what ``core.allocator.trace`` says of the fields of the same names. Source-compatible with
-Python 3.9.
+What the numbers mean is what ``core.allocator.trace`` says of the fields of the same names.
 """
 
 from __future__ import annotations

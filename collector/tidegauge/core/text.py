@@ -1,7 +1,4 @@
-"""Sanitises text from others for a terminal, a log, a label or a file.
-
-Source-compatible with Python 3.9.
-"""
+"""Sanitises text from others for a terminal, a log, a label or a file."""
 
 from __future__ import annotations
 

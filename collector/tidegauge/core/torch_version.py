@@ -1,4 +1,4 @@
-"""PyTorch's version as ``torch.__version__`` writes it (``2.11.0+cu130``). Source-compatible with Python 3.9."""
+"""PyTorch's version as ``torch.__version__`` writes it (``2.11.0+cu130``)."""
 
 from __future__ import annotations
 

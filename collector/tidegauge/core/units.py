@@ -1,6 +1,6 @@
 """Formats quantities for people, in one place, so that command line, report and messages agree.
 
-Base units inside, converted only here. Source-compatible with Python 3.9.
+Base units inside, converted only here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Verdicts of the leak detector on one rank, in the terms that agent, exporter, policy and people use.
-
-Source-compatible with Python 3.9.
-"""
+"""Verdicts of the leak detector on one rank, in the terms that agent, exporter, policy and people use."""
 
 from __future__ import annotations
 

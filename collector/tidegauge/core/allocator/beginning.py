@@ -1,4 +1,4 @@
-"""The start of a replay: its rules, and the blocks alive before its first event. Source-compatible with Python 3.9."""
+"""The start of a replay: its rules, and the blocks alive before its first event."""
 
 from __future__ import annotations
 

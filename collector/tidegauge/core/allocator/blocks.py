@@ -1,4 +1,4 @@
-"""Blocks and their neighbours: made, split, merged. Source-compatible with Python 3.9."""
+"""Blocks and their neighbours: made, split, merged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Releases cached memory: all of it, oversize blocks, or old blocks. Allocator notes, 5.5.
-
-Source-compatible with Python 3.9.
-"""
+"""Releases cached memory: all of it, oversize blocks, or old blocks. Allocator notes, 5.5."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Infers the program's calls of ``empty_cache()``: no event records them, only the segments that they release.
-
-Source-compatible with Python 3.9.
-"""
+"""Infers the program's calls of ``empty_cache()``: no event records them, only the segments that they release."""
 
 from __future__ import annotations
 

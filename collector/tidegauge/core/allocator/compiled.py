@@ -1,7 +1,7 @@
 """Compiles the model with numba where that can be imported; otherwise the same functions run as plain Python.
 
 Their tables are NumPy arrays of int64 when compiled and plain lists otherwise: the fastest of either. A function given
-to `compiled` keeps to what both run: whole numbers, tuples and tables. Source-compatible with Python 3.9.
+to `compiled` keeps to what both run: whole numbers, tuples and tables.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In a replay of the recorded settings the recording answers for the device: each segment event that the model arrives
 at is compared with the next recorded one. Otherwise there is memory up to the cap and the capacity, at addresses of
-the model's own. Source-compatible with Python 3.9.
+the model's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Feeds the events of a trace to the allocator, one after the other. Source-compatible with Python 3.9."""
+"""Feeds the events of a trace to the allocator, one after the other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Expandable segments: address space mapped and unmapped in handles of 2 or 20 MiB. Allocator notes, 5.4, 5.5.
-
-Source-compatible with Python 3.9.
-"""
+"""Expandable segments: address space mapped and unmapped in handles of 2 or 20 MiB. Allocator notes, 5.4, 5.5."""
 
 from __future__ import annotations
 

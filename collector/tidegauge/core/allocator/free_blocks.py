@@ -1,7 +1,7 @@
 """The free blocks in the allocator's order: ``BlockPool::blocks`` of all pools and streams, and their unmapped ranges.
 
 One ordered sequence in chunks: a search is two binary ones, a change moves at most a chunk. A place in it is a number,
-``chunk's place in the order * CHUNK + place in the chunk``. Source-compatible with Python 3.9.
+``chunk's place in the order * CHUNK + place in the chunk``.
 """
 
 from __future__ import annotations

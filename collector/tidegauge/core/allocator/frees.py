@@ -1,4 +1,4 @@
-"""Freeing: at once, or after other streams have finished (``record_stream``). Source-compatible with Python 3.9."""
+"""Freeing: at once, or after other streams have finished (``record_stream``)."""
 
 from __future__ import annotations
 

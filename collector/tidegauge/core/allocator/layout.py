@@ -2,7 +2,7 @@
 
 A table is one flat row of numbers, so that the same functions are quick when compiled and when they are not. A block is
 named by the place of its first field in ``Tables.blocks``. Other modules import this one as ``at``:
-``blocks[block + at.SIZE]``, ``numbers[at.LIVE]``. Source-compatible with Python 3.9.
+``blocks[block + at.SIZE]``, ``numbers[at.LIVE]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replays a recorded trace through the model. Source-compatible with Python 3.9."""
+"""Replays a recorded trace through the model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Serves one memory request, as ``DeviceCachingAllocator::malloc`` does. Allocator notes, 4.5 and 5.4.
-
-Source-compatible with Python 3.9.
-"""
+"""Serves one memory request, as ``DeviceCachingAllocator::malloc`` does. Allocator notes, 4.5 and 5.4."""
 
 from __future__ import annotations
 

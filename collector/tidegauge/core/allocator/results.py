@@ -1,4 +1,4 @@
-"""Results of a replay, in bytes. Source-compatible with Python 3.9."""
+"""Results of a replay, in bytes."""
 
 from __future__ import annotations
 

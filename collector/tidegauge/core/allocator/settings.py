@@ -1,6 +1,6 @@
 """The allocator's settings that decide where a block goes, and how torch reads them from ``PYTORCH_ALLOC_CONF``.
 
-What each torch knows and refuses is from its own parser (allocator notes, 5.7). Source-compatible with Python 3.9.
+What each torch knows and refuses is from its own parser (allocator notes, 5.7).
 """
 
 from __future__ import annotations

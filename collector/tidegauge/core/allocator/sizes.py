@@ -1,7 +1,4 @@
-"""Block and segment sizes for a requested size. Allocator notes, 5.1 to 5.3.
-
-Source-compatible with Python 3.9.
-"""
+"""Block and segment sizes for a requested size. Allocator notes, 5.1 to 5.3."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Makes and enlarges the tables of a replay, and finds live allocations in them by recorded address (open addressing).
-
-Source-compatible with Python 3.9.
-"""
+"""Makes and enlarges the tables of a replay, and finds live allocations in them by their recorded addresses."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ def _fill(t: Tables, larger: Tables, chunks: int, slots: int) -> None:
 
 @compiled
 def _home(address: int, mask: int) -> int:
-    """The slot where an address belongs: its bits well mixed, as addresses are multiples of much."""
+    """The slot where an address belongs (open addressing): its bits well mixed, as addresses are multiples of much."""
     mixed = (address ^ (address >> 31)) & 0x7FFFFFFF
     return ((mixed * 0x9E3779B1) >> 15) & mask
 

@@ -1,7 +1,6 @@
 """A recorded stream of allocator events: the columns of a snapshot's ``device_traces``, whatever file they came from.
 
 Columns are ``array.array``: compact, of the standard library, and readable without a copy by what is compiled.
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

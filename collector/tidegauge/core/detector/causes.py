@@ -1,4 +1,4 @@
-"""Classifies growth by one short stable word. Source-compatible with Python 3.9."""
+"""Classifies growth by one short stable word."""
 
 from __future__ import annotations
 

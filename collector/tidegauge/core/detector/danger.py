@@ -1,4 +1,4 @@
-"""Judges whether growth will reach the limit or level off before. Source-compatible with Python 3.9."""
+"""Judges whether growth will reach the limit or level off before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Window minima ("floors") of one signal on geometric scales: the only history that the detector keeps.
 
 A floor is the lowest value in a window. Spikes, evaluation and checkpoints lift single samples and leave the floor
-alone; what lifts the floor was not given back. Source-compatible with Python 3.9.
+alone; what lifts the floor was not given back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pace of growth and the time until it meets the limit, as ranges. Source-compatible with Python 3.9."""
+"""The pace of growth and the time until it meets the limit, as ranges."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every number that steers the detector, each with the reason for it. None of them is a size in bytes of a card.
 
 Lengths are counted in *samples* (steps, where the probe has a step hook) and in *floors* (window minima): a training
-loop's own clock. Source-compatible with Python 3.9.
+loop's own clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Compares a job's ranks: growth of only some ranks is suspicious, growth of all may be the workload.
-
-Source-compatible with Python 3.9.
-"""
+"""Compares a job's ranks: growth of only some ranks is suspicious, growth of all may be the workload."""
 
 from __future__ import annotations
 

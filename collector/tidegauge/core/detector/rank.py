@@ -1,4 +1,4 @@
-"""`RankDetector`: turns one rank's readings into its `Verdict`. Source-compatible with Python 3.9."""
+"""`RankDetector`: turns one rank's readings into its `Verdict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head-room left and the severity of a leak. Source-compatible with Python 3.9."""
+"""The head-room left and the severity of a leak."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The *ladder* is the suffix minimum of the floors: at each moment, the level to which memory never came back since. It
 never falls, so a growth is described by the times at which it crosses evenly spaced levels (a bisection each): rises,
-pauses, running ahead of a straight line, lagging behind one. Source-compatible with Python 3.9.
+pauses, running ahead of a straight line, lagging behind one.
 """
 
 from __future__ import annotations

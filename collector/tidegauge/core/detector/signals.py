@@ -1,7 +1,4 @@
-"""Derived device signals: fragmentation, and memory outside the allocator.
-
-Source-compatible with Python 3.9.
-"""
+"""Derived device signals: fragmentation, and memory outside the allocator."""
 
 from __future__ import annotations
 

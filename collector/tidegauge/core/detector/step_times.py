@@ -1,4 +1,4 @@
-"""The present duration of a step, which converts steps left into seconds left. Source-compatible with Python 3.9.
+"""The present duration of a step, which converts steps left into seconds left.
 
 The mean over a growth is no answer: a job that was suspended for six hours, or whose data was cold at first, would be
 told hours that it does not have. What counts is the usual step of the last few, and the pauses that come again and

@@ -1,7 +1,4 @@
-"""Watches one signal: looks at its floors, remembers the growth that it finds, and withdraws it when it ends.
-
-Source-compatible with Python 3.9.
-"""
+"""Watches one signal: looks at its floors, remembers the growth that it finds, and withdraws it when it ends."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Made in three places, each adding its part: the probe (``core.evidence.rank_evidence``: what only the process itself can
 say), the agent (`Evidence`: the two snapshots compared, the cause named), the coordinator (``core.evidence.brief``:
-what messages and tables say of it). Values only. Source-compatible with Python 3.9.
+what messages and tables say of it). Values only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Advice for each cause, worded with the names of holders, files and lines in the code at hand, as far as known.
 
 One sentence per cause and per what is known of the place; without a place there is no advice that would be more than a
-guess. Pure. Source-compatible with Python 3.9.
+guess. Pure.
 """
 
 from __future__ import annotations

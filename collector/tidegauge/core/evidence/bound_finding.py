@@ -1,7 +1,4 @@
-"""Finds a bound on a window's growth: containers or workspaces that fill up, and the level at the end. Pure.
-
-Source-compatible with Python 3.9.
-"""
+"""Finds a bound on a window's growth: containers or workspaces that fill up, and the level at the end. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The summary of a piece of evidence that incidents, messages and tables show.
-
-Source-compatible with Python 3.9.
-"""
+"""The summary of a piece of evidence that incidents, messages and tables show."""
 
 from __future__ import annotations
 

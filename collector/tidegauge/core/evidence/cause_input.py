@@ -1,7 +1,7 @@
 """The input for naming a cause: compared snapshots, a holder search, the detector's verdict, and further figures.
 
 Whoever collects evidence fills it in; ``core.evidence.causes`` reads it. Bytes throughout; ``None`` is not known, and
-then not taken for a reason. Pure. Source-compatible with Python 3.9.
+then not taken for a reason. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds of growth: the container that holds it fills up, and memory then stays at a known level.
 
 A bound is what a rank said of itself at one moment; memory is what its node reads all the time. So a bound is believed
-for as long as memory keeps to it, and only where the end fits into what is free. Source-compatible with Python 3.9.
+for as long as memory keeps to it, and only where the end fits into what is free.
 """
 
 from __future__ import annotations

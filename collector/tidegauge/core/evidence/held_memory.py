@@ -1,7 +1,6 @@
 """Memory held by one device's allocator at one moment: owners of blocks in use, and free blocks that did not help.
 
-Pure: made of the blocks of a snapshot, of the own process or from a file. Bytes throughout. Source-compatible with
-Python 3.9.
+Pure: made of the blocks of a snapshot, of the own process or from a file. Bytes throughout.
 """
 
 from __future__ import annotations

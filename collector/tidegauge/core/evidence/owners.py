@@ -1,7 +1,6 @@
 """Owners of allocator memory: live blocks grouped by the line that allocated them.
 
-Pure: whoever has a snapshot, of the own process or from a file, makes ``LiveBlock``s of it. Source-compatible with
-Python 3.9.
+Pure: whoever has a snapshot, of the own process or from a file, makes ``LiveBlock``s of it.
 """
 
 from __future__ import annotations

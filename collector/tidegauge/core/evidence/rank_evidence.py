@@ -1,7 +1,7 @@
 """A rank's report on its own memory: the objects that hold the tensors that grow. The probe makes it.
 
 The agent reads it from the file beside the rank's ring: only the process itself can look. Values only, in bytes and
-seconds; texts come from the job and are never trusted. Source-compatible with Python 3.9.
+seconds; texts come from the job and are never trusted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The request for evidence from a rank: one request of the command ``evidence`` (docs/probe.md).
-
-Source-compatible with Python 3.9.
-"""
+"""The request for evidence from a rank: one request of the command ``evidence`` (docs/probe.md)."""
 
 from __future__ import annotations
 

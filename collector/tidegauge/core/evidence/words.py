@@ -1,7 +1,7 @@
 """Words for evidence, in one place, so that commands, reports, messages and pages agree. Values in, text out.
 
 Names of files, functions and variables come from the job: they are cut here, and made fit to be shown by whoever shows
-them. Source-compatible with Python 3.9.
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""cuBLAS workspaces: PyTorch keeps one for each pair of stream and handle, for ever, so their number is bounded.
-
-Source-compatible with Python 3.9.
-"""
+"""cuBLAS workspaces: PyTorch keeps one for each pair of stream and handle, for ever, so their number is bounded."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ enough                 a cause that was ``named`` is not looked for again for ``
 refused                a rank that is busy: after ``refused_again_s``, twice as long each time; one that cannot:
                        after ``longest_period_s``
 =====================  ============================================================================================
-
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Matches evidence with incidents, and updates the incidents with it. Pure.
-
-Source-compatible with Python 3.9.
-"""
+"""Matches evidence with incidents, and updates the incidents with it. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Computes an incident's figures from its ranks' findings, and detects whether they have moved. Pure.
-
-Source-compatible with Python 3.9.
-"""
+"""Computes an incident's figures from its ranks' findings, and detects whether they have moved. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Grades: people's answers on whether an incident was a leak, and the precision computed from them. Values only.
 
-Only growth is graded: an out-of-memory error and an exceeded share are facts, not forecasts. Source-compatible with
-Python 3.9.
+Only growth is graded: an out-of-memory error and an exceeded share are facts, not forecasts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Remembers reported out-of-memory errors: a rank keeps showing its latest one, which must not be reported again.
-
-Source-compatible with Python 3.9.
-"""
+"""Remembers reported out-of-memory errors: a rank keeps showing its latest one, which must not be reported again."""
 
 from __future__ import annotations
 

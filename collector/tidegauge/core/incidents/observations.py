@@ -1,7 +1,4 @@
-"""Observations: per cause, the ranks of a job that show it, that may, and that do not report. Pure.
-
-Source-compatible with Python 3.9.
-"""
+"""Observations: per cause, the ranks of a job that show it, that may, and that do not report. Pure."""
 
 from __future__ import annotations
 

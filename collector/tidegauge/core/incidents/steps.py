@@ -20,8 +20,6 @@ not closed    ranks that it is about are stale or not heard of                  
 
 Only what is watched counts: a rank that is not heard of proves nothing, neither growth nor its end. While one is
 missing, all waiting begins anew.
-
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

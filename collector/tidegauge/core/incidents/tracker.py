@@ -4,8 +4,6 @@ At most one incident per job, attempt and cause is open at a time; ``core.incide
 Here is what surrounds that: which jobs are heard of, which have ended, and time. Time never runs backwards: an earlier
 ``now_s`` is taken for the latest one. After a gap between two looks (a suspended host, a clock that was set) all
 waiting begins anew, so that nothing closes for want of watching.
-
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

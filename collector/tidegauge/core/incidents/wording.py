@@ -1,6 +1,6 @@
 """Words for findings, in one place, so that commands, reports, owners' messages and the policy's reasons agree.
 
-Values in, text out; quantities are written by ``core.units``. Source-compatible with Python 3.9.
+Values in, text out; quantities are written by ``core.units``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A fraction bounds what PyTorch's allocator reserves, as a part of what CUDA calls the device's total ("usable" here:
 NVML's total less the driver's reserve). CUDA context, NCCL and other libraries are outside it, so they are taken off
-the share first. See docs/memory_fraction.md. Source-compatible with Python 3.9.
+the share first. See docs/memory_fraction.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The launch record: JSON in which ``tidegauge run`` describes its job, kept beside the rings. Pure.
 
 Written by the keeper under the user's own name, so to whoever reads it every word is a claim; what is too long, of the
-wrong type or out of range makes the whole record refused. Source-compatible with Python 3.9.
+wrong type or out of range makes the whole record refused.
 """
 
 from __future__ import annotations

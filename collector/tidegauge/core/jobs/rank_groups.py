@@ -6,8 +6,6 @@ size, run id, address of the store) separates groups; where that says nothing, t
 do, by their Slurm step, their container, their parent, and at last the order in which they started. A job whose groups
 never ran side by side has one: a program that is started again in a loop stays the same, and so does one whose ranks
 its launcher starts again (torchelastic), which makes another attempt of them.
-
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

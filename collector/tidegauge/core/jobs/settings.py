@@ -2,7 +2,7 @@
 
 A scheduler keeps a job's environment as its owner submitted it. So what a policy wants changed (a memory fraction, an
 allocator setting) waits in ``<run dir>/jobs/<job id>.json`` and is put into the environment by the probe, before torch
-reads it. Source-compatible with Python 3.9.
+reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tenants: each limit applies per tenant, so that nobody can take all the room. Source-compatible with Python 3.9."""
+"""Tenants: each limit applies per tenant, so that nobody can take all the room."""
 
 from __future__ import annotations
 

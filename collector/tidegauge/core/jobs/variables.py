@@ -1,6 +1,6 @@
 """Names of the environment variables that launchers, scheduler adapters and the probe use to describe a job.
 
-Source-compatible with Python 3.9: the probe imports this inside the training process.
+The probe imports this inside the training process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A scheduler sees exit code 1 and nothing else. Each kind of OOM is a question of "would the request have been served
 without it?": without the growth, the scattered pieces, the cap, the neighbours. ``RULES`` is the table; the first rule
-that says yes is the answer. docs/oom.md shows it. Pure. Source-compatible with Python 3.9.
+that says yes is the answer. docs/oom.md shows it. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The figures of one ``torch.OutOfMemoryError``, from the probe, the error's own text or a snapshot.
 
 What follows from them alone is here; which kind of OOM that makes is ``core.oom``. Bytes throughout; ``None`` is not
-known, and then not taken for a reason. Pure. Source-compatible with Python 3.9.
+known, and then not taken for a reason. Pure.
 """
 
 from __future__ import annotations

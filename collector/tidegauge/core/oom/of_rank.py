@@ -1,7 +1,6 @@
 """Explains a rank's out-of-memory error from its ring and the memory it held, with the same words everywhere.
 
 For whoever has the samples: ``tidegauge run`` after the job's end, the probe at the end of its own process. Pure.
-Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations

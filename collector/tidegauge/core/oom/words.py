@@ -1,7 +1,4 @@
-"""Sentences about an out-of-memory error, made of its figures: the reason, and what would have to change.
-
-Pure. Source-compatible with Python 3.9.
-"""
+"""Sentences about an out-of-memory error, made of its figures: the reason, and what would have to change."""
 
 from __future__ import annotations
 
