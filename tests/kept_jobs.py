@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import LaunchRecord, decode_launch_record
+from tidegauge.core.jobs.launches import LaunchRecord, decode_launch_record
 from tidegauge.core.run_dirs import launch_name, launch_socket_name
 from tidegauge.osproc.processes import descendants, identity_of, is_alive, send_signal
 from waiting import PATIENCE_S, eventually

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import LaunchRecord
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchRecord, LaunchState
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.core.text import one_line

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
+from tidegauge.core.jobs.launches import LaunchRecord, encode_launch_record
 from tidegauge.core.run_dirs import launch_draft_name, launch_name, launch_socket_name
 from tidegauge.probe.run_files.command_socket import Answer, CommandSocket
 from tidegauge.probe.run_files.own_user import allowed_peers

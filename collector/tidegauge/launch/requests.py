@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf
-from tidegauge.core.jobs.launch_record import MAX_DECISIONS, MAX_ID_CHARS, MAX_TEXTS, LaunchRecord
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import MAX_DECISIONS, MAX_ID_CHARS, MAX_TEXTS, LaunchRecord, LaunchState
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.text import one_line
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from tidegauge.core.jobs.launch_record import LaunchRecord
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchRecord, LaunchState
 from tidegauge.core.jobs.variables import KEEPER_VARIABLE as KEEPER_VARIABLE
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.text import one_line

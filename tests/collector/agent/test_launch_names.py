@@ -19,8 +19,7 @@ from tidegauge.agent.rings.launches import LOOK_EVERY_S, Launches
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, opened_folder
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchRecord, LaunchState, encode_launch_record
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import launch_name
 

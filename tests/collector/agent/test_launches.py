@@ -14,8 +14,7 @@ from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.rings.launches import LOOK_EVERY_S, SEARCH_S, Launches
 from tidegauge.agent.run_dirs.folders import HostRunDir
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, encode_launch_record
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import MAX_RECORD_BYTES, LaunchRecord, LaunchState, encode_launch_record
 from tidegauge.core.orders import GONE, Order, OrderTo
 from tidegauge.core.run_dirs import launch_name, launch_socket_name
 

@@ -26,8 +26,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.host_memory import HostMemory, HostProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
-from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchRecord, LaunchState, encode_launch_record
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.ring_layout import HEADER_BYTES, LAYOUT_VERSION, MAGIC
 from tidegauge.core.run_dirs import launch_name

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import (
+from tidegauge.core.jobs.launches import (
     MAX_DECISIONS,
     MAX_RECORD_BYTES,
     MAX_TEXT_CHARS,
     LaunchRecord,
+    LaunchState,
     decode_launch_record,
     encode_launch_record,
 )
-from tidegauge.core.jobs.launches import LaunchState
 
 RECORD = LaunchRecord(
     ProcessId(12, 345), "job-1", "train", 2, LaunchState.STOPPING, True, False, 0.25, 1.7e9, ("d-1",), ("told",), ("r",)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import (
+from tidegauge.core.jobs.launches import (
     MAX_DECISIONS,
     MAX_ID_CHARS,
     LaunchRecord,
+    LaunchState,
     decode_launch_record,
     encode_launch_record,
 )
-from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.launch.requests import MAX_SAID_CHARS, KeeperRequests
 
 STOPS = ("requeue", "hold", "cancel")

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
-from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchRecord, LaunchState, encode_launch_record
 from tidegauge.core.ring_layout import HEADER_BYTES, MAGIC, RECORD_BYTES
 from tidegauge.core.run_dirs import launch_name, socket_name
 from tidegauge.core.samples import RecordKind

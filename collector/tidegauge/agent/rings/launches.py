@@ -19,8 +19,7 @@ from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileErro
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
-from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.launches import MAX_RECORD_BYTES, LaunchRecord, LaunchSummary, decode_launch_record
 from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import launch_socket_name, process_of
 from tidegauge.core.views import RankView
