@@ -1,6 +1,7 @@
-"""``/proc/PID/stat`` as a value, see proc(5). Text in, value out; whoever calls reads the file.
+"""``/proc/PID/stat`` and ``/proc/PID/status`` as values, see proc(5). Text in, values out; the caller reads the files.
 
-The probe imports this inside the training process.
+The first line of ``status`` is what the process calls itself (``prctl(PR_SET_NAME)``): any 15 bytes, of which the
+kernel escapes line feeds and backslashes alone. The probe imports this inside the training process.
 """
 
 from __future__ import annotations
@@ -54,3 +55,18 @@ def parse_proc_stat(text: str) -> Optional[ProcStat]:
         )
     except (ValueError, IndexError):
         return None
+
+
+def status_numbers(text: str, field: str) -> tuple[int, ...]:
+    """The numbers of a field of ``status`` such as ``Uid``; none if it is missing, cut off, or not numbers alone."""
+    # Not splitlines(): a process that is called "\vUid:\t0\t0" would be believed.
+    lines = text.split("\n")[:-1]
+    line = next((line for line in lines if line.startswith(field + ":")), "")
+    words = line.split()[1:]
+    return tuple(map(int, words)) if all(word.isascii() and word.isdigit() for word in words) else ()
+
+
+def effective_uid(text: str) -> Optional[int]:
+    """The effective uid of the process; ``None`` if missing."""
+    uids = status_numbers(text, "Uid")
+    return uids[1] if len(uids) > 1 else None

@@ -23,8 +23,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, itself
-from tidegauge.core.proc_stat import parse_proc_stat
-from tidegauge.core.proc_status import effective_uid
+from tidegauge.core.proc_stat import effective_uid, parse_proc_stat
 
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""

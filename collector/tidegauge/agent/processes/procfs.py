@@ -18,8 +18,7 @@ from tidegauge.agent.processes.resident import OpenStatms, parse_statm
 from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
-from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
-from tidegauge.core.proc_status import effective_uid, status_numbers
+from tidegauge.core.proc_stat import ProcStat, effective_uid, parse_proc_stat, status_numbers
 
 # Who made the user namespace that a process is in: a user may have a range of uids there (``/etc/subuid``), and be as
 # many users of the host. See user_namespaces(7) and ioctl_ns(2).

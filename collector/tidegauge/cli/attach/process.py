@@ -20,8 +20,7 @@ from tidegauge.agent.processes.procfs import DATA_WORKER
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, UserFolder, closing_fd
 from tidegauge.agent.run_dirs.safe_files import look_at, opened_folder
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
-from tidegauge.core.proc_status import status_numbers
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat, status_numbers
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, run_dirs, socket_name
 from tidegauge.osproc.processes import PROC
 from tidegauge.probe.identity import claimed_place
