@@ -11,7 +11,7 @@ import inspect
 from pathlib import Path
 
 from tidegauge.core.detector import params
-from tidegauge.core.detector.causes import CAUSES
+from tidegauge.core.detector.watch import CAUSES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "detector.md"
 

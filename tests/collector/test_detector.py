@@ -23,7 +23,7 @@ from leakseries.recorded import (
     truth_of,
 )
 from tidegauge.core.detector import RankDetector
-from tidegauge.core.detector.causes import CAUSES
+from tidegauge.core.detector.watch import CAUSES
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
 
 GIB = 1 << 30

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.core.detector import DEFAULT, Params, judge_job
-from tidegauge.core.detector.causes import CAUSES
+from tidegauge.core.detector.danger import assumed_limit, head_room, severity_of
 from tidegauge.core.detector.floors import Floors
 from tidegauge.core.detector.forecast import Pace, pace_of, until
-from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
 from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, net, usual_reversal
 from tidegauge.core.detector.signals import Derivation
+from tidegauge.core.detector.watch import CAUSES
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step
 from tidegauge.cli.output import print_table
 from tidegauge.cli.sizes import parse_size
 from tidegauge.core.detector import RankDetector
-from tidegauge.core.detector.causes import CAUSES
+from tidegauge.core.detector.watch import CAUSES
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Optional
 
-from tidegauge.core.detector.causes import cause_of
+from tidegauge.core.detector.danger import assumed_limit, head_room, host_room, severity_of
 from tidegauge.core.detector.floors import Scale
 from tidegauge.core.detector.forecast import Course, Pace, until
 from tidegauge.core.detector.params import DEFAULT, Params, of_host, of_largest
-from tidegauge.core.detector.severity import assumed_limit, head_room, host_room, severity_of
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.step_times import StepTimes
-from tidegauge.core.detector.watch import Finding, SignalWatch
+from tidegauge.core.detector.watch import Finding, SignalWatch, cause_of
 from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 
 
