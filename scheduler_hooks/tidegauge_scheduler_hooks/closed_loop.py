@@ -26,7 +26,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.incidents.loop_figures import SlurmLabels
-from tidegauge.core.incidents.observations import job_key, living_culprits
+from tidegauge.core.incidents.observations import living_culprits
 from tidegauge.core.incidents.steps import DEFAULT_RULES, IncidentRules
 from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
@@ -247,7 +247,7 @@ class ClosedLoop:
         self._state = self._state.with_records(self._audit.news())
         switches = self._switches()
         state = replace(self._state, paused=switches.paused, breaker_reset_s=switches.breaker_reset_s)
-        views = {job_key(job): job for job in jobs}
+        views = {job.key: job for job in jobs}
         incidents = [incident for incident in self._tracker.incidents if incident.key.job in views]
         # All of them, so that something is known of a job by the time it has its first incident, which may be its last.
         self._watch.ask(views.values())

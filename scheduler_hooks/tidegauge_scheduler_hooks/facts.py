@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from tidegauge.core.ids import DeviceUuid, OwnedJob
 from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import is_neighbour, job_key
+from tidegauge.core.incidents.observations import is_neighbour
 from tidegauge.core.jobs.fraction import cap_of_job
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge.core.jobs.tenants import tenant_of_rank
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
 
@@ -38,7 +37,7 @@ def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]
     neighbours: dict[GpuPlace, list[tuple[OwnedJob, RankSummary]]] = defaultdict(list)
     for job in jobs if shared else ():
         if not shared.isdisjoint(job.places):
-            who = job_key(job).owned
+            who = job.key.owned
             for place, index in job.living_places:
                 if place in shared:
                     neighbours[place].append((who, job.ranks[index]))
@@ -132,7 +131,7 @@ def gpu_share(living: Iterable[RankSummary], scheduler_facts: SchedulerFacts | N
 def _target(job: JobView, others: Iterable[JobView], scheduler_facts: SchedulerFacts | None) -> JobTarget:
     # Without the scheduler's word nothing can be done to it; the decision still says which job it was about.
     return JobTarget(
-        job_key(job),
+        job.key,
         scheduler_name(job),
         incarnation="" if scheduler_facts is None else scheduler_facts.incarnation,
         ranks=_living_ranks(job),
@@ -160,9 +159,9 @@ def _is_stale(job: JobView) -> bool:
 
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     """Whether a living rank of another job is on one of its GPUs."""
-    me = job_key(job).owned
+    me = job.key.owned
     for place, index in job.living_places:
-        mine = tenant_of_rank(job.ranks[index])
+        mine = job.ranks[index].tenant
         if any(other != me and is_neighbour(rank, mine) for other, rank in around.neighbours.get(place, ())):
             return True
     return False

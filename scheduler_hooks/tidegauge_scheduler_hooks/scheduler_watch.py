@@ -14,7 +14,6 @@ from functools import partial
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import SchedulerError, SchedulerPort
@@ -104,7 +103,7 @@ class SchedulerWatch:
             return None
         with self._lock:
             fresh = self._monotonic_s() - scheduler.answered_s <= TOO_OLD_S
-            return scheduler.facts.get(job_key(job)) if fresh else None
+            return scheduler.facts.get(job.key) if fresh else None
 
     def last_facts(self, name: str) -> Mapping[JobKey, SchedulerFacts]:
         """What one scheduler ever said of the jobs that are there, however long ago: what is kept of it may be old."""
@@ -116,7 +115,7 @@ class SchedulerWatch:
         """Whether the schedulers have been asked about ``job`` at all: before that, nothing should be judged."""
         schedulers = [self._schedulers[name] for name in heard_on(job) if name in self._schedulers]
         with self._lock:
-            return all(job_key(job) in scheduler.known or scheduler.problem is not None for scheduler in schedulers)
+            return all(job.key in scheduler.known or scheduler.problem is not None for scheduler in schedulers)
 
     def problems(self) -> dict[str, str]:
         """Schedulers that do not answer, and why."""
@@ -135,7 +134,7 @@ class SchedulerWatch:
             now_s = self._monotonic_s()
             if scheduler.asking or now_s - scheduler.asked_s < MIN_ASK_INTERVAL_S:
                 return False
-            least_s = ASK_EVERY_S if all(job_key(job) in scheduler.known for job in jobs) else MIN_ASK_INTERVAL_S
+            least_s = ASK_EVERY_S if all(job.key in scheduler.known for job in jobs) else MIN_ASK_INTERVAL_S
             wait_s = max(least_s, min(PAUSE_PER_ANSWER * scheduler.took_s, TOO_OLD_S / 2))
             if now_s - scheduler.asked_s < wait_s:
                 return False
@@ -160,7 +159,7 @@ class SchedulerWatch:
             scheduler.problem = problem
             if facts is not None:
                 scheduler.facts, scheduler.answered_s = dict(facts), self._monotonic_s()
-                scheduler.known = frozenset(map(job_key, jobs))
+                scheduler.known = frozenset(job.key for job in jobs)
                 whole = {**scheduler.last_facts, **facts}
                 scheduler.last_facts = {key: whole[key] for key in scheduler.known if key in whole}
 

@@ -9,7 +9,6 @@ from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import LOOP, NOW_S, job_view, rank_summary
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.loop_figures import LoopFigures, SlurmLabels
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
@@ -137,19 +136,19 @@ def info_of(job: JobView, slurm: dict[JobKey, SlurmLabels]) -> dict[str, str]:
 
 
 def test_partition_and_account_are_what_slurm_said_of_this_users_job() -> None:
-    told = {job_key(job_view()): SlurmLabels("gpu", "physics")}
+    told = {job_view().key: SlurmLabels("gpu", "physics")}
     assert info_of(job_view(), told) == {"slurm_partition": "gpu", "slurm_account": "physics"}
-    of_another = {job_key(job_view())._replace(uid=4): SlurmLabels("gpu", "physics")}
+    of_another = {job_view().key._replace(uid=4): SlurmLabels("gpu", "physics")}
     assert info_of(job_view(), of_another) == {}
 
 
 def test_a_task_goes_by_its_arrays_name_whoever_says_it() -> None:
-    told = {job_key(job_view()): SlurmLabels("gpu", None, "123_4")}
+    told = {job_view().key: SlurmLabels("gpu", None, "123_4")}
     assert info_of(job_view(), told) == {"slurm_partition": "gpu", "slurm_array": "123_4"}
 
 
 def test_what_slurm_did_not_say_is_no_label() -> None:
-    assert info_of(job_view(), {job_key(job_view()): SlurmLabels("gpu", None)}) == {"slurm_partition": "gpu"}
+    assert info_of(job_view(), {job_view().key: SlurmLabels("gpu", None)}) == {"slurm_partition": "gpu"}
     assert info_of(job_view(ranks=()), {}) == {}
 
 
@@ -172,6 +171,6 @@ def test_groups_of_one_job_are_series_of_their_own_with_their_names() -> None:
 
 def test_what_is_known_of_incidents_is_told_of_each_group() -> None:
     second = job_view(group="step 1", group_name="step 1")
-    of_jobs = {job_key(second): next(iter(LOOP.of_jobs.values()))}
+    of_jobs = {second.key: next(iter(LOOP.of_jobs.values()))}
     told = {s.name for s in scrape_loop(replace(LOOP, of_jobs=of_jobs), job_view(), second) if s.labels.get("group")}
     assert any(name.startswith("tidegauge_job_incident") for name in told)

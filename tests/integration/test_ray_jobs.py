@@ -21,7 +21,6 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import JobTarget
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge.osproc.processes import identity_of, is_alive
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -125,7 +124,7 @@ class RealWorld(ContractWorld):
         return [str(self.cluster.user.call("get_job_status", job_id=one)) for one in ids]
 
     def target(self, job: JobView) -> JobTarget:
-        facts = self.port.describe([job])[job_key(job)]
+        facts = self.port.describe([job])[job.key]
         return job_facts(job, surroundings([job], {}), facts).target
 
     def close(self) -> None:

@@ -24,7 +24,6 @@ from tidegauge.core.incidents.actions import (
     RankTarget,
     SchedulerFacts,
 )
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (
@@ -98,7 +97,7 @@ class FakeScheduler:
             job = self.world.jobs.get(view.job_id)
             if job is not None and job.starts - 1 == view.attempt:
                 running = job.presence == "running"
-                found[job_key(view)] = SchedulerFacts(job.incarnation, running, True, restarts=job.starts - 1)
+                found[view.key] = SchedulerFacts(job.incarnation, running, True, restarts=job.starts - 1)
         return found
 
     def presence(self, target: JobTarget) -> Presence:

@@ -23,7 +23,6 @@ import pytest
 
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import (
@@ -112,7 +111,7 @@ class PortContract(ABC):
     def test_several_jobs_are_described_at_once_and_unknown_ones_left_out(self, world: ContractWorld) -> None:
         jobs = [world.start_job(), world.start_job()]
         stranger = self.stranger(jobs[0])
-        assert set(world.port.describe([*jobs, stranger])) == {job_key(job) for job in jobs}
+        assert set(world.port.describe([*jobs, stranger])) == {job.key for job in jobs}
         assert world.port.describe([]) == {}
 
     def test_a_job_that_ended_by_itself_is_gone(self, world: ContractWorld) -> None:
@@ -277,7 +276,7 @@ class PortContract(ABC):
 
     def facts(self, world: ContractWorld, job: JobView) -> SchedulerFacts:
         """What the scheduler says of the job."""
-        return world.port.describe([job])[job_key(job)]
+        return world.port.describe([job])[job.key]
 
     def target(self, world: ContractWorld, job: JobView) -> JobTarget:
         """The job's present run, as decisions name it."""

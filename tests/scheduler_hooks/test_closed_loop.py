@@ -24,7 +24,6 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, In
 from tidegauge.core.incidents.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.incidents.loop_figures import SlurmLabels
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.verdicts import OK, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
@@ -414,7 +413,7 @@ class OddScheduler(FakeScheduler):
     """Says of its jobs what is no fact at all."""
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
-        return dict.fromkeys(map(job_key, jobs), cast(SchedulerFacts, "nonsense"))
+        return dict.fromkeys((job.key for job in jobs), cast(SchedulerFacts, "nonsense"))
 
 
 def test_defect_over_one_job_leaves_the_others_their_decisions(site: Site) -> None:

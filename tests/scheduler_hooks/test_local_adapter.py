@@ -11,7 +11,6 @@ import pytest
 from sample_views import identity, job_view, rank_summary
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.actions import ActionKind, JobTarget
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
 from tidegauge.core.views import JobView
@@ -53,7 +52,7 @@ class World:
         self.ranks = [TrainingRank(rank, time) for rank in range(2)]
         self.commands = FakeCommands(time, self.ranks, keeper=lambda _request: self.answers.pop(0))
         self.local = LocalScheduler(self.commands)
-        facts = self.local.describe([job])[job_key(job)]
+        facts = self.local.describe([job])[job.key]
         self.target: JobTarget = job_facts(job, surroundings([job], {}), facts).target
 
     def last(self) -> tuple[str, Mapping[str, Any]]:
@@ -62,7 +61,7 @@ class World:
 
 def test_a_kept_job_is_described_by_its_keeper() -> None:
     job = kept()
-    facts = World(job).local.describe([job])[job_key(job)]
+    facts = World(job).local.describe([job])[job.key]
     assert facts.incarnation == "900-4000#2"
     assert (facts.running, facts.requeueable, facts.exempt, facts.restarts) == (True, True, False, 2)
     assert (facts.gpu_share, facts.started_unix_s) == (0.25, 1.7e9)
@@ -74,14 +73,14 @@ def test_a_kept_job_is_described_by_its_keeper() -> None:
 
 def test_what_its_owner_said_is_in_the_facts() -> None:
     job = kept(requeueable=False, exempt=True, state=LaunchState.STOPPING)
-    facts = World(job).local.describe([job])[job_key(job)]
+    facts = World(job).local.describe([job])[job.key]
     assert (facts.running, facts.requeueable, facts.exempt) == (False, False, True)
     assert ActionKind.REQUEUE not in facts.can
 
 
 def test_a_job_that_nobody_keeps_can_be_capped_and_asked_to_save() -> None:
     job = alone()
-    facts = World(job).local.describe([job])[job_key(job)]
+    facts = World(job).local.describe([job])[job.key]
     assert (facts.running, facts.requeueable) == (True, False)
     assert facts.can == {ActionKind.CAP, ActionKind.CHECKPOINT}
 

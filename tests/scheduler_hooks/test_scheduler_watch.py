@@ -9,7 +9,6 @@ from sample_views import job_view
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.views import JobView
@@ -173,7 +172,7 @@ def test_what_was_said_of_a_job_stays_known_as_long_as_the_job_is_there() -> Non
     assert bench.watch.last_facts("local") == {}
     bench.watch.ask([JOB])
     told = bench.watch.last_facts("local")
-    assert list(told) == [job_key(JOB)]
+    assert list(told) == [JOB.key]
     bench.scheduler.world.jobs.clear()  # the scheduler has forgotten it, the node has not yet
     bench.now_s += 6.0
     bench.watch.ask([JOB])

@@ -16,7 +16,9 @@ from tidegauge.core.host_memory import HostProcess, NodeMemory
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, RankIdentity, RankKey
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.rank_groups import GroupMember
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
@@ -73,6 +75,33 @@ class RankSummary:
     """Of the container engine's, outside pods and Slurm, as the kernel says; ``None`` in none."""
     user_namespace_owner: Optional[int] = None
     """The user, not root, who made the user namespace that it is in; ``None`` in the node's own, and in root's."""
+
+    @property
+    def tenant(self) -> Tenant:
+        """The tenant of the rank on its node."""
+        if self.pod is None:
+            uid = self.uid if self.user_namespace_owner is None else self.user_namespace_owner
+            return Tenant(uid, container_id=self.container_id)
+        if self.pod.namespace is None:
+            return Tenant(None, pod_uid=self.pod.pod_uid)
+        return Tenant(None, self.pod.namespace)
+
+    def group_member(self, hostname: str, *, lives: bool) -> GroupMember:
+        """The member of its job's groups of ranks that this rank, seen on this host, is."""
+        return GroupMember(
+            place=(hostname, self.process),
+            rank=int(self.identity.rank),
+            world_size=self.identity.world_size,
+            lives=lives,
+            run_id=self.identity.run_id,
+            store=self.identity.store,
+            step=None if self.slurm is None else self.slurm.step_id,
+            parent=self.parent,
+            pod=None if self.pod is None else self.pod.pod,
+            container=None if self.pod is None else self.pod.container,
+            attempt=self.identity.attempt,
+            attempts_each=self.identity.attempts_each,
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from prometheus_client.registry import Collector
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.metrics.families import (
     INFO_VALUE,
@@ -67,7 +66,7 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
                 samples.add_to(labels, metric, value)
-        if not job.ranks or (told := figures.get(job_key(job))) is None:
+        if not job.ranks or (told := figures.get(job.key)) is None:
             continue
         for row in JOB_LOOP_METRICS:
             for values, number in row.read_all(told).items():
@@ -82,7 +81,7 @@ def _further_labels(metric: Metric, values: Sequence[object]) -> dict[str, str]:
 def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:
     """Partition, account and name in the job array as Slurm reports them; the name also as the nodes do, because some
     releases have it from one side only."""
-    partition, account, array = (known.get(job_key(job)) if job.ranks else None) or SlurmLabels(None, None)
+    partition, account, array = (known.get(job.key) if job.ranks else None) or SlurmLabels(None, None)
     return partition, account, array or job_array_name(job)
 
 

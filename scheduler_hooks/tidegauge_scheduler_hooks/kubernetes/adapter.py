@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
     CHANGES,
@@ -145,7 +144,7 @@ class KubernetesScheduler:
             _check_known(self._directory.problem)
         found = ((view, find(view, self._directory.owned, self._directory.with_pods)) for view in ours)
         return {
-            job_key(view): facts_of(
+            view.key: facts_of(
                 workload,
                 view,
                 kinds=self._kinds,

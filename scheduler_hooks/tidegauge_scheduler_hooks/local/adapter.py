@@ -12,7 +12,6 @@ from typing import Any
 
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE
 from tidegauge.core.views import JobView
@@ -61,9 +60,9 @@ class LocalScheduler:
         found: dict[JobKey, SchedulerFacts] = {}
         for job in jobs:
             if job.launch is not None and job.launch_node is not None:
-                found[job_key(job)] = _kept(job, job.launch, job.launch_node)
+                found[job.key] = _kept(job, job.launch, job.launch_node)
             elif job.scheduler in (None, NAME):
-                found[job_key(job)] = _alone(job)
+                found[job.key] = _alone(job)
         return found
 
     def presence(self, target: JobTarget) -> Presence:

@@ -9,7 +9,6 @@ from typing import Any
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (
@@ -75,7 +74,7 @@ class RayJobs:
         for view in ours:
             job, named = submissions.find(view, known)
             if job is not None:
-                facts[job_key(view)] = _facts(job, view, named)
+                facts[view.key] = _facts(job, view, named)
         return facts
 
     def presence(self, target: JobTarget) -> Presence:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView
@@ -107,7 +106,7 @@ class SlurmScheduler:
         found = find(views, self._commands.jobs(list(views)))
         node_gres = self._nodes([job for _, job in found])
         return {
-            job_key(view): facts_of(job, view, requeue_unasked=self._requeue_unasked, node_gres=node_gres)
+            view.key: facts_of(job, view, requeue_unasked=self._requeue_unasked, node_gres=node_gres)
             for view, job in found
         }
 

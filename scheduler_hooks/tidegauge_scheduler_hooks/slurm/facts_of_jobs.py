@@ -7,7 +7,6 @@ from typing import Any
 
 from tidegauge.core.ids import scheduler_restarts
 from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.slurm.gpu_shares import gpu_share
@@ -40,7 +39,7 @@ def find(views: Mapping[int, Iterable[JobView]], jobs: Iterable[SlurmJob]) -> li
         (view, job)
         for job in jobs
         for view in views.get(job.job_id, ())
-        if job.uid == job_key(view).uid and job.restarts <= _restarts(view)
+        if job.uid == view.key.uid and job.restarts <= _restarts(view)
     ]
 
 

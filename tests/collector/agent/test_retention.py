@@ -15,7 +15,7 @@ from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.kubernetes import PodPlace
-from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
@@ -154,16 +154,16 @@ def test_one_namespace_cannot_push_out_everybody_elses_within_an_hour() -> None:
 
 def test_four_pods_of_one_namespace_leave_the_node_its_evidence() -> None:
     budget = EvidenceBudget()
-    pods = [tenant_of_rank(rank_view(uid=0, pod=PodPlace(f"uid-{number}", "team-a"))) for number in range(4)]
+    pods = [rank_view(uid=0, pod=PodPlace(f"uid-{number}", "team-a")).tenant for number in range(4)]
     taken = [budget.take(pod, 0.0) for pod in pods for _ in range(PIECES_OF_TENANT)]
     assert sum(taken) == PIECES_OF_TENANT
-    assert budget.take(tenant_of_rank(rank_view(uid=0, pod=PodPlace("uid-4", "team-b"))), 0.0)
-    assert budget.take(tenant_of_rank(rank_view(uid=0, pod=PodPlace("uid-5"))), 0.0), "its namespace is not known yet"
-    assert budget.take(tenant_of_rank(rank_view(uid=0)), 0.0), "root outside of pods"
+    assert budget.take(rank_view(uid=0, pod=PodPlace("uid-4", "team-b")).tenant, 0.0)
+    assert budget.take(rank_view(uid=0, pod=PodPlace("uid-5")).tenant, 0.0), "its namespace is not known yet"
+    assert budget.take(rank_view(uid=0).tenant, 0.0), "root outside of pods"
 
 
 def test_two_containers_that_run_as_root_are_two_tenants() -> None:
-    one, other = (tenant_of_rank(rank_view(uid=0, container_id=digit * 64)) for digit in "ab")
+    one, other = (rank_view(uid=0, container_id=digit * 64).tenant for digit in "ab")
     budget = EvidenceBudget()
     assert sum(budget.take(one, 0.0) for _ in range(2 * PIECES_OF_TENANT)) == PIECES_OF_TENANT
     assert budget.take(other, 0.0)

@@ -11,7 +11,7 @@ import pytest
 from sample_views import rank_summary
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.kubernetes import PodPlace
-from tidegauge.core.jobs.tenants import Tenant, tenant_of, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 
 REPOSITORY = Path(__file__).parents[3]
 PRODUCT = ("collector/tidegauge", "exporter/tidegauge_exporter", "scheduler_hooks/tidegauge_scheduler_hooks")
@@ -41,11 +41,11 @@ def test_a_job_is_its_users_or_its_namespaces(job: JobKey, tenant: Tenant) -> No
 
 def test_a_rank_is_its_namespaces_its_pods_its_containers_or_its_users() -> None:
     rank = rank_summary
-    assert tenant_of_rank(rank(uid=7, pod=PodPlace("u1", "team-a"))) == Tenant(None, "team-a")
-    assert tenant_of_rank(rank(uid=7, pod=PodPlace("u1"))) == Tenant(None, pod_uid="u1")
-    assert tenant_of_rank(rank(uid=7, container_id="a" * 64)) == Tenant(7, container_id="a" * 64)
-    assert tenant_of_rank(rank(uid=7)) == Tenant(7)
-    assert tenant_of_rank(rank(uid=200_007, user_namespace_owner=7)) == Tenant(7)
+    assert rank(uid=7, pod=PodPlace("u1", "team-a")).tenant == Tenant(None, "team-a")
+    assert rank(uid=7, pod=PodPlace("u1")).tenant == Tenant(None, pod_uid="u1")
+    assert rank(uid=7, container_id="a" * 64).tenant == Tenant(7, container_id="a" * 64)
+    assert rank(uid=7).tenant == Tenant(7)
+    assert rank(uid=200_007, user_namespace_owner=7).tenant == Tenant(7)
 
 
 @pytest.mark.parametrize(

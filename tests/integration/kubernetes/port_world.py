@@ -17,7 +17,6 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, SCHEDULER, PodPlace
 from tidegauge.core.jobs.settings import JobSettings, changes
 from tidegauge.core.verdicts import OK
@@ -149,7 +148,7 @@ class ApiWorld(ContractWorld):
             job_id=facts.job_id, attempt=facts.attempt, world_size=1, ranks=(rank,), rank_nodes=("n",),
             rank_hostnames=("n1",), scheduler=SCHEDULER,
         )  # fmt: skip
-        self.until(lambda: (found := self.port.describe([view]).get(job_key(view))) is not None and found.running)
+        self.until(lambda: (found := self.port.describe([view]).get(view.key)) is not None and found.running)
         return view
 
     # What others do

@@ -10,7 +10,6 @@ import pytest
 from integration.kubernetes.controller_process import running_controller
 from integration.kubernetes.port_world import ApiWorld, name_of
 from integration.kubernetes.target import KubeTarget
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.kubernetes.owners import State, is_true, state
@@ -35,7 +34,7 @@ def world(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[ApiWorld
 
 def test_a_requeue_makes_another_attempt_of_it(world: ApiWorld) -> None:
     job = world.start_job(podFailurePolicy=POLICY, backoffLimit=6)
-    target = job_facts(job, surroundings([job], {}), world.port.describe([job])[job_key(job)]).target
+    target = job_facts(job, surroundings([job], {}), world.port.describe([job])[job.key]).target
     world.port.notify(target, "rank 0 leaks", decision_id="d-1")
     world.until(lambda: all(is_true(pod, LEAK_CONDITION) for pod in world.pods(name_of(job))))
 

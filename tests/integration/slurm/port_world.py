@@ -17,7 +17,6 @@ from scheduler_hooks.port_contract import ContractWorld
 from scheduler_hooks.slurm.fake_slurm import FakeSettingsStore, environ_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -166,7 +165,7 @@ class SlurmWorld(ContractWorld):
         )  # fmt: skip
 
     def facts(self, job: JobView) -> SchedulerFacts | None:
-        return self.port.describe([job]).get(job_key(job))
+        return self.port.describe([job]).get(job.key)
 
     def target(self, job: JobView) -> JobTarget:
         facts = self.facts(job)

@@ -13,7 +13,6 @@ from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.kubernetes import COPY_OF, SCHEDULER, PodPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -121,7 +120,7 @@ class KubeWorld(ContractWorld):
         )  # fmt: skip
 
     def facts(self, job: JobView) -> SchedulerFacts | None:
-        return self.port.describe([job]).get(job_key(job))
+        return self.port.describe([job]).get(job.key)
 
     def target(self, job: JobView) -> JobTarget:
         """As the policy makes it."""

@@ -11,7 +11,6 @@ from scheduler_hooks.port_contract import ContractWorld
 from scheduler_hooks.slurm.fake_slurm import FakeJob, FakeSettingsStore, FakeSlurm, environ_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -81,7 +80,7 @@ class SlurmWorld(ContractWorld):
         return self.slurm.known[int(job.job_id)]
 
     def facts(self, job: JobView) -> SchedulerFacts | None:
-        return self.port.describe([job]).get(job_key(job))
+        return self.port.describe([job]).get(job.key)
 
     def target(self, job: JobView) -> JobTarget:
         """As the policy makes it."""

@@ -28,7 +28,7 @@ from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.tenants import tenant_of, tenant_of_rank
+from tidegauge.core.jobs.tenants import tenant_of
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines
@@ -169,7 +169,7 @@ class EvidenceCollector:
             found.close()  # nobody will ever know whose it was
         elif view is None or self._under_way >= MAX_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
             self._again.put(found)
-        elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
+        elif not self._budget.take(tenant := view.tenant, now_s):
             found.close()
             too_many = UnsafeFileError(
                 "too_many", f"the ranks of {tenant} have written more than is read within an hour"

@@ -13,7 +13,6 @@ from tidegauge.agent.evidence.retention import what_to_delete
 from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, SnapshotStoreError, snapshot_key
 from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.jobs.tenants import tenant_of_rank
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView
 
@@ -72,7 +71,7 @@ class SnapshotArchive:
         if self._store is None:
             raise SnapshotStoreError(self._problem)
         stored = write_packed([content])
-        if not self._budget.store(tenant := tenant_of_rank(view), len(stored), now_s):
+        if not self._budget.store(tenant := view.tenant, len(stored), now_s):
             raise SnapshotStoreError(f"the ranks of {tenant} have reached the hourly limit of stored snapshots")
         put_unix_s = self._ages_by(now_unix_s)
         with self._told(self._store):

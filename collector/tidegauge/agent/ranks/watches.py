@@ -22,7 +22,7 @@ from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups, member_of
+from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
@@ -54,7 +54,7 @@ class GroupsOfNode:
         self._books = {job: self._books.get(job) or RankGroups() for job in by_job}
         heard, groups = self._heard, {}
         for job, members in by_job.items():
-            for group in self._books[job].look(member_of(view, "", lives=view.alive) for view in members):
+            for group in self._books[job].look(view.group_member("", lives=view.alive) for view in members):
                 told = {heard[process] for _, process in group.places if process in heard}
                 usual = told.pop() if len(told) == 1 else group.name  # that of a rank that is new, too
                 for _, process in group.places:

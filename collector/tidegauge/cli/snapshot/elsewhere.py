@@ -18,7 +18,6 @@ from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence.request import evidence_request, window_for
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import to_wire
@@ -37,7 +36,7 @@ class _Chosen(NamedTuple):
 
     @property
     def job(self) -> JobKey:
-        return job_key(self.view)
+        return self.view.key
 
 
 def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:

@@ -22,7 +22,6 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import EvidenceTable
 from tidegauge.core.incidents.actions import AuditError, RankTarget
 from tidegauge.core.incidents.escalation import EscalationState, EvidenceAsk, escalate, learnt, refused
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.orders import Reply
 
 log = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class EscalationLoop:
 
     def _find(self, wish: EvidenceWish) -> RankTarget | None:
         for view in self._coordinator.jobs():
-            if not view.ranks or job_key(view) != wish.job:
+            if not view.ranks or view.key != wish.job:
                 continue
             for rank, node_id in zip(view.ranks, view.rank_nodes):
                 if rank.alive and int(rank.identity.rank) == wish.rank:

@@ -16,7 +16,6 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
@@ -125,7 +124,7 @@ def loop_figures(
         slurm=slurm,
         nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
-    keys = [job_key(job) for job in jobs if job.ranks]
+    keys = [job.key for job in jobs if job.ranks]
     try:
         tables = store()
         open_now = tables.incidents.open_figures(keys)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge.web.access import Viewer
 
@@ -48,6 +47,6 @@ class Ownership:
         if viewer.sees_all:
             return True
         for job in self._jobs():
-            if job.ranks and job_key(job) == key:
+            if job.ranks and job.key == key:
                 return may_see(viewer, job)
         return viewer.name is not None and self._incidents().has_owner(key, viewer.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import Event, EventKind
-from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.views import RankSummary
@@ -57,7 +57,7 @@ class EventLog:
             return
         who = rank.identity.key
         event = self._add(
-            EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), tenant_of_rank(rank), before=old,
+            EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), rank.tenant, before=old,
             job_id=who.job_id, attempt=who.attempt, rank=who.rank, step=rank.step, verdict=rank.verdict,
             user_name=rank.user_name,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, JobKey, OwnedJob, ProcessId
 from tidegauge.core.jobs.launches import LaunchSummary
-from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
+from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
 from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
@@ -33,7 +33,7 @@ class RankOnNode(NamedTuple):
 
     @property
     def group_member(self) -> GroupMember:
-        return member_of(self.rank, self.hostname, lives=self.rank.alive and not self.stale)
+        return self.rank.group_member(self.hostname, lives=self.rank.alive and not self.stale)
 
     @property
     def place(self) -> Place:

@@ -11,7 +11,7 @@ from tidegauge.cluster.coordinator.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
 from tidegauge.core.jobs.launches import LaunchSummary
-from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
 from tidegauge.core.views import NodeSummary, RankSummary
 
@@ -113,7 +113,7 @@ class KnownNode:
         ended: dict[Tenant, deque[RankOfProcess]] = {}
         for key in self.ended_s:
             if key not in self.named:
-                ended.setdefault(tenant_of_rank(self.ranks[key]), deque()).append(key)
+                ended.setdefault(self.ranks[key].tenant, deque()).append(key)
         forgotten: list[RankOfProcess] = []
         while len(forgotten) < too_many and any(ended.values()):
             forgotten.append(max(ended.values(), key=len).popleft())

@@ -34,7 +34,6 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.incidents.evidence import EvidenceNews, adds_knowledge, settles
-from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.tenants import tenant_of
 from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge.core.views import JobView, RankSummary
@@ -114,7 +113,7 @@ def escalate(
 ) -> tuple[tuple[EvidenceAsk, ...], EscalationState]:
     """The requests to send to ranks now, and the next state."""
     views = [view for view in jobs if view.ranks]
-    state = _forget(state, {job_key(view) for view in views}, now_s)
+    state = _forget(state, {view.key for view in views}, now_s)
     asks: list[EvidenceAsk] = []
     for one in sorted(_candidates(views, rules), key=lambda one: one.urgency):
         if _may_be_asked(one, state, now_s, rules):
@@ -174,7 +173,7 @@ def _candidates(views: Iterable[JobView], rules: EscalationRules) -> Iterator[_C
                 continue
             suspected = rank.verdict.state is not LeakState.OK and rank.verdict.signal is not None
             if suspected and rank.identity.profile in rules.levels:
-                yield _Candidate(view, job_key(view), rank, node_id)
+                yield _Candidate(view, view.key, rank, node_id)
 
 
 def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: EscalationRules) -> bool:

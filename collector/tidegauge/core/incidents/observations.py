@@ -10,7 +10,7 @@ from tidegauge.core.host_memory import grown_most
 from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause, RankFinding
 from tidegauge.core.incidents.known_errors import KnownErrors
-from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Signal
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
@@ -49,11 +49,6 @@ class ShareUse(NamedTuple):
     @property
     def allowed_bytes(self) -> Optional[int]:
         return None if self.total_bytes is None else int(self.share * self.total_bytes)
-
-
-def job_key(job: JobView) -> JobKey:
-    """``JobView.key``. A job without ranks has none: ``ValueError``."""
-    return job.key
 
 
 def growing_causes(job: JobView) -> frozenset[IncidentCause]:
@@ -151,7 +146,7 @@ def share_uses(
     Two attempts of one job are not each other's neighbours. The GPU's total is the one handed in, else the limit of
     a rank without a cap.
     """
-    by_key = {job_key(job): job for job in jobs}
+    by_key = {job.key: job for job in jobs}
     asked = {place for job in by_key.values() if job.asks_for_share for place, _ in job.living_places}
     tenants: dict[GpuPlace, dict[JobKey, list[int]]] = defaultdict(lambda: defaultdict(list))
     for key, job in by_key.items() if asked else ():
@@ -161,7 +156,7 @@ def share_uses(
     uses: dict[JobKey, list[ShareUse]] = defaultdict(list)
     for (_, uuid), by_job in tenants.items():
         for key, indices in by_job.items():
-            mine = tenant_of_rank(by_key[key].ranks[indices[0]])
+            mine = by_key[key].ranks[indices[0]].tenant
             others = (
                 by_key[other].ranks[index]
                 for other, theirs in by_job.items()
@@ -180,7 +175,7 @@ def is_neighbour(rank: RankSummary, tenant: Tenant) -> bool:
     """Whether a job of ``tenant`` on the same node shares with ``rank`` the GPU that this is shown on. Of another
     tenant's rank the driver must have told what it holds there: its own word would let anybody have a job capped by
     naming its GPU."""
-    return tenant_of_rank(rank) == tenant or rank.nontorch_bytes is not None
+    return rank.tenant == tenant or rank.nontorch_bytes is not None
 
 
 def severity_of(cause: IncidentCause, finding: RankFinding) -> Severity:

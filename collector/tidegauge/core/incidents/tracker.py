@@ -29,7 +29,6 @@ from tidegauge.core.incidents.observations import (
     Observation,
     ShareUse,
     growing_causes,
-    job_key,
     see_growth,
     see_ooms,
     see_share,
@@ -133,7 +132,7 @@ class IncidentTracker:
         """
         now_s, evidence = self._pass_time(now_s), evidence or {}
         self._forget_opened(now_s)
-        views = {job_key(job): job for job in jobs if job.ranks}
+        views = {job.key: job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
         attempts = _newest_attempts(views)
         followed_jobs = {key.job for key in self._followed}

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, Optional, Protocol, TypeVar
+from typing import NamedTuple, Optional, TypeVar
 
-from tidegauge.core.ids import ProcessId, RankIdentity, scheduler_restarts
-from tidegauge.core.jobs.kubernetes import PodPlace
-from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.core.ids import ProcessId, scheduler_restarts
 
 Place = tuple[str, ProcessId]
 """A host and a process on it: the engine names a node anew each time that it starts there."""
@@ -55,40 +53,6 @@ class GroupMember(NamedTuple):
     def restarts(self) -> int:
         """The scheduler's restarts of the job."""
         return scheduler_restarts(self.attempt, self.attempts_each)
-
-
-class _Rank(Protocol):
-    """Fields used here of ``RankView`` and ``RankSummary``."""
-
-    @property
-    def identity(self) -> RankIdentity: ...
-    @property
-    def process(self) -> ProcessId: ...
-    @property
-    def slurm(self) -> Optional[SlurmPlace]: ...
-    @property
-    def pod(self) -> Optional[PodPlace]: ...
-    @property
-    def parent(self) -> Optional[ProcessId]: ...
-
-
-def member_of(rank: _Rank, hostname: str, *, lives: bool) -> GroupMember:
-    """The group member for a rank that was seen on this host."""
-    identity, slurm, pod = rank.identity, rank.slurm, rank.pod
-    return GroupMember(
-        place=(hostname, rank.process),
-        rank=int(identity.rank),
-        world_size=identity.world_size,
-        lives=lives,
-        run_id=identity.run_id,
-        store=identity.store,
-        step=None if slurm is None else slurm.step_id,
-        parent=rank.parent,
-        pod=None if pod is None else pod.pod,
-        container=None if pod is None else pod.container,
-        attempt=identity.attempt,
-        attempts_each=identity.attempts_each,
-    )
 
 
 class NameOfGroup(NamedTuple):

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Protocol
+from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.jobs.kubernetes import PodPlace, namespace_of
-
-
-class _Rank(Protocol):
-    """Fields used here of ``RankView`` and ``RankSummary``."""
-
-    @property
-    def uid(self) -> int: ...
-    @property
-    def user_namespace_owner(self) -> Optional[int]: ...
-    @property
-    def container_id(self) -> Optional[str]: ...
-    @property
-    def pod(self) -> Optional[PodPlace]: ...
+from tidegauge.core.jobs.kubernetes import namespace_of
 
 
 class Tenant(NamedTuple):
@@ -54,11 +41,3 @@ def tenant_of(job: JobKey) -> Tenant:
     """The tenant of a job, over all its nodes."""
     namespace = namespace_of(job.job_id)
     return Tenant(job.uid) if namespace is None else Tenant(None, namespace)
-
-
-def tenant_of_rank(rank: _Rank) -> Tenant:
-    """The tenant of a rank on its node."""
-    if rank.pod is None:
-        uid = rank.uid if rank.user_namespace_owner is None else rank.user_namespace_owner
-        return Tenant(uid, container_id=rank.container_id)
-    return Tenant(None, None, rank.pod.pod_uid) if rank.pod.namespace is None else Tenant(None, rank.pod.namespace)
