@@ -108,8 +108,8 @@ class MemoryHistory:
         return tuple(_point(self._began_unix_s + offset_s, *figures) for offset_s, *figures in self._buckets())
 
     def used_bytes(self, columns: int) -> tuple[int, ...]:
-        """For a sparkline: the highest ``MemoryPoint.used_bytes`` of each of ``columns`` equal stretches of the
-        history, at most; fewer where there are fewer points. A stretch without a point is as the one before."""
+        """The sparkline: the highest ``MemoryPoint.used_bytes`` of each of ``columns`` equal stretches of the history.
+        Fewer where there are fewer points. A stretch without a point is as the one before."""
         if not self._figures:
             return ()
         columns = min(columns, len(self._figures) // _FIGURES)

@@ -29,8 +29,8 @@ class PeerBound(NamedTuple):
 
 
 def with_shared_bounds(ranks: Sequence[RankSummary], stale: Sequence[bool]) -> tuple[RankSummary, ...]:
-    """The ranks of one attempt of a job, each with the bound of a peer where it has none of its own. ``stale``: of
-    which of them nothing was heard lately; these lend none."""
+    """The ranks of one attempt of a job, each with the bound of a peer where it has none of its own. ``stale``: for
+    each rank, whether its node has not reported lately; such a rank lends none."""
     if all(rank.bound is None for rank in ranks):
         return tuple(ranks)
     known = [rank for rank, is_stale in zip(ranks, stale) if not is_stale and rank.alive and _lends(rank.bound)]
@@ -80,8 +80,8 @@ def _grows_alike(verdict: Verdict, lender: RankSummary, left_bytes: Optional[flo
 
 
 def _left_bytes(verdict: Verdict, lender: RankSummary) -> Optional[float]:
-    """What the lender is still to take, by its reading of now. A peer takes as much, however much it has leaked
-    beside; ``None`` of one that is behind, and where the lender has ended."""
+    """The bytes that the lender is still to take, by its present reading; a peer takes as much, whatever else it leaks.
+    ``None`` for a peer that is behind, and where the lender has ended."""
     bound, others_bytes = lender.bound, lender.verdict.grown_bytes
     if bound is None or bound.total_bytes is None or others_bytes is None:
         return None

@@ -41,7 +41,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_count(count: int, thing: str) -> str:
-    """How many there are, with the plural that English makes with an s: ``1 job``, ``1,024 ranks``."""
+    """A count with its noun, whose plural English makes with an s: ``1 job``, ``1,024 ranks``."""
     return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
@@ -86,7 +86,7 @@ def format_band(band: Band, form: Callable[[float], str] = format_duration) -> s
 
 
 def _short(number: float) -> str:
-    """One decimal below 10 unless it is a zero, none above."""
+    """The number with one decimal below 10 unless that is a zero, else without."""
     if number >= 9.95:
         return f"{number:.0f}"
     text = f"{number:.1f}"

@@ -335,7 +335,7 @@ class JobView:
 
     @cached_property
     def is_in_slurm(self) -> bool:
-        """Whether one of its living ranks is in a job of Slurm's, whoever started it there."""
+        """Whether one of its living ranks is in a Slurm job, whoever started it there."""
         return any(rank.slurm is not None for rank in self.ranks if rank.alive)
 
 

@@ -131,7 +131,7 @@ def known_blocks(
 
 
 def _reservations(trace: Trace, rows: Sequence[tuple[bool, int, int, KnownSegment]]) -> dict[int, int]:
-    """Of each shelf the first address of its expandable segment: the lowest that is ever seen mapped of it."""
+    """The first address of each shelf's expandable segment: the lowest address that is ever seen mapped of it."""
     first: dict[int, KnownSegment] = {}
     for is_expandable, _, shelf, segment in rows:
         if is_expandable:

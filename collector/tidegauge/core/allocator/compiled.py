@@ -23,7 +23,7 @@ _SIZES = _SOURCES.with_name("allocator_sizes.py")
 
 
 def _digest() -> str:
-    """Of every line that is compiled: numba itself notices changes in the file of the outermost function only."""
+    """A digest of every line that is compiled: numba itself notices changes only in the outermost function's file."""
     digest = hashlib.sha256()
     for path in (_SIZES, *sorted(_SOURCES.glob("*.py"))):
         digest.update(path.read_bytes())
@@ -31,7 +31,7 @@ def _digest() -> str:
 
 
 def _cache_folder() -> Path:
-    """Where compiled code is kept: beside the source, or in the user's cache where that cannot be written."""
+    """The folder for compiled code: beside the source, or in the user's cache where that cannot be written."""
     beside = _SOURCES / "__pycache__"
     if os.access(beside if beside.exists() else _SOURCES, os.W_OK):
         return beside
@@ -118,7 +118,7 @@ else:
         return numpy.frombuffer(values, dtype=kinds[code]) if len(values) else numpy.zeros(0, dtype=kinds[code])
 
     def _forget_former_sources() -> None:
-        """What was compiled from sources that are no longer there."""
+        """Delete what was compiled from earlier versions of the sources."""
         if _FOLDER.parent == _SOURCES / "__pycache__":
             for folder in _FOLDER.parent.glob("tidegauge-allocator-*"):
                 if folder != _FOLDER:

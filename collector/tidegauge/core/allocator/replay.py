@@ -128,7 +128,7 @@ def _check_columns(trace: Trace) -> None:
 
 
 def _cap(trace: Trace, settings: AllocatorSettings, cap_bytes: Union[int, EllipsisType, None]) -> Optional[int]:
-    """In bytes. What is asked for wins, then what was in force, then what the settings say."""
+    """The cap in bytes: as asked for, else by the fraction in ``settings``, else the recorded one."""
     if cap_bytes is not ...:
         return cap_bytes
     if settings.memory_fraction is not None and settings.memory_fraction < 1 and trace.total_bytes is not None:
@@ -174,7 +174,7 @@ def _run(
 
 
 def _stops(count: int, windows: int) -> Iterator[tuple[int, bool]]:
-    """Where to stop on the way: the ends of the curve's windows (then true), and often enough to tell the progress."""
+    """The events to stop at: the ends of the curve's windows (then true), and more, to report progress."""
     step = -(-count // windows) if windows else count
     stop = 0
     while stop < count:

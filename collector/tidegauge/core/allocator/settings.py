@@ -251,7 +251,7 @@ def _division(key: str, text: str, *, least: int) -> int:
 
 
 def _mebibytes(key: str, text: str) -> int:
-    """In bytes. Torch cuts what is too large to the largest size that there is."""
+    """The size in bytes. Torch cuts what is too large to the largest size that there is."""
     return min(_whole(key, text), 1 << 40) * MIB
 
 

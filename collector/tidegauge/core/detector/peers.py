@@ -84,7 +84,7 @@ def _rate(verdict: Verdict) -> float:
 
 
 def _sorted_rates(growing: Iterable[Verdict]) -> Mapping[Optional[Signal], list[float]]:
-    """What grows on each signal, the slowest first."""
+    """The rates of growth on each signal, the slowest first."""
     rates: dict[Optional[Signal], list[float]] = {}
     for verdict in growing:
         rates.setdefault(verdict.signal, []).append(_rate(verdict) * ALIKE_FACTOR)

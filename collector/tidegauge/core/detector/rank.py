@@ -171,7 +171,7 @@ class RankDetector:
         return self._derive.peak + (self._last.pieces or 0)
 
     def _danger_is_over(self) -> bool:
-        """Whether what was told as critical has fallen since, before the next look is due."""
+        """Whether growth that was reported as critical has fallen since, before the next look is due."""
         if self._told is None or self._told[2] is not Severity.CRITICAL:
             return False
         watch, finding, _ = self._told

@@ -135,7 +135,7 @@ def net(mins: Sequence[float], head: float, params: Params) -> Optional[Growth]:
 
 
 def _next_rise(rises: Sequence[float], at: Sequence[int]) -> float:
-    """How large the next rise may be: as the largest so far, and more where each is larger than the one before it."""
+    """The likely size of the next rise: the largest so far, and more where each is larger than the one before it."""
     newest, before = rises[at[-1]], rises[at[-2]]
     largest = max(rises)
     return largest * min(newest / before, 2.0) if newest == largest > before else largest
@@ -157,7 +157,7 @@ def _pauses(at: Sequence[int]) -> list[int]:
 
 
 def _starts(ladder: list[float], before: int, stride: int) -> list[int]:
-    """Where a growth may have begun: evenly spaced floors, and the one after the largest single rise."""
+    """Floors at which growth may have begun: evenly spaced ones, and the one after the largest single rise."""
     starts = list(range(0, before, stride))
     rises = list(map(sub, ladder[1:], ladder))
     after = rises.index(max(rises)) + 1

@@ -251,7 +251,7 @@ class SignalWatch:
         return gained >= self.params.urgent_share * (gained + head)
 
     def _state_of(self, found: Growth, scale: Scale, head: float) -> LeakState:
-        """How sure the shape and the length of the growth make us."""
+        """The certainty that the shape and the length of the growth give."""
         params = self.params
         samples = (len(scale.mins) - found.start) * scale.width
         history = self.floors.samples - samples

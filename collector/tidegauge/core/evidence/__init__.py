@@ -52,8 +52,8 @@ class StackGrowth(NamedTuple):
 
 
 class PrivatePools(NamedTuple):
-    """What lies in private pools at one snapshot, in bytes: those of CUDA graphs and ``MemPool``, by their segments'
-    ``segment_pool_id``. Nothing outside of a private pool can use what is free in it."""
+    """Memory in private pools (of CUDA graphs and ``MemPool``) at one snapshot, in bytes, by ``segment_pool_id``.
+    Nothing outside a private pool can use what is free in it."""
 
     pools: int = 0
     reserved_bytes: int = 0

@@ -188,7 +188,7 @@ def outside(_: CauseInput) -> str:
 
 
 def other_process(_: CauseInput) -> str:
-    """Somebody else on the card."""
+    """Another process on the GPU."""
     return "not this rank: `nvidia-smi` on its host shows the process, and the scheduler its owner"
 
 
@@ -227,7 +227,7 @@ def workspaces(_: CauseInput) -> str:
 
 
 def line_alone(case: CauseInput) -> Optional[str]:
-    """Only the line is known."""
+    """A line without a known holder."""
     place = _line(case)
     return None if place is None else f"what {place} allocates stays alive: look for what keeps a reference to it"
 
@@ -253,7 +253,7 @@ def _put_in(holder: Holder) -> str:
 
 
 def _one_of(holder: Holder) -> str:
-    """What one of its items may be called: ``loss`` of ``self.losses``; ``tensor`` where its name tells nothing."""
+    """A name for one of its items: ``loss`` of ``self.losses``; ``tensor`` where the holder's name tells nothing."""
     name = (holder.name or "").rsplit(".", 1)[-1]
     if not name.isidentifier() or not name.isascii() or len(name) > _MAX_NAME_CHARS:
         return "tensor"

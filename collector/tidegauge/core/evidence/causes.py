@@ -156,7 +156,7 @@ def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
 
 
 def _not_known(case: CauseInput) -> CauseFound:
-    """What was seen all the same: where to look is worth more than a guess."""
+    """An unknown cause with what was seen all the same: a place to look is worth more than a guess."""
     if case.grown_bytes is None:
         return CauseFound(because=("there are no two snapshots to compare",))
     if not case.grew:

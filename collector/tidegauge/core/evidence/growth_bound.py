@@ -34,7 +34,7 @@ class BoundState(str, Enum):
 
 
 class GrowthBound(NamedTuple):
-    """What most of a growth goes into, and how much more that can take."""
+    """The container, or the pool of workspaces, that takes most of a growth, and how much more it can take."""
 
     what: str
     """For people: "`features` (lru_cache, train.py)"."""
@@ -100,8 +100,9 @@ def fitted(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> GrowthBoun
 
 
 def _missing_bytes(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> Optional[float]:
-    """What its end needs beyond what is free, below 0 where it fits; ``None`` without a limit. Where memory has passed
-    the likely end by more than a margin, the largest counts: some dozen items tell the size of all but roughly."""
+    """The bytes that the bound's end needs beyond what is free, below 0 where it fits; ``None`` without a limit. Where
+    memory has passed the likely end by more than a margin, the highest end counts: some dozen items give only a rough
+    size of all."""
     free = free_bytes(verdict)
     if free is None:
         return None
@@ -190,7 +191,7 @@ class BoundWatch:
         return _in_state(self.bound, missing)
 
     def _change_to(self, state: BoundState, step: int) -> None:
-        """As this reading says; at once only where no state is known."""
+        """Change to the state of this reading: at once where no state is known, else only after ``STEPS_TO_CHANGE``."""
         if self.bound.state in (None, state):
             self.bound = self.bound._replace(state=state)
             self._otherwise_since = None

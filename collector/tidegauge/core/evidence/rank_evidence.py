@@ -68,7 +68,7 @@ class ContainerBound(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """What holds some of the tensors that grow."""
+    """An object that holds some of the tensors that grow."""
 
     kind: HolderKind
     path: str
@@ -91,7 +91,7 @@ class Holder(NamedTuple):
 
 
 class HolderSearch(NamedTuple):
-    """What a search in the process found, and what it cost the process."""
+    """The result of a holder search in the process, and its cost to the process."""
 
     holders: tuple[Holder, ...] = ()
     """The one that holds most first."""
@@ -109,7 +109,7 @@ class HolderSearch(NamedTuple):
 
 
 class RankFacts(NamedTuple):
-    """What the process says of itself at the end of the window. ``None``: this torch does not tell."""
+    """The process's own figures at the end of the window. ``None``: this torch does not tell."""
 
     gc_enabled: Optional[bool] = None
     """``gc.isenabled()``."""

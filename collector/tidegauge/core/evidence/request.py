@@ -59,7 +59,7 @@ def evidence_request(
 
 
 def _seconds_per_step(verdict: Verdict) -> Optional[float]:
-    """As far as the two rates of the same growth tell."""
+    """The duration of a step, from the two rates of the same growth; ``None`` without both."""
     per_step, per_second = verdict.bytes_per_step, verdict.bytes_per_second
     if per_step is None or per_second is None or per_second.likely <= 0.0 or per_step.likely <= 0.0:
         return None

@@ -259,7 +259,7 @@ def reserved_alone(case: CauseInput) -> Optional[str]:
     "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
 )
 def reserved_outside_pools(case: CauseInput) -> Optional[str]:
-    """As ``_reserved_alone``, unless it lies in private pools, or may, of which the window has seen nothing."""
+    """``reserved_alone``, unless the growth lies in private pools, or may, and the window has seen none of it."""
     pools = case.late_pools
     may = pools is not None and _stood_still(case) and pools.unused_bytes >= max(_main_part_since_onset(case), 1)
     return None if may or in_private_pools.seen(case) is not None else reserved_alone.seen(case)

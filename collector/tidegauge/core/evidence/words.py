@@ -146,8 +146,8 @@ def evidence_sentence(evidence: Evidence) -> str:
 
 
 def holder_sentence(search: HolderSearch) -> Optional[str]:
-    """What holds most of what was looked for: "train.py: losses (list, 412 items) -> Tensor[] holds 97 % of it (30
-    tensors, 15.0 KiB)."; ``None``: nothing was found."""
+    """The holder of most of the growth: "train.py: losses (list, 412 items) -> Tensor[] holds 97 % of it (30 tensors,
+    15.0 KiB)."; ``None``: nothing was found."""
     if not search.holders:
         return None
     first = search.holders[0]
@@ -206,7 +206,7 @@ def bound_words(bound: GrowthBound) -> str:
 
 
 def end_words(bound: GrowthBound) -> str:
-    """Where the growth ends, in short: "ends at about 3.1 GiB", "needs 352.0 MiB more than there is"; empty where
+    """The end of the growth, in short: "ends at about 3.1 GiB", "needs 352.0 MiB more than there is"; empty where
     something else grows."""
     if bound.state is BoundState.TOO_LARGE:
         missing = bound.missing_bytes
@@ -227,7 +227,7 @@ def bound_advice(bound: GrowthBound) -> str:
 
 
 def _end(bound: GrowthBound) -> str:
-    """In use by tensors: "3.1 GiB", "3.1 to 4.0 GiB" where items differ."""
+    """The tensor bytes at the end: "3.1 GiB", "3.1 to 4.0 GiB" where items differ in size."""
     low, likely, high = (format_bytes(end) for end in bound.end_bytes)
     return likely if bound.end_bytes.high - bound.end_bytes.low <= 0.1 * bound.end_bytes.likely else f"{low} to {high}"
 
@@ -255,7 +255,7 @@ def _a_step(grown_bytes: int, steps: Optional[int], form: str) -> str:
 
 
 def _sentence(text: Optional[str]) -> Optional[str]:
-    """With a capital letter in front and a full stop at the end; a name of code's stays as it is: `x`, train.py:41."""
+    """The text with a capital letter in front and a full stop; a name from code stays as it is: `x`, train.py:41."""
     if not text or text.isspace():
         return None
     is_word = text.split(maxsplit=1)[0].rstrip(",:").isalpha()

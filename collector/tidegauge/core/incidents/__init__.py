@@ -80,7 +80,7 @@ class Closure(str, Enum):
 
 
 class IncidentKey(NamedTuple):
-    """What there is at most one incident of at a time, by its ``as_seen``."""
+    """The job and cause of an incident. At most one with the same ``as_seen`` is open at a time."""
 
     job: JobKey
     cause: IncidentCause

@@ -154,7 +154,7 @@ class JobTarget:
 
 @dataclass(frozen=True)
 class SchedulerFacts:
-    """What a scheduler says of one job. ``None`` is "it has no such thing" or "it did not say"."""
+    """A scheduler's facts about one job. ``None`` is "it has no such thing" or "it did not say"."""
 
     incarnation: str
     running: bool
@@ -304,7 +304,7 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class LoopStatus:
-    """How incidents, policy and actions stand: the top of ``tidegauge policy status``."""
+    """The state of incidents, policy and actions: the top of ``tidegauge policy status``."""
 
     mode: str
     policy_file: Optional[str]

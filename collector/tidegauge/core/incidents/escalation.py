@@ -139,8 +139,8 @@ def refused(
 def learnt(
     state: EscalationState, news: EvidenceNews, *, now_s: float, rules: EscalationRules = DEFAULT_RULES
 ) -> EscalationState:
-    """Evidence has come, whoever asked for it. Also how the state is made again after a restart, oldest first, with
-    the times at which it came."""
+    """Take in evidence that has come, whoever asked for it. Also rebuilds the state after a restart: all evidence,
+    oldest first, with the times at which it came."""
     place, brief = (news.job, news.brief.rank), news.brief
     look = state.looks.get(place)
     if look is None or (look.evidence_id != brief.evidence_id and now_s >= look.ends_s):
@@ -233,7 +233,7 @@ def _with_look(state: EscalationState, place: tuple[JobKey, int], look: AskedRan
 
 
 def _forget(state: EscalationState, present: set[JobKey], now_s: float) -> EscalationState:
-    """What holds nobody back any more, once its job is gone: while the job lives, what was learnt is compared with."""
+    """Drop the records of jobs that are gone once their waits are over; those of living jobs stay, for comparison."""
     looks = {
         (job, rank): look
         for (job, rank), look in state.looks.items()

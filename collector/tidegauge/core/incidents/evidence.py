@@ -113,7 +113,7 @@ def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Inciden
 
 
 def _about(brief: EvidenceBrief, incident: Incident) -> EvidenceBrief:
-    """What ends the growth of a rank that the incident is not about does not end what the incident is about."""
+    """The evidence with its bound marked unrelated where it holds on a rank that the incident is not about."""
     if brief.bound is None or not brief.bound.holds or brief.rank in incident.ranks:
         return brief
     return brief._replace(bound=brief.bound._replace(state=BoundState.UNRELATED))
@@ -132,7 +132,7 @@ def shows_cuda_graphs(briefs: Iterable[EvidenceBrief]) -> bool:
 
 
 def with_bounds(pieces: Sequence[EvidenceNews], view: JobView) -> Sequence[EvidenceNews]:
-    """These pieces of a job, each bound as its rank's node sees it now."""
+    """The pieces of a job, each with its bound as the rank's node sees it now."""
     return [_with_bound(piece, view.bounds.get(piece.brief.rank)) for piece in pieces] if view.bounds else pieces
 
 

@@ -60,7 +60,7 @@ def moved(told: Incident, now: Incident, *, share: float) -> bool:
 
 
 def halved(told: Incident, now: Incident) -> bool:
-    """The likely time to out-of-memory is less than half of what was told."""
+    """Whether the likely time to out-of-memory is less than half of the reported one."""
     if now.seconds_to_oom is None:
         return False
     before_s = math.inf if told.seconds_to_oom is None else told.seconds_to_oom.likely
@@ -68,8 +68,9 @@ def halved(told: Incident, now: Incident) -> bool:
 
 
 def put_off(told: Incident, now: Incident, *, within_s: float, ahead_s: float) -> bool:
-    """Out-of-memory was told to be likely ``within_s`` from now, or is past, and is more than twice as far away by now
-    or not in sight. One that is more than twice as far as it was told to be is put off ``ahead_s`` earlier still."""
+    """Whether out-of-memory will come much later than reported. It was reported as likely within ``within_s`` from now,
+    or is past, and is now more than twice as far away or out of sight. One that is now more than twice as far away as
+    it was reported counts ``ahead_s`` earlier."""
     if told.seconds_to_oom is None:
         return False
     gone_s = now.updated_unix_s - told.updated_unix_s

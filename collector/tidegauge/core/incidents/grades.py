@@ -58,7 +58,7 @@ class GradeAnswer(NamedTuple):
 
 
 class GradedIncident(NamedTuple):
-    """An incident of growth that told its owner something, or would have, and what was answered."""
+    """A growth incident whose owner was notified, or would have been, and the answers about it."""
 
     number: int
     user_name: str
@@ -119,8 +119,8 @@ def answer_in_words(answer: GradeAnswer) -> str:
 def why_not_counted(
     yours: GradeAnswer, answers: Sequence[GradeAnswer], *, when: Callable[[float], str]
 ) -> Optional[str]:
-    """For whoever gave ``yours``, the last of theirs among ``answers``: whose counts instead, in words, and why;
-    ``None``: theirs counts. ``when`` writes a time."""
+    """Why the answer ``yours`` does not count, for its author; ``None``: it counts. ``yours`` is the author's last
+    among ``answers``; the text names whose counts instead. ``when`` writes a time."""
     counts = counting(answers)
     if counts is None or counts == yours:
         return None
@@ -131,8 +131,8 @@ def why_not_counted(
 
 
 def precision_rows(incidents: Iterable[GradedIncident]) -> tuple[PrecisionRow, ...]:
-    """One row for all of them, then by severity (worst first) and by cause with the signal that grows: each incident
-    is in one row of either kind. Groups without an incident have no row."""
+    """The precision table: a row for all incidents, then one per severity (worst first) and per cause with its signal.
+    Each incident is in one row of either kind. Groups without an incident have no row."""
     found = list(incidents)
     groups = [("all", found)]
     groups += [

@@ -44,7 +44,7 @@ class KnownErrors:
         return len(self._failed.union(news))
 
     def learn(self, findings: Iterable[RankFinding]) -> None:
-        """These have been told."""
+        """Remember the errors in these findings as reported."""
         for finding in findings:
             if finding.oom is not None:
                 self._of_rank.pop(finding.rank, None)
@@ -55,7 +55,7 @@ class KnownErrors:
             self._failed.discard(rank)
 
     def learn_time(self, until_s: float) -> None:
-        """All errors up to then have been told."""
+        """Remember all errors up to then as reported."""
         self._all_until_s = max(self._all_until_s, until_s)
 
 
@@ -77,7 +77,7 @@ class OomMemory:
                     self._known[incident.key.job].learn_time(max(told_s, default=float("-inf")))
 
     def of(self, job: JobKey) -> KnownErrors:
-        """Those of one job; not to be changed."""
+        """The known errors of one job; not to be changed."""
         return self._known.get(job) or KnownErrors()
 
     def begin(self, job: JobKey, *, since_s: float = float("inf")) -> None:
@@ -85,11 +85,11 @@ class OomMemory:
         self._known.setdefault(job, KnownErrors()).begin(since_s=since_s)
 
     def learn(self, job: JobKey, findings: Iterable[RankFinding]) -> None:
-        """These have been told."""
+        """Remember the errors in these findings of the job as reported."""
         self._known.setdefault(job, KnownErrors()).learn(findings)
 
     def pass_time(self, heard: Collection[JobKey], now_s: float) -> None:
-        """Forget jobs that are not among those ``heard`` of, and have not been for ``keep_s``."""
+        """Forget jobs that are not in ``heard``, and were not for ``keep_s``."""
         for job in list(self._known):
             if job in heard:
                 self._heard_s[job] = now_s

@@ -82,8 +82,7 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Ob
 
 
 def living_culprits(incident: Incident, job: JobView) -> tuple[int, ...]:
-    """Those ranks of the incident that live, by the word of a node that reports, and do it now. Of what is no growth,
-    those that live."""
+    """The incident's ranks that live and grow now; for an incident without growth, all that live."""
     processes = {finding.process: finding.rank for finding in incident.findings}
     cause = incident.key.cause
     return tuple(
@@ -172,8 +171,8 @@ def share_uses(
 
 
 def is_neighbour(rank: RankSummary, tenant: Tenant) -> bool:
-    """Whether a job of ``tenant`` on the same node shares with ``rank`` the GPU that this is shown on. Of another
-    tenant's rank the driver must have told what it holds there: its own word would let anybody have a job capped by
+    """Whether a job of ``tenant`` on the same node shares the GPU that ``rank`` is shown on. For another tenant's rank
+    the driver must have reported its memory there: by the rank's own word alone, anybody could have a job capped by
     naming its GPU."""
     return rank.tenant == tenant or rank.nontorch_bytes is not None
 

@@ -110,7 +110,7 @@ class Announced:
     """When it was last told that it had become stale, or was not any more."""
 
     def take(self, change: IncidentChange, rules: IncidentRules) -> None:
-        """This has been told too."""
+        """Record a change as announced."""
         before, now = self.last.incident, change.incident
         if now.stale is not before.stale:
             self.stale_s = change.at_unix_s
@@ -174,7 +174,7 @@ def open_incident(number: int, key: IncidentKey, job: JobView, observation: Obse
 def step_while_open(
     incident: Incident, told: Announced, job: JobView, observation: Observation, now_s: float, rules: IncidentRules
 ) -> IncidentStep:
-    """``observation.unheard`` includes ranks that are missing."""
+    """The next step of an open incident. ``observation.unheard`` includes ranks that are missing."""
     cause, concerned = incident.key.cause, frozenset(incident.ranks)
     shown = (*observation.sure, *(one for one in observation.doubtful if one.rank in concerned))
     if not shown:
@@ -284,8 +284,7 @@ def _has_spread(told: Announced, now: Incident, now_s: float, rules: IncidentRul
 
 
 def _has_news(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
-    """Whether its figures are to be told. An end that swings is put off before its time once in the time in which
-    figures are told once."""
+    """Whether to report its figures: at once when the time left halved, once per interval when moved or put off."""
     last, silent_s = told.last.incident, now_s - told.last.at_unix_s
     pace_s = rules.update_after_s(now_s - now.opened_unix_s)
     if halved(last, now) or (silent_s >= pace_s and moved(last, now, share=rules.update_share)):

@@ -109,12 +109,12 @@ class IncidentTracker:
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """Those that are not closed, by number, with the figures of the last look (``update`` tells less often)."""
+        """The incidents that are not closed, by number, with the latest figures (``update`` reports less often)."""
         return tuple(sorted((one.incident for one in self._followed.values()), key=lambda incident: incident.number))
 
     @property
     def crowded(self) -> Set[Tenant]:
-        """Those who have so many incidents that no more of theirs are opened for now."""
+        """Tenants with so many incidents that no more of theirs are opened for now."""
         return {who for who, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_tenant}
 
     def update(
@@ -175,7 +175,7 @@ class IncidentTracker:
     def _keys_to_look_at(
         self, job: JobKey, view: JobView, uses: Mapping[JobKey, tuple[ShareUse, ...]]
     ) -> list[IncidentKey]:
-        """Only those causes that an incident or a rank speaks of, in their order."""
+        """Keys of the causes that an incident or a rank shows, in the order of ``IncidentCause``."""
         causes = set(growing_causes(view))
         if view.has_oom:
             causes.add(IncidentCause.OUT_OF_MEMORY)
@@ -240,7 +240,7 @@ class IncidentTracker:
         }  # fmt: skip
 
     def _culprits_ended(self, followed: _Followed, view: JobView, observation: Observation, now_s: float) -> bool:
-        """Whether those that did it have been gone for long enough. A rank of which nobody has heard may live."""
+        """Whether the incident's ranks have ended for long enough. A rank whose node does not report may live."""
         concerned = frozenset(followed.incident.ranks)
         shown = {finding.rank for finding in (*observation.sure, *observation.doubtful)}
         over = (
@@ -257,7 +257,7 @@ class IncidentTracker:
         return now_s - followed.culprits_ended_since_s >= self._rules.culprits_ended_after_s
 
     def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
-        """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""
+        """Ranks of the incident that the job's view lacks: not reported yet, after a restart of the coordinator."""
         alive, known = view.living_numbers, view.numbers
         concerned = frozenset(followed.incident.ranks)
         # Of others nobody asks: a job that goes on forever may have as many rank numbers as it likes.
@@ -273,7 +273,7 @@ class IncidentTracker:
     def _has_ended(
         self, followed: _Followed, view: Optional[JobView], attempts: Mapping[tuple[str, int], int], now_s: float
     ) -> bool:
-        """Whether no process of the job lives. A job of which nobody can say is waited for, its incident stale."""
+        """Whether no process of the job lives. While nobody can tell, the incident stays open and is stale."""
         job = followed.incident.key.job
         if view is not None and view.is_known_to_live:
             return False

@@ -124,7 +124,7 @@ def incident_sentence(incident: Incident) -> str:
 
 
 def change_in_words(change: IncidentChange) -> str:
-    """What happened to an incident: "severity rose to critical: rank 1, 12.0 MiB per step, out of memory in 14 min"."""
+    """A change of an incident: "severity rose to critical: rank 1, 12.0 MiB per step, out of memory in 14 min"."""
     incident = change.incident
     if change.kind is ChangeKind.CLOSED:
         return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
@@ -147,7 +147,7 @@ def change_in_words(change: IncidentChange) -> str:
 
 
 def evidence_in_words(incident: Incident) -> str:
-    """What is known best: "line found: train.py:41 in step, held by train.py: losses (list, 412 items); cause: tensors
+    """The best evidence: "line found: train.py:41 in step, held by train.py: losses (list, 412 items); cause: tensors
     kept alive by Python references"."""
     if not incident.evidence:
         return "evidence collected"
@@ -159,7 +159,7 @@ def evidence_in_words(incident: Incident) -> str:
 
 
 def guidance(incident: Incident) -> str:
-    """Where to look: what an out-of-memory error was, else what evidence says, else the usual places."""
+    """Where to look: the explanation of an out-of-memory error, else the evidence, else the usual places."""
     return incident.explanation or " ".join(evidence_sentences(incident)) or meaning(incident)
 
 
@@ -177,7 +177,7 @@ def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
 def does(
     cause: IncidentCause, bytes_per_step: Optional[Band] = None, severity: Optional[Severity] = Severity.CRITICAL
 ) -> str:
-    """What one rank does: "leaks 12.0 MiB per step"; as long as it is not dangerous, "grows by 12.0 MiB per step"."""
+    """A rank's part as a verb: "leaks 12.0 MiB per step", or "grows by …" as long as it is not dangerous."""
     amount = rate(bytes_per_step)
     if severity is not Severity.CRITICAL and cause in _GROWS:
         return f"grows{f' by {amount} per step' if amount else ''}{_GROWS[cause]}"
@@ -185,19 +185,19 @@ def does(
 
 
 def do(cause: IncidentCause, severity: Severity) -> str:
-    """What several ranks do: "leak", "grow outside PyTorch's allocator"."""
+    """The part of several ranks as a verb: "leak", "grow outside PyTorch's allocator"."""
     if severity is not Severity.CRITICAL and cause in _GROWS:
         return f"grow{_GROWS[cause]}"
     return _WORDS[cause].several
 
 
 def hint(cause: IncidentCause) -> str:
-    """Where to look, by what happens."""
+    """The usual places to look for a cause."""
     return _WORDS[cause].hint
 
 
 def meaning(incident: Incident) -> str:
-    """Where to look, by what happens; for host memory, in which process."""
+    """The usual places to look; for host memory, the process that grew."""
     worst = incident.findings[0] if incident.findings else None
     if incident.key.cause is not IncidentCause.HOST_MEMORY or worst is None or worst.host_process is None:
         return hint(incident.key.cause)
@@ -205,7 +205,7 @@ def meaning(incident: Incident) -> str:
 
 
 def host_growth(grown: HostProcess, *, rank: int) -> str:
-    """Which process of a rank grew most on the host, and where to look then. ``rank``: the pid of the rank itself."""
+    """The process of a rank that grew most on the host, and where to look. ``rank``: the pid of the rank itself."""
     which = f"process {grown.process.pid} ({grown.name})"
     told = f"{capitalised(which)} grew most: by {format_bytes(grown.grown_bytes)} to {format_bytes(grown.held_bytes)}."
     return f"{told} {hint(IncidentCause.HOST_MEMORY) if grown.process.pid == rank else _CHILD_HINT}"
@@ -222,7 +222,7 @@ def since(onset_step: Optional[int]) -> str:
 
 
 def outlook(severity: Optional[Severity], seconds: Optional[Band], steps: Optional[Band] = None) -> str:
-    """How it ends, as the rest of a sentence: "; at this rate it runs out of memory in 14-22 min."."""
+    """The end of the growth, as the rest of a sentence: "; at this rate it runs out of memory in 14-22 min."."""
     if severity is Severity.NOTE:
         return "; at this rate it would take weeks to matter."
     end = time_left(seconds, steps)
@@ -256,15 +256,15 @@ def job_and_run(incident: Incident) -> str:
 
 
 def further_name(incident: Incident) -> Optional[str]:
-    """What the job is called beside ``Incident.called``: the name that was given to it, unless its id says it already
-    (``team-a/train`` is the workload ``train``), and the id of a job that goes by another name."""
+    """A job's names beside ``Incident.called``: its given name, unless its id contains it (``team-a/train`` is the
+    workload ``train``), and its id where it is called by another name."""
     job_id, shown, given = incident.key.job.job_id, incident.called.job_id, incident.job_name
     is_news = given is not None and given != shown and not job_id.endswith(f"/{given}")
     return ", ".join(filter(None, (given if is_news else None, None if job_id == shown else job_id))) or None
 
 
 def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
-    """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many there are besides."""
+    """Ranks in a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many more there are."""
     if left_out or len(ranks) > MAX_RANKS_NAMED:
         return f"{len(ranks) + left_out} ranks"
     if len(ranks) == 1:
@@ -274,8 +274,8 @@ def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
 
 
 def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
-    """In a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-". ``left_out``: how
-    many there are besides."""
+    """Ranks in a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-".
+    ``left_out``: how many more there are."""
     if not ranks:
         return "-"
     if common:
@@ -286,12 +286,12 @@ def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
 
 
 def ranks_besides(shortened: Incident, ranks: Sequence[int]) -> int:
-    """How many ranks an incident is about beside these, of which ``shortened`` has the first with their figures."""
+    """The number of an incident's ranks beside ``ranks``. ``shortened`` is the incident with its first findings."""
     return len(shortened.findings) + shortened.ranks_left_out - len(ranks)
 
 
 def capitalised(text: str) -> str:
-    """With a capital letter in front, the rest as it is; a name from code (``append_loss``) stays what it is."""
+    """The text with a capital letter in front; a name from code (``append_loss``) stays as it is."""
     first = text.partition(" ")[0]
     return text if _FROM_CODE.search(first) else text[:1].upper() + text[1:]
 

@@ -167,5 +167,5 @@ def fraction_of_settings(alloc_conf: Optional[str], torch_version: Optional[str]
 
 
 def _floor(fraction: float) -> float:
-    """In whole millionths, as ring and agent count it, never rounded up; at least one millionth."""
+    """The fraction in whole millionths, as ring and agent count it, never rounded up; at least one millionth."""
     return max(1, math.floor(fraction * 1_000_000)) / 1_000_000

@@ -68,7 +68,7 @@ class PodCgroup(NamedTuple):
 
 
 class PodPlace(NamedTuple):
-    """Where in Kubernetes a process is. ``namespace``, ``pod`` and ``container`` are never its own word."""
+    """A process's place in Kubernetes. ``namespace``, ``pod`` and ``container`` are never its own word."""
 
     pod_uid: str
     namespace: Optional[str] = None

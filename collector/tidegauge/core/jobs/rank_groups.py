@@ -184,7 +184,7 @@ class _GroupsOfStart:
         return launches
 
     def _known(self, group: list[GroupMember]) -> _Launch:
-        """These, under the key that one of them had at the last look."""
+        """The processes, under the key that one of them had at the last look."""
         return _Launch(next((self.keys[one.place] for one in group if one.place in self.keys), None), group)
 
     def _name(self, groups: Sequence[_Launch], keys: dict[Place, str]) -> None:
@@ -239,13 +239,13 @@ def _named_alike(one: GroupMember, other: GroupMember) -> bool:
 
 
 def _origin(one: GroupMember) -> tuple[Hashable, ...]:
-    """What a program that is started again in a loop has in common with its last run."""
+    """The facts that a program that is started again in a loop shares with its last run."""
     return one.world_size, one.run_id, one.step, one.pod, one.container, one.place[0], one.parent
 
 
 def _each_once(members: Iterable[GroupMember]) -> list[GroupMember]:
-    """In the order of their start. A process is known twice while the engine's former node is not forgotten, and while
-    it has changed its rank, which is 0 until torch.distributed is set up."""
+    """The processes in the order of their start, each once. A process is known twice until the engine's former node is
+    forgotten, and after it has changed its rank, which is 0 until torch.distributed is set up."""
     last_alive = {one.place: one for one in sorted(members, key=lambda one: (one.lives, one.attempt, one.rank))}
     return sorted(last_alive.values(), key=_by_start)
 
@@ -331,7 +331,7 @@ def _folded(buckets: list[list[GroupMember]]) -> list[list[GroupMember]]:
 
 
 def _split(members: list[GroupMember], by: Sequence[Callable[[GroupMember], Hashable]]) -> list[list[GroupMember]]:
-    """Only as finely as it takes until no rank number is there twice."""
+    """The members divided only as finely as it takes until no rank number is there twice."""
     if not _collide(members):
         return [members]
     if not by:
@@ -364,7 +364,7 @@ def _head(one: GroupMember, there: Mapping[Place, GroupMember]) -> GroupMember:
 
 
 def _layers(members: Sequence[GroupMember]) -> list[list[GroupMember]]:
-    """Of processes that nothing else tells apart: the first of each rank, the second of each, and so on."""
+    """Processes that nothing else tells apart: the first of each rank, the second of each, and so on."""
     there = {one.place: one for one in members}
     heads = [one for one in members if _head(one, there) is one]
     layer_of: dict[Place, int] = {}

@@ -19,7 +19,7 @@ _WORD = re.compile(r"(?<![\w.-])tidegauge:([a-z]+)(?![\w=-])")
 
 
 class SlurmPlace(NamedTuple):
-    """Where in Slurm a process is, as its node's slurmd says (``listpids`` of scontrol(1)), never as it claims."""
+    """A process's place in Slurm, as its node's slurmd says (``listpids`` of scontrol(1)), never as it claims."""
 
     job_id: JobId
     """The job's own number, also for a task of an array."""
