@@ -86,6 +86,11 @@ class RankSummary:
             return Tenant(None, pod_uid=self.pod.pod_uid)
         return Tenant(None, self.pod.namespace)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its growth is known to end before memory does."""
+        return self.bound is not None and self.bound.holds
+
     def group_member(self, hostname: str, *, lives: bool) -> GroupMember:
         """The member of its job's groups of ranks that this rank, seen on this host, is."""
         return GroupMember(

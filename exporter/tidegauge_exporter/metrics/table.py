@@ -104,7 +104,7 @@ def _likely(band: Band | None) -> float | None:
 
 def _seconds_to_oom(rank: RankView) -> float | None:
     """The forecast in seconds; infinite, not absent, if the growth ends by itself, so that alerts skip it."""
-    if rank.bound is not None and rank.bound.holds:
+    if rank.is_bounded:
         return math.inf
     return _likely(rank.verdict.seconds_to_oom)
 

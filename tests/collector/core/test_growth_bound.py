@@ -29,7 +29,8 @@ from tidegauge.core.evidence.words import (
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.incidents import IncidentState
 from tidegauge.core.incidents.evidence import news_of
-from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import RankSummary
 from tidegauge.core.wire import from_wire, to_wire

@@ -12,8 +12,10 @@ from incident_watch import OOM, RULES, Watch, ended, job, two_ranks
 from sample_views import GIB, LEAK, identity, rank_summary, uuid_of
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentState
-from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker, Tenant
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView

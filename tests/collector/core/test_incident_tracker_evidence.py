@@ -13,7 +13,8 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.incidents.evidence import EvidenceNews, news_of
-from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import JobView
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sample_views import LEAK, NOW_S, identity, job_view, rank_summary
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentKey, IncidentState
-from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary

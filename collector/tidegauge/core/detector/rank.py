@@ -139,7 +139,7 @@ class RankDetector:
         """
         watches = (self._allocated, self._need, self._reserved, self._nontorch, self._host)
         for watch in watches:
-            watch.review_all(self._head(watch.signal).likely, self._last.step)
+            watch.review(watch.floors.scales, self._head(watch.signal).likely, self._last.step)
         self._verdict = self._conclude()
         return self._verdict
 

@@ -138,10 +138,6 @@ class SignalWatch:
         eaten = max((level - lowest) / room + self.params.look_eaten, self.params.look_eaten_min)
         self.floors.look_from = lowest + eaten * room
 
-    def review_all(self, head: float, step: int) -> bool:
-        """Look at every scale now. True when `finding` may be another one."""
-        return self.review(self.floors.scales, head, step)
-
     def highest_before(self, onset_step: int, width: int) -> float:
         """The highest floor that ended before `onset_step`, of scales whose floors have `width` samples and more."""
         scales = [scale for scale in self.floors.scales if scale.width >= width]

@@ -10,8 +10,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.evidence import CauseFound, advice, signs
 from tidegauge.core.evidence.advice import Advice
 from tidegauge.core.evidence.brief import Confidence, EvidenceCause
-from tidegauge.core.evidence.cause_input import CauseInput as CauseInput
-from tidegauge.core.evidence.cause_input import MemoryGrowth as MemoryGrowth
+from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import HolderKind
 from tidegauge.core.evidence.signs import Sign
 from tidegauge.core.evidence.words import line_words

@@ -112,12 +112,8 @@ def line_name(line: CodeLine) -> str:
 
 def owner_lines(held: HeldMemory, most: int = MAX_TOLD_OWNERS) -> Sequence[str]:
     """The largest owners; where no stacks were recorded, the largest groups of blocks of one size."""
-    return [owner_words(owner, held.live_bytes) for owner in held.owners[:most] if owner.held_bytes >= _worth(held)]
-
-
-def _worth(held: HeldMemory) -> float:
-    """What is less than half a per cent explains nothing."""
-    return held.live_bytes / 200
+    worth_bytes = held.live_bytes / 200  # less than half a per cent explains nothing
+    return [owner_words(owner, held.live_bytes) for owner in held.owners[:most] if owner.held_bytes >= worth_bytes]
 
 
 def _share(part: int, whole: int) -> str:

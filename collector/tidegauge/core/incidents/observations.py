@@ -70,8 +70,7 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Ob
             if _cause(rank) is cause:
                 unheard.add(number)
             continue
-        is_bounded = rank.bound is not None and rank.bound.holds  # it ends before memory does
-        if is_bounded and _cause(rank) is cause:
+        if rank.is_bounded and _cause(rank) is cause:
             continue
         uneasy.add(number)
         if _cause(rank) is cause:
@@ -93,8 +92,7 @@ def living_culprits(incident: Incident, job: JobView) -> tuple[int, ...]:
 
 
 def _does_it(rank: RankSummary, cause: IncidentCause) -> bool:
-    is_bounded = rank.bound is not None and rank.bound.holds
-    return rank.verdict.state is not LeakState.OK and _cause(rank) is cause and not is_bounded
+    return rank.verdict.state is not LeakState.OK and _cause(rank) is cause and not rank.is_bounded
 
 
 def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) -> Observation:

@@ -37,6 +37,7 @@ from tidegauge.core.incidents.observations import (
 from tidegauge.core.incidents.steps import (
     DEFAULT_RULES,
     Announced,
+    IncidentRules,
     IncidentStep,
     close_incident,
     is_stale_news,
@@ -46,9 +47,7 @@ from tidegauge.core.incidents.steps import (
     step_while_recovering,
     wait_anew,
 )
-from tidegauge.core.incidents.steps import IncidentRules as IncidentRules  # what the tracker is made with
-from tidegauge.core.jobs.tenants import Tenant as Tenant
-from tidegauge.core.jobs.tenants import tenant_of
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView
 
 CROWD_S = 3600.0

@@ -231,11 +231,9 @@ def _goes_on(later: Sequence[GroupMember], earlier: Sequence[GroupMember]) -> bo
     if any(one.launcher in launchers for one in later):
         return True
     living = [one for one in before if one.lives]
-    return bool(living) and _named_alike(living[0], later[0]) and not _collide([*living, *later])
-
-
-def _named_alike(one: GroupMember, other: GroupMember) -> bool:
-    return (one.world_size, one.run_id) == (other.world_size, other.run_id)
+    if not living or (living[0].world_size, living[0].run_id) != (later[0].world_size, later[0].run_id):
+        return False
+    return not _collide([*living, *later])
 
 
 def _origin(one: GroupMember) -> tuple[Hashable, ...]:
