@@ -19,8 +19,8 @@ if sys.argv[1] == "uncompiled":
     sys.modules["numba"] = None
 from allocator_traces import MIB, Requests
 from tidegauge.core.allocator import compiled
-from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings
 from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings
 
 assert compiled.IS_COMPILED == (sys.argv[1] == "compiled")
 dice = random.Random(1)
