@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence.brief import Confidence, EvidenceCause
-from tidegauge.core.evidence.causes import RULES, CauseInput, MemoryGrowth, name_cause
+from tidegauge.core.evidence.cause_input import CauseInput, MemoryGrowth
+from tidegauge.core.evidence.causes import RULES, name_cause
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.evidence.signs import SignSource
