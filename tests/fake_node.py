@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegauge.agent.containers.discovery import Containers
-from tidegauge.agent.evidence.opening import open_evidence_collector
+from tidegauge.agent.evidence.collector import open_evidence_collector
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.ports import (

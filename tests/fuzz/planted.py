@@ -44,7 +44,7 @@ BUGS = (
     Planted(
         "a number of several bytes in a protobuf message is taken for one of one byte",
         "pods",
-        "tidegauge/agent/kubernetes/pod_resources_wire.py",
+        "tidegauge/agent/kubernetes/pod_resources.py",
         "            _, at = _varint(message, at)\n            continue",
         "            at += 1\n            continue",
     ),

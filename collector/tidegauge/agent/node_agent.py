@@ -12,13 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tidegauge.agent.attribution.namespaces import NamespacesOfPods
 from tidegauge.agent.attribution.sources import AttributionSources
 from tidegauge.agent.containers.discovery import Containers
-from tidegauge.agent.evidence.collector import EvidenceCollector
-from tidegauge.agent.evidence.opening import open_evidence_collector
+from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
-from tidegauge.agent.kubernetes.pods import PodBook
+from tidegauge.agent.kubernetes.pods import NamespacesOfPods, PodBook
 from tidegauge.agent.nvml import open_nvml
 from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.ports import (
@@ -37,17 +35,15 @@ from tidegauge.agent.ports import (
 from tidegauge.agent.processes.gpu_children import GpuChildren
 from tidegauge.agent.processes.host_memory import HostMemorySource, NoHostMemory, open_host_memory
 from tidegauge.agent.processes.procfs import ProcFs, in_initial_pid_namespace
-from tidegauge.agent.ranks.limits import unwatched_bytes
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.search import NodeSearch
-from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm.node import open_slurm
 from tidegauge.agent.slurm.records import SlurmRecords
-from tidegauge.agent.source_health import SourceHealths
+from tidegauge.agent.source_health import SkipCounts, SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
@@ -374,6 +370,15 @@ def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
         other_processes_bytes=unwatched_bytes(gpu, our_pids),
         usable_bytes=gpu.usable_bytes,
     )
+
+
+def unwatched_bytes(gpu: GpuReading, our_pids: frozenset[int]) -> int | None:
+    """Bytes on ``gpu`` of processes that are neither watched ranks nor their children; ``None`` if one of them is not
+    told by the driver."""
+    if gpu.process_bytes is None:
+        return None
+    used = [size for pid, size in gpu.process_bytes.items() if pid not in our_pids]
+    return None if None in used else sum(size for size in used if size is not None)
 
 
 def _allow_open_files() -> None:

@@ -19,8 +19,7 @@ from tidegauge.agent.ports import Clock
 from tidegauge.agent.rings.discovery import RingFile
 from tidegauge.agent.rings.launches import Launches
 from tidegauge.agent.rings.new_rings import FoundRing, RingSearch
-from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.source_health import SourceHealths
+from tidegauge.agent.source_health import SkipCounts, SourceHealths
 from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)

@@ -1,12 +1,14 @@
-"""Health of an agent's sources: whether each last call succeeded, and how long it took."""
+"""Health of an agent's sources: whether each last call succeeded, how long it took, and refused files by reason."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tidegauge.agent.ports import Clock, GpuUnavailableError
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 
@@ -35,3 +37,19 @@ class SourceHealths:
                 _log.info("%s can be read again", source)
             self.success[source] = True
         self.duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
+
+
+class SkipCounts:
+    """Counts refusals by reason and logs each, as ``FewLines`` does."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._lines = FewLines(logger)
+        self._counts: Counter[str] = Counter()
+
+    def add(self, reason: str, what: str, why: str, *, now_s: float) -> None:
+        """One refusal of ``what``. ``now_s`` is any clock in seconds."""
+        self._counts[reason] += 1
+        self._lines.say(logging.WARNING, "skipped %s: %s (reason %r)", what, why, reason, now_s=now_s)
+
+    def snapshot(self) -> Mapping[str, int]:
+        return dict(self._counts)

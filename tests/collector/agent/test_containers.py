@@ -21,7 +21,7 @@ from tidegauge.agent.containers.run_dirs import Container
 from tidegauge.agent.run_dirs.folders import RunDir
 from tidegauge.agent.run_dirs.safe_files import mount_of, opened
 from tidegauge.agent.run_dirs.user_folders import UserFolders
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 
 
 class Machine:

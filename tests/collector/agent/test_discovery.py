@@ -21,7 +21,7 @@ from tidegauge.agent.rings.discovery import (
 )
 from tidegauge.agent.run_dirs.folders import HostRunDir
 from tidegauge.agent.run_dirs.user_folders import GIVES_WAY_S
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import oom_snapshot_name, ring_name, socket_name
 

@@ -16,7 +16,7 @@ from rank_windows import leave_window, window
 from tidegauge.agent.evidence.attempts import HOLD_S, MAX_TRIES, MAX_UNFINISHED, EvidenceAttempts
 from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 
@@ -36,7 +36,7 @@ from tidegauge.agent.evidence.making import NodeFacts
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore
 from tidegauge.core.ids import ProcessId

@@ -20,7 +20,7 @@ from tidegauge.agent.evidence.checks import MAX_ROWS, read_evidence, read_snapsh
 from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.making import read_trace
 from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
 from tidegauge.core import wire

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, gpu_reading
-from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes, unwatched_bytes
-from tidegauge.agent.ranks.rank import place
+from tidegauge.agent.node_agent import unwatched_bytes
+from tidegauge.agent.ranks.rank import cap_bytes, others_bytes, place, process_limit_bytes
 from tidegauge.core.ids import DeviceUuid
 
 

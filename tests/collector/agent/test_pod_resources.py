@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fake_node import UUID0, UUID1, FakeClock
 from kubelet_answers import Claim, Container, Pod, encode
-from tidegauge.agent.kubernetes.pod_resources import KubeletError, PodResources, open_pod_resources
-from tidegauge.agent.kubernetes.pod_resources_wire import holders_by_device
+from tidegauge.agent.kubernetes.pod_resources import KubeletError, PodResources, holders_by_device, open_pod_resources
 from tidegauge.agent.ports import HeldBy, NoHolders, SourceHealth
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import LEAK, rank_summary
-from tidegauge.agent.report_pace import ReportPace
+from tidegauge.agent.runner import ReportPace
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary, RankSummary
 

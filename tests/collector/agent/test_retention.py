@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sample_views import rank_view
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
-from tidegauge.agent.evidence.retention import StoredSnapshot, what_to_delete
-from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
-from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive, what_to_delete
+from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError, StoredSnapshot
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant

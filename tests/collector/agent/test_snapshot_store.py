@@ -15,15 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.evidence.opening import open_store
-from tidegauge.agent.evidence.patient_store import PatientStore
-from tidegauge.agent.evidence.remote_store import RemoteStore, public_name
-from tidegauge.agent.evidence.retention import StoredSnapshot
+from tidegauge.agent.evidence.remote_store import PatientStore, RemoteStore, open_store, public_name
 from tidegauge.agent.evidence.snapshot_store import (
     FolderStore,
     KeyTakenError,
     SnapshotStore,
     SnapshotStoreError,
+    StoredSnapshot,
     check_key,
     snapshot_key,
 )

@@ -11,7 +11,7 @@ from google.protobuf.message import (  # type: ignore[import-untyped] # SAFETY: 
 from fuzz.oracles import require
 from fuzz.target import Target
 from kubelet_answers import Claim, Container, Pod, encode, response
-from tidegauge.agent.kubernetes.pod_resources_wire import holders_by_device
+from tidegauge.agent.kubernetes.pod_resources import holders_by_device
 from tidegauge.agent.ports import HeldBy
 
 _UUID = "GPU-8a1b2c3d-0000-1111-2222-333344445555"
@@ -48,7 +48,7 @@ def _refused(data: bytes) -> bool:
 
 def _uuids(theirs: Any) -> set[str]:
     """Whole names that are a GPU's and nothing besides, which nobody can read in two ways."""
-    from tidegauge.agent.kubernetes.pod_resources_wire import _DEVICE
+    from tidegauge.agent.kubernetes.pod_resources import _DEVICE
 
     names = (name for pod in theirs.pod_resources for one in pod.containers for devices in one.devices
              for name in devices.device_ids)  # fmt: skip

@@ -19,7 +19,7 @@ from tidegauge.agent.containers.ways_in import entered
 from tidegauge.agent.processes.procfs import facts_of
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, closing_fd
 from tidegauge.agent.run_dirs.safe_files import opened
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, itself

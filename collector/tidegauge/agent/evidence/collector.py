@@ -20,18 +20,22 @@ from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.making import NodeFacts, job_of
 from tidegauge.agent.evidence.readings import RankReadings
-from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
+from tidegauge.agent.evidence.remote_store import EVIDENCE_FOLDER, open_store
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
+from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.agent.ports import Clock, SourceHealth
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import tenant_of
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines
+from tidegauge.settings import Settings
+from tidegauge.steady_clock import SteadyClock
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +43,9 @@ MAX_QUEUED = 8
 """Each has up to three files open."""
 TIDY_EVERY_S = 900.0
 CLOSE_WAITS_S = 5.0
+CLOCK_FILE = "clock.json"
+_DAY_S = 86_400.0
+_GIB = 1 << 30
 
 
 class _Task(NamedTuple):
@@ -245,3 +252,29 @@ class EvidenceCollector:
             )
         except Exception:
             _log.exception("old snapshots could not be checked")
+
+
+def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
+    """Open the collector. An unusable store costs the stored snapshots, not the evidence, and is logged once, here."""
+    store, problem = None, ""
+    try:
+        store = open_store(settings, hostname=hostname)
+    except SnapshotStoreError as error:
+        problem = str(error)
+        _log.error("snapshots are not kept (setting snapshot_store): %s", problem)
+    budget = EvidenceBudget()
+    keeping = Keeping(settings.keep_snapshots_days * _DAY_S, int(settings.keep_snapshots_gib * _GIB))
+    folder = settings.state_dir / EVIDENCE_FOLDER
+    steady = SteadyClock(folder / CLOCK_FILE)
+    shelf = SnapshotArchive(
+        store, keeping, budget, cluster=settings.cluster, problem=problem, steady_unix_s=steady.unix_s
+    )  # fmt: skip
+    return EvidenceCollector(
+        shelf,
+        WaitingEvidence(folder),
+        EvidenceAttempts(folder),
+        budget,
+        GrowthBounds(folder),
+        hostname=hostname,
+        clock=clock,
+    )

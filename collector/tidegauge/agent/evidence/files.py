@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name

@@ -1,5 +1,4 @@
-"""Snapshot store at any URL that fsspec supports: S3, GCS, Azure, a shared file system. The only module that
-imports fsspec.
+"""Snapshot store at any URL that fsspec supports: S3, GCS, Azure, a shared file system; no other module imports fsspec.
 
 Several nodes share one store; each deletes only its own snapshots, which an index on the node lists.
 """
@@ -9,19 +8,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tidegauge.agent.evidence.retention import StoredSnapshot
-from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStoreError, check_key
+from tidegauge.agent.evidence.snapshot_store import (
+    FolderStore,
+    KeyTakenError,
+    SnapshotStore,
+    SnapshotStoreError,
+    StoredSnapshot,
+    check_key,
+)
 from tidegauge.core.text import one_line
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.files import write_state
+from tidegauge.settings import Settings
 
+T = TypeVar("T")
+
+EVIDENCE_FOLDER = "evidence"
+SNAPSHOT_FOLDER = "snapshots"
 WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
 """Where an object appears when all of it is there: others get a draft that is renamed."""
+PATIENCE_S = 60.0
+"""For one snapshot of some megabytes: far more than a bucket takes that answers at all."""
 
 
 def public_name(url: str) -> str:
@@ -137,3 +150,64 @@ def _read_index(path: Path) -> dict[str, StoredSnapshot]:
         rows = [StoredSnapshot(str(key), int(size), float(at)) for key, size, at in json.loads(path.read_bytes())]
         return {row.key: row for row in rows}
     return {}
+
+
+class PatientStore:
+    """``store`` with a timeout: a bucket behind a dead network blocks nobody. Each call runs in a daemon thread; while
+    one hangs, others fail at once."""
+
+    def __init__(self, store: SnapshotStore, patience_s: float = PATIENCE_S) -> None:
+        self._store = store
+        self._patience_s = patience_s
+        self._last: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
+        self._in_time(lambda: self._store.put(key, content, at_unix_s=at_unix_s))
+
+    def get(self, key: str, *, most_bytes: int) -> bytes:
+        return self._in_time(lambda: self._store.get(key, most_bytes=most_bytes))
+
+    def entries(self) -> tuple[StoredSnapshot, ...]:
+        return self._in_time(self._store.entries)
+
+    def remove(self, key: str) -> None:
+        self._in_time(lambda: self._store.remove(key))
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        if self._last is not None and self._last.is_alive():
+            raise SnapshotStoreError(f"{self.name} does not answer")
+        answers: list[T] = []
+        failures: list[Exception] = []
+
+        def work() -> None:
+            try:
+                answers.append(call())
+            except Exception as error:
+                failures.append(error)
+
+        self._last = threading.Thread(target=work, name="tidegauge-store", daemon=True)
+        self._last.start()
+        self._last.join(self._patience_s)
+        if failures:
+            raise failures[0]
+        if not answers:
+            raise SnapshotStoreError(f"{self.name} did not answer within {format_duration(self._patience_s)}")
+        return answers[0]
+
+
+def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
+    """This node's snapshot store. Nothing is made or reached before the first snapshot.
+
+    Raises ``SnapshotStoreError`` where the driver for its URL is not installed.
+    """
+    where = settings.snapshot_store
+    if where is None or "://" not in where:
+        folder = settings.state_dir / SNAPSHOT_FOLDER if where is None else Path(where).expanduser().absolute()
+        return FolderStore(folder, hostname=hostname)
+    store = RemoteStore(where, settings.state_dir / EVIDENCE_FOLDER)
+    store.check_driver()
+    return PatientStore(store)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.making import job_of
-from tidegauge.agent.evidence.retention import what_to_delete
-from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, SnapshotStoreError, snapshot_key
+from tidegauge.agent.evidence.snapshot_store import (
+    KeyTakenError,
+    SnapshotStore,
+    SnapshotStoreError,
+    StoredSnapshot,
+    snapshot_key,
+)
 from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.units import format_bytes
@@ -20,6 +25,30 @@ _log = logging.getLogger(__name__)
 
 TRIES = 5
 """To find a key that is free. When it was taken is a snapshot's own word, and may be another's."""
+
+
+def what_to_delete(
+    entries: Iterable[StoredSnapshot],
+    *,
+    now_unix_s: float,
+    keep_s: float | None,
+    keep_bytes: int,
+    protected: Collection[str],
+) -> tuple[str, ...]:
+    """Keys, in the order in which they go: the oldest first.
+
+    Those older than ``keep_s`` go (``None``: age is no reason now), and then as many as it takes for all that is left
+    to have ``keep_bytes`` at most. What is ``protected`` stays, whatever its age and however much room it takes.
+    """
+    oldest_first = sorted(entries, key=lambda entry: (entry.at_unix_s, entry.key))
+    left_bytes = sum(entry.stored_bytes for entry in oldest_first)
+    gone: list[str] = []
+    for entry in oldest_first:
+        too_old = keep_s is not None and now_unix_s - entry.at_unix_s > keep_s
+        if entry.key not in protected and (too_old or left_bytes > keep_bytes):
+            gone.append(entry.key)
+            left_bytes -= entry.stored_bytes
+    return tuple(gone)
 
 
 class Keeping(NamedTuple):

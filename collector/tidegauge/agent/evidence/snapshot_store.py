@@ -13,9 +13,8 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tidegauge.agent.evidence.retention import StoredSnapshot
 from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_bytes
 
@@ -35,6 +34,15 @@ class SnapshotStoreError(Exception):
 
 class KeyTakenError(SnapshotStoreError):
     """The key exists already."""
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot in a store."""
+
+    key: str
+    stored_bytes: int
+    at_unix_s: float
+    """When it was put there."""
 
 
 class SnapshotStore(Protocol):

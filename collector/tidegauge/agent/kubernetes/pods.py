@@ -1,18 +1,20 @@
 """Identities of this node's pods: reports ask the head for them; they are kept while a pod has ranks here.
 
 The agent itself has no rights at the API server. The head answers in its reply (``ReportReply.pods``), a second or two
-after the first sight of a rank.
+after the first sight of a rank. Limits count all pods of a namespace as one tenant.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidegauge.agent.ports import NoPlace
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.views import RankView
 
 PATIENCE_S = 10.0
 """For how long a rank waits for the head's word before it is shown without."""
@@ -88,3 +90,26 @@ def _is_incomplete(pod: _Pod, now_s: float) -> bool:
     known = pod.facts.containers if pod.facts is not None else {}
     missing = any(now_s - since_s <= PATIENCE_S for name, since_s in pod.containers.items() if name not in known)
     return missing or now_s - pod.heard_s >= REFRESH_S
+
+
+class NamespacesOfPods:
+    """Maps pods to namespaces, learnt from their ranks: the head or kubelet names a namespace, never the pod itself.
+    ``whose`` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, str] = {}
+
+    def learn(self, ranks: Iterable[RankView]) -> bool:
+        """Replace all known ranks by these; whether that changes any pod's namespace."""
+        before = self._known
+        self._known = {
+            rank.pod.pod_uid: rank.pod.namespace
+            for rank in ranks
+            if rank.pod is not None and rank.pod.namespace is not None
+        }
+        return self._known != before
+
+    def whose(self, tenant: Tenant) -> Tenant:
+        """The tenant to count: the namespace for a pod whose namespace is known, else ``tenant``."""
+        namespace = None if tenant.pod_uid is None else self._known.get(tenant.pod_uid)
+        return tenant if namespace is None else Tenant(None, namespace)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from tidegauge.agent.attribution.rules import Attribution, IdentityProof, attribute
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.ranks.device_series import DeviceSeries
-from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.ranks.names import RankNames
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
@@ -18,6 +17,11 @@ from tidegauge.core.jobs.fraction import fraction_of_settings
 from tidegauge.core.samples import EventCode, OomRecord, Sample
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+PRIMARY_CHANGE = 1.25
+"""Another device becomes the rank's when it holds this many times more: two equal ones must not take turns."""
 
 # Which GPU a rank is on: the claim in its ring, checked against what the driver says of its process.
 
@@ -54,10 +58,40 @@ def _bare(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-")
 
 
-_log = logging.getLogger(__name__)
+# Memory limits of a rank on its GPU; ``None`` is unknown.
 
-PRIMARY_CHANGE = 1.25
-"""Another device becomes the rank's when it holds this many times more: two equal ones must not take turns."""
+
+def cap_bytes(*, total_bytes: int | None, fraction: float | None) -> int | None:
+    """The allocator's cap, ``int(fraction * total)`` as ``torch.cuda.set_per_process_memory_fraction`` counts it.
+
+    1.0 removes the cap in PyTorch, so it is none here either.
+    """
+    if total_bytes is None or fraction is None or fraction >= 1:
+        return None
+    return int(fraction * total_bytes)
+
+
+def others_bytes(gpu: GpuReading, pid: int) -> int | None:
+    """Bytes of the card that process ``pid`` cannot have: other processes, watched or not, and the driver's reserve."""
+    own = None if gpu.process_bytes is None else gpu.process_bytes.get(pid)
+    if own is None or gpu.total_bytes is None or gpu.free_bytes is None:
+        return None
+    return max(0, gpu.total_bytes - gpu.free_bytes - own)
+
+
+def process_limit_bytes(
+    *, total_bytes: int | None, others: int | None, cap: int | None, nontorch_bytes: int | None
+) -> int | None:
+    """The size of the whole process (reserved + nontorch) at which its next allocation fails.
+
+    The card bounds the process, the cap bounds only what the allocator reserves; the nearer one applies.
+    """
+    bounds = []
+    if total_bytes is not None:
+        bounds.append(total_bytes - (others or 0))
+    if cap is not None:
+        bounds.append(cap + (nontorch_bytes or 0))
+    return min(bounds, default=None)
 
 
 class RankState:

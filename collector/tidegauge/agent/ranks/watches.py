@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidegauge.agent.attribution.namespaces import NamespacesOfPods
 from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
 from tidegauge.agent.evidence.files import RankFolder
+from tidegauge.agent.kubernetes.pods import NamespacesOfPods
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.host_memory import HostMemorySource

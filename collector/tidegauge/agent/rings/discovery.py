@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folder_changes import FolderChanges
 from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
-from tidegauge.agent.run_dirs.user_folders import UserFolders
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.run_dirs.user_folders import FolderChanges, UserFolders
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.tenant_time import FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name

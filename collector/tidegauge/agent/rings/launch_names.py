@@ -14,10 +14,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folder_changes import FolderChanges
 from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import opened_folder
-from tidegauge.agent.run_dirs.user_folders import UserFolders
+from tidegauge.agent.run_dirs.user_folders import FolderChanges, UserFolders
 from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of

@@ -17,7 +17,7 @@ from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.rings.launch_names import LaunchNames, RecordPlace
 from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launches import MAX_RECORD_BYTES, LaunchRecord, LaunchSummary, decode_launch_record
 from tidegauge.core.jobs.tenants import Tenant, itself

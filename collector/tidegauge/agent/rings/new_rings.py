@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegauge.agent.attribution.namespaces import NamespacesOfPods
+from tidegauge.agent.kubernetes.pods import NamespacesOfPods
 from tidegauge.agent.ports import ProcessFacts, ProcSource
 from tidegauge.agent.rings.discovery import RingFile, RingFinder, RingPlace
 from tidegauge.agent.rings.reader import RingBlankError, RingReader, read_header

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmJobRecord
 
