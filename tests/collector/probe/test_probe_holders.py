@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Optional
 from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_tensor_torch
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
-from tidegauge.probe.holders import search_holders
 from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary
+from tidegauge.probe.holders.search import search_holders
 from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
 

@@ -7,7 +7,7 @@ import os
 import unittest
 
 from tidegauge.probe.requests import RequestRefusedError
-from tidegauge.probe.run_files.owner_messages import MAX_LINES, MAX_REMEMBERED, OwnerMessages
+from tidegauge.probe.session.commands import MAX_LINES, MAX_REMEMBERED, OwnerMessages
 
 
 class NoticesTest(unittest.TestCase):

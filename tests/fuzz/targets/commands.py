@@ -13,8 +13,8 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
 from tidegauge.probe.run_files.command_socket import MAX_LINE_BYTES, MAX_REPLY_BYTES, CommandSocket
-from tidegauge.probe.run_files.owner_messages import OwnerMessages
 from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.session.commands import OwnerMessages
 
 MAX_SENT_BYTES = 4096
 """Bytes given to the socket at a time: a line comes in several pieces."""

@@ -18,7 +18,7 @@ import leak_zoo
 from integration.holders.boundaries import Boundaries
 from tidegauge.core.wire import to_wire
 from tidegauge.probe.evidence.rank_facts import read_facts
-from tidegauge.probe.holders import search_holders
+from tidegauge.probe.holders.search import search_holders
 
 EARLY, LATE, LAST = 6, 40, 10_000
 

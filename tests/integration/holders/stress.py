@@ -17,7 +17,7 @@ import leak_zoo
 from integration.holders.boundaries import Boundaries
 from integration.holders.search_the_zoo import EnoughError, live_blocks
 from tidegauge.probe.evidence.rank_facts import read_facts
-from tidegauge.probe.holders import search_holders
+from tidegauge.probe.holders.search import search_holders
 
 MAX_STEPS = 100
 """Of one run: a graph of thousands of steps would make each search a long one."""

@@ -17,8 +17,8 @@ from typing import Any, Optional, TypeVar
 
 from tidegauge.core.evidence.rank_evidence import RankFacts
 from tidegauge.probe.holders import looks
-from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.graphs import Graphs
+from tidegauge.probe.holders.looks import instances, with_subclasses
 from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
 from tidegauge.probe.holders.tensors import Tensors
 

@@ -63,7 +63,7 @@ _JOIN_S = 0.5
 
 
 def _search_holders(torch: Any, blocks: Sequence[tuple[int, int]], **means: Any) -> HolderSearch:
-    from tidegauge.probe.holders import search_holders  # here, for a process that never looks
+    from tidegauge.probe.holders.search import search_holders  # here, for a process that never looks
 
     return search_holders(torch, blocks, **means)
 

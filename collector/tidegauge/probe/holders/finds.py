@@ -6,15 +6,14 @@ Values only: nothing here keeps an object alive. Source-compatible with Python 3
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from tidegauge.core.evidence.rank_evidence import ContainerBound
-from tidegauge.probe.holders.fills import Fills
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.ref_paths import RefPath, RefStep
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 
 MAX_OTHERS = 2_000
@@ -22,6 +21,84 @@ REPLACED_BYTES = 64 << 10
 """Of smaller tensors, one is like the other."""
 GROWN_BY = 1.25
 """What takes the place of a block that was seen some steps ago is at most this much larger."""
+
+
+class _Fill:
+    """One container."""
+
+    def __init__(self) -> None:
+        self.bytes_by_item: Counter[object] = Counter()
+        self.items_by_way: dict[Via, set[object]] = defaultdict(set)
+        """Of a cache, an answer and its arguments are two ways to one item."""
+        self.is_counted = True
+        """Whether it is known of each block which item holds it."""
+
+    def add(self, item: RefPath, block_bytes: int, *, is_counted: bool) -> None:
+        self.bytes_by_item[item] += block_bytes
+        self.items_by_way[item.step.via].add(item)
+        self.is_counted &= is_counted
+
+    @property
+    def items(self) -> int:
+        return max(map(len, self.items_by_way.values()))
+
+
+class Fills:
+    """Bytes of wanted blocks in each bounded container that one search passed through, by item."""
+
+    def __init__(self) -> None:
+        self._fills: dict[object, dict[RefPath, _Fill]] = {}
+        """By the place of a container, then by the way to it."""
+
+    def add(self, trail: RefPath, block_bytes: int, *, is_own: bool) -> None:
+        """Count a block; ``is_own``: the trail is that of its own tensor, not of one that is held alike."""
+        found = _bounded(trail)
+        if found is not None:
+            container, item = found
+            fill = self._fills.setdefault(_place(container), {}).setdefault(container, _Fill())
+            is_item = item is trail  # then each tensor is an item, whichever of them the trail is of
+            fill.add(item if is_own or not is_item else RefPath(item.step), block_bytes, is_counted=is_own or is_item)
+
+    def bound_of(self, trail: RefPath) -> Optional[ContainerBound]:
+        """The outermost bounded container on a path. ``None`` also where several of its kind may have been made
+        during the search: those are no bound, more of them may come."""
+        found = _bounded(trail)
+        place = None if found is None else _place(found[0])
+        fills = self._fills.get(place)
+        if not fills or not all(fill.is_counted for fill in fills.values()):
+            return None
+        bounds = [way.step.bound for way in fills if way.step.bound is not None]
+        found_items = [fill.items for fill in fills.values()]
+        if len(fills) > 1 and any(bound.items <= count for bound, count in zip(bounds, found_items)):
+            return None
+        by_item = [size for fill in fills.values() for size in fill.bytes_by_item.values()]
+        held_bytes, doubled = sum(by_item), len(by_item) > sum(found_items)
+        return ContainerBound(
+            number=list(self._fills).index(place),
+            kind=bounds[0].kind,
+            items=sum(bound.items for bound in bounds),
+            most_items=sum(bound.most_items for bound in bounds),
+            found_items=sum(found_items),
+            held_bytes=held_bytes,
+            least_item_bytes=min(by_item),
+            # An answer and its arguments are told apart; together they are no larger than the largest of both.
+            most_item_bytes=max(by_item) * (2 if doubled else 1),
+        )
+
+
+def _bounded(trail: RefPath) -> Optional[tuple[RefPath, RefPath]]:
+    """The way to the outermost bounded container on a trail, and to the item of it that the trail leads through."""
+    found: Optional[tuple[RefPath, RefPath]] = None
+    below, at = trail, trail.before
+    while at is not None:
+        if at.step.bound is not None:
+            found = at, below
+        below, at = at, at.before
+    return found
+
+
+def _place(container: RefPath) -> object:
+    return tuple(step.key for step in container.steps)
 
 
 class FindGroup:

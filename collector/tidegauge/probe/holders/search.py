@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes, format_count
-from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import ObjectLinks
+from tidegauge.probe.holders.looks import instances, with_subclasses
 from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 from tidegauge.probe.holders.wording import holder_of
@@ -39,21 +39,28 @@ class _Stray(NamedTuple):
     """Wanted, and not explained; ``None``: what counts is its graph."""
 
 
-class ObjectSearch:
-    """Runs one search, see ``search_holders``."""
+def search_holders(
+    torch: Any,
+    blocks: Sequence[tuple[int, int]],
+    *,
+    most_s: float,
+    pause: Callable[[], None],
+    at_boundary: AtBoundary,
+    clock_s: Callable[[], float] = time.perf_counter,
+) -> HolderSearch:
+    """Find what keeps the tensors in ``blocks`` alive, given as (address, bytes): some hundred at most.
 
-    def __init__(
-        self,
-        torch: Any,
-        blocks: Sequence[tuple[int, int]],
-        *,
-        most_s: float,
-        pause: Callable[[], None],
-        at_boundary: AtBoundary,
-        clock_s: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    ``at_boundary`` does the search, in slices during which training stands still (``pace``). This thread
+    only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_s``
+    bounds the whole, by ``clock_s``. Never called in a training thread.
+    """
+    return _Search(torch, blocks, Slices(torch, most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s)).run()
+
+
+class _Search:
+    def __init__(self, torch: Any, blocks: Sequence[tuple[int, int]], slices: Slices) -> None:
         self._torch = torch
-        self._slices = Slices(torch, most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s)
+        self._slices = slices
         self._tensors = Tensors(torch)
         self._wanted = WantedBlocks(blocks)
         self._finds = Finds(self._tensors, self._wanted, Graphs(torch))

@@ -7,9 +7,11 @@ of this.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Optional, Protocol
 
+from tidegauge.core.text import one_line
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.evidence.commands import EvidenceCommands
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
@@ -17,9 +19,43 @@ from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 from tidegauge.probe.pacing import StoppedError
 from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
-from tidegauge.probe.run_files.owner_messages import OwnerMessages
 from tidegauge.probe.watching.boundary_calls import STEP_WAIT_S, BoundaryCalls
 from tidegauge.probe.watching.steps import StepCounter
+
+PREFIX = "tidegauge: "
+MAX_LINES, MAX_LINE_CHARS = 20, 500
+MAX_REMEMBERED = 256
+_STDERR = 2
+
+
+class OwnerMessages:
+    """Prints the service's messages to the job's owner, each once, where the scheduler cannot deliver them.
+
+    To the file descriptor, not to ``sys.stderr``: that belongs to the training thread, and may have been replaced by a
+    logger. A pipe that nobody reads blocks the helper thread, never training.
+    """
+
+    def __init__(self, descriptor: int = _STDERR) -> None:
+        self._descriptor = descriptor
+        self._told: dict[str, None] = {}
+
+    def tell(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"id": …, "text": …}``. Raises ``RequestRefusedError``, and ``OSError`` if nothing can be printed."""
+        request_id, text = request_id_of(request), request.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise RequestRefusedError("usage", "text must be a text")
+        if request_id in self._told:
+            return {"ok": True, "already": True}
+        lines = [PREFIX + one_line(line, MAX_LINE_CHARS) for line in text.splitlines()[:MAX_LINES]]
+        # A progress bar leaves the cursor somewhere in its line.
+        begin = "\n" if os.isatty(self._descriptor) else ""
+        rest = (begin + "\n".join(lines) + "\n").encode(errors="replace")
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        while len(self._told) >= MAX_REMEMBERED:
+            self._told.pop(next(iter(self._told)))
+        self._told[request_id] = None
+        return {"ok": True}
 
 
 class Asked(Protocol):
