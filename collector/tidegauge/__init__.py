@@ -7,13 +7,12 @@ if TYPE_CHECKING:  # importing typing, or anything else, is left to those who ne
     from collections.abc import Callable
     from typing import Any, Optional, TypeVar
 
+    from tidegauge.core.version import __version__
     from tidegauge.probe.requests import CheckpointRequest
 
     _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
 
 __all__ = ["CheckpointRequest", "__version__", "attach", "estimate", "on_checkpoint_request", "step"]
-
-__version__ = "0.1.0.dev0"
 
 
 def attach(level: str = "stats") -> None:
@@ -71,4 +70,8 @@ def __getattr__(name: str) -> Any:
         from tidegauge.probe.requests import CheckpointRequest
 
         return CheckpointRequest
+    if name == "__version__":
+        from tidegauge.core.version import __version__
+
+        return __version__
     raise AttributeError(f"module 'tidegauge' has no attribute {name!r}")

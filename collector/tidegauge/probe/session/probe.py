@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Optional
 
-from tidegauge import __version__
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode
+from tidegauge.core.version import __version__
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults
