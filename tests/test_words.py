@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("collector", "exporter", "scheduler_hooks")
 GLOSSARY = ROOT / "docs" / "glossary.md"
-HOMONYMS = frozenset({"TidegaugeCallback", "NoRoomError"})
-"""Two callbacks of two frameworks, each the one of its integration; one error of two writers."""
+HOMONYMS = frozenset({"TidegaugeCallback"})
+"""Two callbacks of two frameworks, each the one of its integration."""
 KEPT = {"tidegauge/integrations/guest.py", "tidegauge/probe/holders/looks.py"}
 
 

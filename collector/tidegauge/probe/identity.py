@@ -11,10 +11,9 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity, made_up_job_id
-from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.core.text import one_line
 from tidegauge.probe.process_facts import OwnProcessFacts
-from tidegauge.probe.runtime.fraction import fraction_in
 
 _MAX_COUNT = 1 << 24
 MAX_ATTEMPT = 1 << 31
@@ -104,7 +103,7 @@ def identify(
         alloc_conf=_first(environ, *conf_names(torch.version)),
         limit_fraction=limit_fraction,
         checkpoint=checkpoint,
-        gpu_share=fraction_in(environ, SHARE_VARIABLE),
+        gpu_share=parse_fraction(environ.get(SHARE_VARIABLE, "")),
         attempts_each=attempts_each,
         store=_store(environ),
     )

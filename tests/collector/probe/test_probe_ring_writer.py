@@ -14,8 +14,8 @@ from probe_fakes import Ring, nested_stats
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import DEFAULT_CAPACITY, HEADER_BYTES, LayoutError, RingHeader, decode_header
 from tidegauge.core.samples import EventCode, RecordKind
-from tidegauge.probe.run_files.ring_writer import MIN_CAPACITY, NoRoomError, RingWriter, fitting_capacity, open_ring
-from tidegauge.probe.run_files.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.run_files.ring_writer import MIN_CAPACITY, RingWriter, fitting_capacity, open_ring
+from tidegauge.probe.run_files.run_folder import NoRoomError, RunFolder, open_run_folder
 from tidegauge.probe.runtime.readings import counts_of
 from waiting import PATIENCE_S
 

@@ -15,13 +15,12 @@ from tidegauge.cli.arguments import add_examples, group
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
-from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
 from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
 from tidegauge.probe.levels import LEVELS
-from tidegauge.probe.runtime.fraction import fraction_in
 
 HELP = "run a command with GPU-memory profiling: tidegauge run -- torchrun train.py"
 
@@ -128,7 +127,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace)
             again=["tidegauge", *sys.argv[1:]],
             requeueable=args.requeue,
             exempt=args.no_actions,
-            gpu_share=fraction_in(environ, SHARE_VARIABLE),
+            gpu_share=parse_fraction(environ.get(SHARE_VARIABLE, "")),
         )
     except CannotKeepError as error:
         print(f"tidegauge: this job cannot be requeued or notified ({error})", file=sys.stderr, flush=True)

@@ -122,12 +122,12 @@ class EvidenceWindow:
             self._begin(step)
         elif self._early_step is None:
             if self._warm(step, now_s):
-                self._hand_over(self._snapshots.take(most_events=0))
+                self._taken.put(self._snapshots.take(most_events=0))
                 self._early_step = step
                 self.phase = WindowPhase.RECORDING
         elif self._complete(step, now_s, self._boundary_s):
             self._note_recorder()
-            self._hand_over(self._snapshots.take(most_events=self.ask.max_events))
+            self._taken.put(self._snapshots.take(most_events=self.ask.max_events))
             self._end(None)
 
     def _begin(self, step: int) -> None:
@@ -150,9 +150,6 @@ class EvidenceWindow:
             self._note("the job started to record allocation history itself; Tidegauge's recording was stopped")
         elif self._history.recorder() is Recorder.NOBODY:
             self._note("the job switched allocation history off; allocations since then have no stack")
-
-    def _hand_over(self, raw: RawSnapshot) -> None:
-        self._taken.put(raw)
 
     # ----------------------------------------------------------------- in the evidence thread
 

@@ -60,7 +60,6 @@ class Forward:
         self._kinds: dict[int, _Kind] = {}
         self.was_cut = False
         """Whether there was more than ``MAX_OBJECTS``."""
-        self.failures = 0
 
     def run(self) -> Work[None]:
         """Search from all roots."""
@@ -108,7 +107,7 @@ class Forward:
         try:
             yield from self._links.of(obj)
         except Exception:  # changed by another thread meanwhile, or an object like no other
-            self.failures += 1
+            return
 
     def _follow(self, links: Iterable[ObjectLink], trail: RefPath) -> Work[None]:
         children = 0
@@ -136,7 +135,6 @@ class Forward:
             may_be_bounded = kind.may_be_bounded or link.most_items is not None
             bound = bound_of(child, link.most_items) if may_be_bounded else None
         except Exception:  # a class like no other
-            self.failures += 1
             return False
         trail = RefPath(RefStep(link.via, link.text, kind.name, items, link.where, thread, bound), before)
         if self._tensors.is_tensor(child):

@@ -57,7 +57,7 @@ class TensorDescription(NamedTuple):
 
 
 class Tensors:
-    """Reads one torch's tensors, only within a slice (``pace``). ``failures`` counts those that could not be read."""
+    """Reads one torch's tensors, only within a slice (``pace``). One that cannot be read has nothing to say."""
 
     def __init__(self, torch: Any) -> None:
         self._base = torch.Tensor
@@ -69,7 +69,6 @@ class Tensors:
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._is_cuda = torch.Tensor.is_cuda.__get__
         self._dtype = torch.Tensor.dtype.__get__
-        self.failures = 0
 
     def is_tensor(self, obj: object) -> bool:
         """Whether ``obj`` is a tensor, by its class; cached by class."""
@@ -86,7 +85,6 @@ class Tensors:
                 return None
             return self._address(tensor) or None
         except Exception:
-            self.failures += 1
             return None
 
     def node(self, tensor: Any) -> Optional[Any]:
@@ -94,7 +92,6 @@ class Tensors:
         try:
             return self._grad_fn(tensor)
         except Exception:
-            self.failures += 1
             return None
 
     def owned(self, tensor: Any) -> Any:
@@ -110,7 +107,6 @@ class Tensors:
         try:
             found = [read(tensor) for read in self._hooks]
         except Exception:
-            self.failures += 1
             return []
         return [hooks for hooks in found if has_base(hooks, dict)]
 
@@ -126,6 +122,5 @@ class Tensors:
             dtype = str(self._dtype(tensor)).rpartition(".")[2]
             own_bytes = self._base.numel(tensor) * self._base.element_size(tensor)
         except Exception:
-            self.failures += 1
             return TensorDescription(name, 0)
         return TensorDescription(f"{name}[{','.join(map(str, shape))}] {dtype}", own_bytes)

@@ -18,17 +18,13 @@ from tidegauge.core.run_dirs import (
 from tidegauge.core.snapshot_columns import PackedSnapshot, pack_parts
 from tidegauge.core.wire import to_json
 from tidegauge.probe.pacing import Pacer
-from tidegauge.probe.run_files.run_folder import RunFolder
+from tidegauge.probe.run_files.run_folder import NoRoomError, RunFolder
 
 MAX_FILE_BYTES = 16 << 20
 """Of a file. 30,000 blocks and 20,000 events of a transformer take 0.3 MB."""
 _ZLIB_LEVEL = 3
 """Half the time of the default for a tenth more bytes; the agent compresses again."""
 _AT_ONCE = 1 << 16
-
-
-class NoRoomError(OSError):
-    """The file exceeds the folder's free space or our limit. The text is for people."""
 
 
 class EvidenceFiles:

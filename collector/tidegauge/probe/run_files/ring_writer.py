@@ -32,7 +32,7 @@ from tidegauge.core.ring_layout import (
 from tidegauge.core.run_dirs import ring_name, run_dirs
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.probe.run_files.own_descriptor import OwnDescriptor
-from tidegauge.probe.run_files.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.run_files.run_folder import NoRoomError, RunFolder, open_run_folder
 from tidegauge.probe.runtime.readings import Counts
 
 MIN_CAPACITY = 256
@@ -42,10 +42,6 @@ _SHARE_OF_FREE = 64
 
 _GENERATION = struct.Struct("<I")
 _never_closed: list[mmap.mmap] = []
-
-
-class NoRoomError(OSError):
-    """The file system has too little free space for a ring."""
 
 
 class RingWriter:

@@ -35,6 +35,10 @@ class UnsafeFolderError(OSError):
     """The folder is unsafe to write to: a link, somebody else's, or open to others."""
 
 
+class NoRoomError(OSError):
+    """The folder has too little free space for a file, or the file is too large. The text is for people."""
+
+
 class RunFolder:
     """An open ``<run dir>/<uid>``. The caller closes it."""
 

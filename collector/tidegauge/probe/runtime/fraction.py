@@ -7,17 +7,10 @@ memory already over it stays, and context, NCCL and other libraries are not coun
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from tidegauge.core.jobs.variables import parse_fraction
-
-if TYPE_CHECKING:
-    from tidegauge.probe.runtime.backend import Backend  # which needs this module through ``identity``
-
-
-def fraction_in(environ: Mapping[str, str], name: str) -> Optional[float]:
-    """The fraction in a variable; ``None`` if it is not set, or not a fraction."""
-    return parse_fraction(environ.get(name, ""))
+from tidegauge.probe.runtime.backend import Backend
 
 
 def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Optional[str]:

@@ -43,9 +43,7 @@ class History:
         self.taken_over = False
         """Whether the job called torch's recorder while ours was on, so that ours ended."""
         self._native = torch._C
-        self._record = (
-            torch.cuda.memory._record_memory_history
-        )  # which knows what its native call takes in this release
+        self._record = torch.cuda.memory._record_memory_history  # it knows what this release's native call takes
         self._faults = faults
         self._lock = threading.RLock()  # a signal handler of the job's may call torch's recorder within our own call
         self._seats: dict[str, tuple[Any, Any]] = {}

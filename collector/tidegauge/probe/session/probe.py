@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Optional
 
-from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode
 from tidegauge.core.version import __version__
@@ -29,7 +29,7 @@ from tidegauge.probe.requests import Save
 from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
-from tidegauge.probe.runtime.fraction import DeviceCap, complaint, fraction_in
+from tidegauge.probe.runtime.fraction import DeviceCap, complaint
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
 from tidegauge.probe.watching.boundary_calls import LOOK_WAIT_S, BoundaryCalls
@@ -115,7 +115,7 @@ class Probe:
             self.faults.caught("starting", error)
 
     def _apply_fraction_from_environment(self) -> None:
-        fraction = fraction_in(self._environ, FRACTION_VARIABLE)
+        fraction = parse_fraction(self._environ.get(FRACTION_VARIABLE, ""))
         if fraction is not None:
             self.cap.set(fraction, used=())
 
@@ -337,15 +337,9 @@ class Probe:
         """Path of the command socket, once there is one."""
         return self._outlet.socket_path if self._outlet is not None else None
 
-    @property
-    def ring_path(self) -> Optional[str]:
-        """Path of the ring, once there is one."""
-        ring = self._outlet.ring if self._outlet is not None else None
-        return ring.path if ring is not None else None
-
     def describe(self) -> dict[str, Any]:
         """The answer to ``ping``: plain values, small."""
-        history = self.evidence.history
+        history, ring = self.evidence.history, self._outlet.ring if self._outlet is not None else None
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -354,9 +348,9 @@ class Probe:
             "step": self.steps.steps,
             "raw_steps": self.steps.raw_steps,
             "devices": list(self.watch.used) if self.watch is not None else [],
-            "ring": self.ring_path,
+            "ring": ring.path if ring is not None else None,
             "limit_fraction": self.cap.fraction,
-            "gpu_share": fraction_in(self._environ, SHARE_VARIABLE),
+            "gpu_share": parse_fraction(self._environ.get(SHARE_VARIABLE, "")),
             "checkpoint": self.checkpoints.means().way,
             "recording": history.recorder().value if history is not None else None,
             "errors": self.faults.count,

@@ -185,7 +185,7 @@ class StepCounter:
         closer = self._closer
         return closer is None or turn is closer or (closer.gone and self._size >= self._size_before)
 
-    def explicit_step(self) -> bool:
+    def explicit_step(self) -> None:
         """One call of ``tidegauge.step()``; from the first one on, hooks are counted but make no steps.
 
         The first call belongs to the step that the hook has just counted, if it has.
@@ -193,4 +193,3 @@ class StepCounter:
         if self._explicit or self.steps == 0:
             self.steps += 1
         self._explicit = True
-        return True
