@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import watched_run_dirs
-from tidegauge.agent.run_dirs.safe_files import DIRECTORY, Signature, UnsafeFileError, open_checked, opened
+from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError, closing_fd, watched_run_dirs
+from tidegauge.agent.run_dirs.safe_files import Signature, open_checked, opened
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS, SETTINGS_FOLDER
 from tidegauge.files import replace_file
@@ -99,10 +99,8 @@ class JobSettingsFiles:
             except (OSError, UnsafeFileError) as error:
                 errors.append(error)
                 continue
-            try:
+            with closing_fd(folder):
                 yield folder
-            finally:
-                os.close(folder)
             return
         if make:
             raise errors[0]
@@ -189,10 +187,8 @@ def _read(folder: int, name: str) -> bytes:
         fd, signature = open_checked(folder, name, os.geteuid())
     except (OSError, UnsafeFileError):
         return b""
-    try:
+    with closing_fd(fd):
         return b"" if signature.mode & 0o022 else os.read(fd, MAX_FILE_BYTES + 1)
-    finally:
-        os.close(fd)
 
 
 def _decoded(name: str, content: bytes) -> JobSettings | None:

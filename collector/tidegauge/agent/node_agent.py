@@ -31,6 +31,7 @@ from tidegauge.agent.ports import (
     RecordSource,
     StepSource,
     SystemClock,
+    has_ended,
 )
 from tidegauge.agent.processes.gpu_children import GpuChildren
 from tidegauge.agent.processes.host_memory import HostMemorySource, NoHostMemory, open_host_memory
@@ -147,7 +148,6 @@ class NodeAgent:
         )
         self._polling = threading.Lock()
         self._closed = False
-        self._nvml_failing = False
         self._poll_failures = 0
         self._sources = SourceHealths(clock)
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
@@ -228,7 +228,7 @@ class NodeAgent:
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
         result = carry_out(order, self._sockets)
-        if result.error is not None and self._has_ended(order.process):
+        if result.error is not None and has_ended(self._procs, order.process):
             return replace(result, kind=GONE)
         return result
 
@@ -256,12 +256,6 @@ class NodeAgent:
     def _run_dirs(self) -> Sequence[RunDir]:
         inside = () if self._containers is None else self._containers.run_dirs
         return (*self._own_run_dirs, *inside)
-
-    def _has_ended(self, process: ProcessId) -> bool:
-        try:
-            return self._procs.usage(process) is None
-        except OSError:
-            return False
 
     def _round(self) -> NodeView:
         if self._search.is_apart:

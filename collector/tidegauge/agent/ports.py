@@ -132,6 +132,14 @@ class ProcSource(Protocol):
         """The login name, or the uid as text where there is none."""
 
 
+def has_ended(procs: ProcSource, process: ProcessId) -> bool:
+    """Whether a process from ``ProcessFacts`` has ended; a failure to look says nothing."""
+    try:
+        return procs.usage(process) is None
+    except OSError:
+        return False
+
+
 class NoPlace(Enum):
     """Reasons why slurmd has named no job for a process, or the head no workload for its pod."""
 

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError
+from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError, closing_fd
 from tidegauge.agent.run_dirs.safe_files import NAME_ONLY, mount_of, opened, opened_name
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -83,10 +83,8 @@ def _is_of_our_users(namespace: int) -> bool:
         owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
     except OSError:  # it belongs to no user namespace that is ours or below
         return False
-    try:
+    with closing_fd(owner):
         return os.fstat(owner).st_ino == os.stat("/proc/self/ns/user").st_ino
-    finally:
-        os.close(owner)
 
 
 MAX_DESCRIPTORS = 1024

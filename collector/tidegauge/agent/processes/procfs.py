@@ -15,6 +15,8 @@ from pathlib import Path
 from tidegauge.agent.kubernetes.cgroup import container_of, pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.processes.resident import OpenStatms, parse_statm
+from tidegauge.agent.run_dirs.folders import closing_fd
+from tidegauge.agent.run_dirs.safe_files import opened
 from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
@@ -35,11 +37,11 @@ def owner_of_user_namespace(pid: int, proc: str = "/proc") -> int | None:
     try:
         with ExitStack() as open_now:
             own = os.stat(f"{proc}/self/ns/user").st_ino
-            fd = _kept(open_now, os.open(f"{proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+            fd = open_now.enter_context(opened(f"{proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
             if os.fstat(fd).st_ino == own:
                 return None
             for _ in range(_MAX_DEPTH):
-                parent = _kept(open_now, fcntl.ioctl(fd, _GET_PARENT))
+                parent = open_now.enter_context(closing_fd(fcntl.ioctl(fd, _GET_PARENT)))
                 if os.fstat(parent).st_ino == own:
                     owner = array.array("I", [0])
                     fcntl.ioctl(fd, _GET_OWNER_UID, owner)
@@ -48,11 +50,6 @@ def owner_of_user_namespace(pid: int, proc: str = "/proc") -> int | None:
     except OSError:
         pass
     return None
-
-
-def _kept(open_now: ExitStack, fd: int) -> int:
-    open_now.callback(os.close, fd)
-    return fd
 
 
 NESTED_REFRESH_S = 5.0
@@ -201,15 +198,10 @@ class ProcFs:
     def _read(self, pid: int, name: str) -> str | None:
         """A file of a process, ``None`` if it is gone. Other failures are not the end of a process, and raise."""
         try:
-            fd = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            with opened(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) as fd:
+                return os.read(fd, 1 << 16).decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):  # the latter if it ended between the two calls
             return None
-        try:
-            return os.read(fd, 1 << 16).decode(errors="replace")
-        except ProcessLookupError:  # it ended between the two calls
-            return None
-        finally:
-            os.close(fd)
 
 
 def facts_of(process: ProcessId, uid: int, cgroup: str, *, proc: str = "/proc") -> ProcessFacts:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tidegauge.agent.ports import ProcSource
+from tidegauge.agent.ports import ProcSource, has_ended
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.rings.launch_names import LaunchNames, RecordPlace
-from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
+from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder, closing_fd
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
@@ -84,7 +84,7 @@ class Launches:
     def look(self, now_s: float) -> None:
         """Bring what is known up to date. ``now_s`` is a monotonic clock."""
         for launch in self._records.values():
-            if launch.process is not None and self._has_ended(launch.process):
+            if launch.process is not None and has_ended(self._procs, launch.process):
                 launch.process, launch.unseen_since_s = None, now_s
         if now_s - self._look_s >= LOOK_EVERY_S:
             self._looks += 1
@@ -138,12 +138,6 @@ class Launches:
                     return ancestor
         return None
 
-    def _has_ended(self, process: ProcessId) -> bool:
-        try:
-            return self._procs.usage(process) is None
-        except OSError:
-            return False  # a failure to look says nothing; the ranks' own look tells of it
-
     def _take(self, place: RecordPlace, now_s: float) -> None:
         """Read a record that is new or has changed; search for its keeper; delete what is left of a dead one."""
         folder, name = place
@@ -171,10 +165,8 @@ class Launches:
         if claimed is None:
             raise UnsafeFileError("name", "the name is not <pid>-<starttime>.job")
         file, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
-        try:
+        with closing_fd(file):
             data = os.read(file, MAX_RECORD_BYTES + 1)
-        finally:
-            os.close(file)
         try:
             record = decode_launch_record(data)
         except ValueError as error:

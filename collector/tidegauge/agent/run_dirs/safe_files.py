@@ -15,9 +15,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY as DIRECTORY
-from tidegauge.agent.run_dirs.folders import UnsafeFileError as UnsafeFileError
-from tidegauge.agent.run_dirs.folders import UserFolder, closing_fd
+from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError, UserFolder, closing_fd
 
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
+from tidegauge.agent.run_dirs.folders import DIRECTORY
+from tidegauge.agent.run_dirs.safe_files import opened
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmJobRecord
@@ -28,7 +30,6 @@ MAX_RECORD_BYTES = 4096
 _NAMES = frozenset({"JOB_ID", "UID", "RESTART_COUNT", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "PARTITION", "GPUS"})
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -99,20 +100,14 @@ def _number(fields: dict[str, str], name: str) -> int | None:
 
 def _content(folder: Path, name: str) -> bytes:
     """Raises ``ValueError`` for what somebody else than the service may have made, and ``OSError``."""
-    folder_fd = os.open(folder, _FOLDER_FLAGS)
-    try:
+    with opened(str(folder), DIRECTORY) as folder_fd:
         _check_ours(os.fstat(folder_fd), "the folder")
-        fd = os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
-        try:
+        with opened(name, _FILE_FLAGS, dir_fd=folder_fd) as fd:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 raise ValueError("not a regular file with one hard link")
             _check_ours(status, "the file")
             return os.read(fd, MAX_RECORD_BYTES + 1)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(folder_fd)
 
 
 def _check_ours(status: os.stat_result, what: str) -> None:
