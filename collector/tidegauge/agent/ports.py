@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -276,7 +276,5 @@ class Detector(Protocol):
         """One step's readings; ``None`` is a signal that was not read at this step."""
 
 
-class DetectorFactory(Protocol):
-    """Makes the detector of one device of one rank."""
-
-    def __call__(self) -> Detector: ...
+DetectorFactory = Callable[[], Detector]
+"""Makes the detector of one device of one rank."""

@@ -6,7 +6,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
 from tidegauge.agent.evidence.files import RankFolder
@@ -19,6 +18,7 @@ from tidegauge.agent.ranks.rank import RankState
 from tidegauge.agent.rings.discovery import RingFile, RingPlace
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
 from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
+from tidegauge.agent.search import NodeSearch
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
@@ -137,24 +137,12 @@ class _Watch:
         return self.ended_s if self.detached_s is None else self.detached_s
 
 
-class RingsElsewhere(Protocol):
-    """Takes back rings that are no longer watched (``search.NodeSearch``). No method waits for a file."""
-
-    def forget(self, ring: RingFile) -> None: ...
-
-    def set_aside(self, ring: RingFile) -> None: ...
-
-    def remove(self, ring: RingFile, now_s: float) -> None: ...
-
-    def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None: ...
-
-
 class WatchedRanks:
     """All ranks of the node. Not thread-safe."""
 
     def __init__(
         self,
-        rings: RingsElsewhere,
+        rings: NodeSearch,
         procs: ProcSource,
         attribution: AttributionSources,
         *,
@@ -165,6 +153,7 @@ class WatchedRanks:
         namespaces: NamespacesOfPods,
         time: TenantTime | None = None,
     ) -> None:
+        """``rings``: takes back those that are no longer watched, and waits for no file."""
         self._rings = rings
         self._procs = procs
         self._attribution = attribution
