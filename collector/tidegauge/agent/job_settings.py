@@ -27,7 +27,7 @@ from tidegauge.settings import Settings
 _log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
-"""How often the files are read although their folder seems untouched: it does not show that a file was written to."""
+"""How often files are read although their folder is unchanged: its state does not show that a file was written to."""
 MAX_FILES = 20_000
 """Names in the folder that are looked at: twice what a coordinator keeps."""
 TRIES = 3
@@ -52,7 +52,7 @@ class JobSettingsFiles:
         self._problem: str | None = None
 
     def digest(self) -> str | None:
-        """``core.jobs.settings.digest`` of what lies here; ``None`` while it cannot be written or read. Cheap when
+        """``core.jobs.settings.digest`` of these files; ``None`` while they cannot be written or read. Cheap when
         nothing has changed."""
         if self._problem is not None:
             return None
@@ -64,7 +64,7 @@ class JobSettingsFiles:
             return None
 
     def write(self, wanted: Collection[JobSettings]) -> None:
-        """Have these files and no others. Never raises: what is wrong is said once, and shows in ``digest``."""
+        """Make these the only files. Never raises: an error is logged once, and shows in ``digest``."""
         try:
             with self._folder(make=bool(wanted)) as folder:
                 if folder is not None and self._digest_of(folder) != digest(wanted):
@@ -114,14 +114,14 @@ class JobSettingsFiles:
 
 
 def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> JobSettingsFiles:
-    """Those of this machine, in the run directories that its agent looks in."""
+    """This machine's settings files, in the run directories that its agent watches."""
     return JobSettingsFiles(watched_run_dirs(settings, environ))
 
 
 def _open(run_dir: Path, *, make: bool) -> int:
     """A descriptor of the folder. Raises ``UnsafeFileError`` and ``OSError``, ``FileNotFoundError`` if it is not there.
 
-    With ``make`` it is there afterwards; as root also if somebody else has put something in its place.
+    ``make`` creates it; as root also where another user has put something in its place.
     """
     if make:
         _make_run_dir(run_dir)
@@ -152,7 +152,7 @@ def _make_run_dir(run_dir: Path) -> None:
 
 
 def _check_run_dir(found: os.stat_result, run_dir: Path) -> None:
-    """Where the sticky bit is missing, whoever may write to the run directory could put another folder in our place."""
+    """Raises ``UnsafeFileError`` where others could replace our folder: writable for them, without the sticky bit."""
     others = found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid())
     if others and not found.st_mode & stat.S_ISVTX:
         raise UnsafeFileError("sticky", f"other users can rename files in {run_dir}: it has no sticky bit")
@@ -176,7 +176,7 @@ def _open_ours(parent: int, run_dir: Path) -> int:
 
 
 def _contents(folder: int) -> dict[str, bytes]:
-    """What lies in the folder, by name; nothing for what a probe would not read."""
+    """Contents of the folder's files by name; empty for one that a probe would not read."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, MAX_FILES)]
     return {name: _read(folder, name) for name in names}

@@ -64,11 +64,11 @@ OPEN_FILES = 8 * MAX_RANKS
 
 STALE_AFTER_S = 5.0
 STALE_POLLS = 5
-"""Where polls are rarer than a second, so many of them."""
+"""The same in polls, where these are rarer than a second."""
 
 
 class StaleViewError(Exception):
-    """No poll has completed for a while; the message says for how long."""
+    """No poll has completed for the time in the message."""
 
 
 class NodeAgent:
@@ -100,13 +100,12 @@ class NodeAgent:
         time_to_read: TenantTime | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
-        """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
-        ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
-        ``None`` if nobody is in a pod. ``namespaces``: theirs, for whoever counts by tenant. ``holders``: this node's
-        kubelet. ``evidence``: who collects what ranks find of their own memory, ``None`` if nobody does.
-        ``host_memory``: of the ranks' process trees; without it their own processes' counts. ``search_procs``: for the
-        thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor time for the new rings of
-        each tenant in one look; ``time_to_read``: for all rings of each in one poll."""
+        """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
+        node's, which have rings as well. ``pods``: the head's answers about pods, ``None``: Kubernetes is
+        disabled. ``namespaces``: of pods, for limits. ``holders``: this node's kubelet. ``evidence``: ``None``: none is
+        collected. ``host_memory``: of the ranks' process trees; without it only their own processes count.
+        ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
+        time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -180,8 +179,8 @@ class NodeAgent:
         return self._view
 
     def fresh_view(self) -> NodeView:
-        """``view``, for those who take its figures for those of now. Raises ``StaleViewError`` when polls hang, fail,
-        or have only just gone on: the process was stopped, or the driver did not return."""
+        """``view``, if it is recent. Raises ``StaleViewError`` when polls hang, fail, or have only just gone on: the
+        process was stopped, or the driver did not return."""
         age_s = (self._clock.monotonic_ns() - self._viewed_ns) / 1e9
         if age_s > max(STALE_AFTER_S, STALE_POLLS * self._settings.poll_period_s):
             raise StaleViewError(f"no poll has finished for {age_s:.0f} s")
@@ -226,7 +225,7 @@ class NodeAgent:
         self._watches.hear_of_groups(names)
 
     def carry_out(self, order: Order) -> OrderResult:
-        """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
+        """Ask a process that the last round found. Blocks for up to ``order.timeout_s``; not for the polling thread."""
         result = carry_out(order, self._sockets)
         if result.error is not None and has_ended(self._procs, order.process):
             return replace(result, kind=GONE)
@@ -239,7 +238,7 @@ class NodeAgent:
         return of_rank or (Tenant(order.uid) if to is None else self._whose(to.folder.tenant))
 
     def close(self) -> None:
-        """Let files and driver go. A poll that is under way ends first; later ones do nothing."""
+        """Release files and driver. A poll that is under way ends first; later ones do nothing."""
         with self._polling:
             if not self._closed:
                 self._closed = True
@@ -286,7 +285,7 @@ class NodeAgent:
         self._tenants = watches.tenants()
         now_unix_s = self._clock.unix_s()
         ranks = self._launches.named(watches.views(now_s=now_s, now_unix_s=now_unix_s))
-        with suppress(OSError):  # the look after processes has told of it
+        with suppress(OSError):  # look_after_processes has logged it
             self._children.look(gpus, {rank.process.pid: rank.process for rank in ranks if rank.alive}, now_s)
         self._host_memory.watch(_heads_of_trees(ranks))
         ranks = self._children.named(ranks, gpus)
@@ -332,8 +331,7 @@ class NodeAgent:
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
     def _hear_of_others(self) -> None:
-        """slurmd and kubelet are asked, host memory is read and evidence is made in threads of their own: only how that
-        went is taken down here."""
+        """Note the health of sources with threads of their own: slurmd, kubelet, host memory and evidence."""
         evidence = None if self._evidence is None else self._evidence.health()
         others = (
             ("slurm", self._steps.health()),
@@ -348,8 +346,8 @@ class NodeAgent:
 
 
 def _heads_of_trees(ranks: Sequence[RankView]) -> frozenset[ProcessId]:
-    """The processes whose children count to them. A worker that touched CUDA writes a ring, too: under its parent's
-    name, and ends no step."""
+    """The ranks whose process trees are measured: without workers that touched CUDA, which write a ring under their
+    parent's name and end no step."""
     trains = {rank.key for rank in ranks if rank.steps > 0}
     return frozenset(rank.process for rank in ranks if rank.alive and (rank.steps > 0 or rank.key not in trains))
 
@@ -367,8 +365,8 @@ def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
 
 
 def unwatched_bytes(gpu: GpuReading, our_pids: frozenset[int]) -> int | None:
-    """Bytes on ``gpu`` of processes that are neither watched ranks nor their children; ``None`` if one of them is not
-    told by the driver."""
+    """Bytes on ``gpu`` of processes that are neither watched ranks nor their children; ``None`` where the driver does
+    not give them."""
     if gpu.process_bytes is None:
         return None
     used = [size for pid, size in gpu.process_bytes.items() if pid not in our_pids]
@@ -376,7 +374,7 @@ def unwatched_bytes(gpu: GpuReading, our_pids: frozenset[int]) -> int | None:
 
 
 def _allow_open_files() -> None:
-    """Every rank takes two descriptors, and a shell gives a process 1,024 of the hundred thousands that it may have."""
+    """Raise the limit of open files: every rank takes two, and a shell gives a process 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < OPEN_FILES:  # RLIM_INFINITY is -1
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))

@@ -20,7 +20,7 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
 """Back-off of a driver that does not answer: a reload takes seconds, a missing driver may take until the next boot."""
 RELIST_S = 60.0
-"""How often GPUs and MIG instances are listed again; an admin may cut a GPU differently at run time."""
+"""How often GPUs and MIG instances are listed again; an admin may partition a GPU differently at run time."""
 
 _GONE = (
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -100,7 +100,7 @@ class NvmlGpus:
             yield from [whole] if whole else parts
 
     def _list_mig(self, parent: Any, gpu: int) -> Iterator[_Device]:
-        """The MIG instances of a GPU, none if it is not cut. Their memory is told per instance only."""
+        """The MIG instances of a GPU, none if it is not partitioned. NVML has their memory per instance only."""
         mode = self._ask(self._nvml.nvmlDeviceGetMigMode, parent)
         if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return
@@ -150,9 +150,9 @@ class NvmlGpus:
 
 
 def open_nvml(nvml: Any = pynvml) -> NvmlGpus | None:
-    """NVML, or ``None`` (said once) on a machine that has no NVIDIA driver installed.
+    """NVML, or ``None`` (logged once) on a machine without an NVIDIA driver.
 
-    An installed driver that does not answer yet, as early at boot, is no reason to give up: ``read`` goes on trying.
+    A driver that does not answer yet, as early at boot, is tried again by ``read``.
     """
     try:
         nvml.nvmlInit()
@@ -167,7 +167,7 @@ def open_nvml(nvml: Any = pynvml) -> NvmlGpus | None:
 
 
 def _by_pid(processes: Any) -> dict[int, int | None]:
-    """Bytes by pid; ``None`` where the driver says N/A (``nvidia-ml-py`` maps NVML_VALUE_NOT_AVAILABLE to it)."""
+    """Bytes by pid; ``None`` where the driver has N/A (``nvidia-ml-py`` maps NVML_VALUE_NOT_AVAILABLE to it)."""
     used: dict[int, int | None] = {}
     for process in processes:
         size = process.usedGpuMemory

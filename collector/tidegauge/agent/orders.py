@@ -21,19 +21,19 @@ from tidegauge.core.orders import Order, OrderResult, OrderTo
 _log = logging.getLogger(__name__)
 
 MAX_THREADS = 16
-"""They wait, mostly: a rank that is stopped in a debugger holds one up for the whole time of its order."""
+"""They mostly wait: a rank that is stopped in a debugger occupies one for the whole time of its order."""
 MAX_THREADS_PER_TENANT = MAX_THREADS // 2
 """Many ranks of one job may be silent at once. Fewer than this, and they do not hold up other jobs of their user."""
 MAX_REMEMBERED = 4096
-"""Orders whose result the coordinator has, by id: a late repetition is not carried out again. Ids are never reused, so
-what falls out at the far end is older than any reply that can still be under way."""
+"""Orders whose result the coordinator has, by id: a late repetition is not carried out again. Ids are never reused, and
+those that are forgotten are older than any reply that can still arrive."""
 
 Sockets = Mapping[tuple[OrderTo, ProcessId], ProcessSocket]
-"""Every process of this node that can be asked, by what an order calls it."""
+"""Sockets of the processes of this node that take orders, by an order's ``to`` and ``process``."""
 
 
 def carry_out(order: Order, sockets: Sockets) -> OrderResult:
-    """Ask the process that the order names, if this node knows it and the kernel says that it is its owner's."""
+    """Ask the process that the order names, if this node knows it and the kernel confirms its owner."""
     to = sockets.get((order.to, order.process))
     if to is None:
         what = "rank" if order.to is OrderTo.RANK else "tidegauge run"
@@ -83,7 +83,7 @@ class OrderCarrier:
         self._threads = 0
 
     def take(self, orders: Collection[Order]) -> None:
-        """All orders that the coordinator has now: new ones are begun, results that it does not wait for forgotten."""
+        """Take all current orders: new ones begin, results that the coordinator has are forgotten."""
         wanted = {order.order_id for order in orders}
         now_s = self._monotonic_s()
         with self._changed:

@@ -36,7 +36,7 @@ class GpuReading:
 
     @property
     def usable_bytes(self) -> int | None:
-        """The most that processes can have: the total that CUDA reports (``cudaDeviceProp.totalGlobalMem``).
+        """Memory available to processes: the total that CUDA reports (``cudaDeviceProp.totalGlobalMem``).
 
         On an H200 it is NVML's total less the driver's reserve, to the byte (615 MiB less, driver 580.159). Fractions
         of a card are fractions of this.
@@ -55,7 +55,7 @@ class GpuSource(Protocol):
         """Every GPU and MIG instance now, ordered by index, within milliseconds. Raises ``GpuUnavailableError``."""
 
     def close(self) -> None:
-        """Let the driver go. ``read`` is not called afterwards."""
+        """Release the driver. ``read`` is not called afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,15 @@ class ProcessUsage:
 
     @property
     def anonymous_bytes(self) -> int | None:
-        """Memory that is no file's and not shared by name (``RssAnon``); all that is resident where the parts are not
-        known. What forks share, each of them has."""
+        """Anonymous resident memory (``RssAnon``), or all that is resident where the parts are unknown. Pages that
+        forks share count in each of them."""
         return None if self.rss_bytes is None else self.rss_bytes - (self.shared_bytes or 0)
 
 
 class ProcSource(Protocol):
     """The processes of this node.
 
-    A process that has ended is ``None``; ``OSError`` means that looking failed (no descriptors left, no permission) and
-    says nothing about the process.
+    ``None`` is a process that has ended; with ``OSError`` (no descriptors left, no permission) its state is unknown.
     """
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
@@ -119,21 +118,21 @@ class ProcSource(Protocol):
         """Figures of a process from ``ProcessFacts``; ``None`` once it has ended (a zombie has)."""
 
     def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
-        """Those that a process from ``ProcessFacts`` descends from, its parent first; none once it has ended."""
+        """Ancestors of a process from ``ProcessFacts``, its parent first; none once it has ended."""
 
     def process_at(self, pid: int) -> ProcessId | None:
         """The living process that has this pid now, as NVML lists it; ``None`` if there is none."""
 
     def looks_like_data_worker(self, process: ProcessId) -> bool:
-        """Whether it is called as torch calls a DataLoader's workers, or Python's ``multiprocessing`` started it: by
-        its own word, it may call itself what it likes. ``False`` once it ended."""
+        """Whether it has the name of torch's DataLoader workers, or Python's ``multiprocessing`` started it: a claim of
+        the process. ``False`` once it ended."""
 
     def user_name(self, uid: int) -> str:
         """The login name, or the uid as text where there is none."""
 
 
 def has_ended(procs: ProcSource, process: ProcessId) -> bool:
-    """Whether a process from ``ProcessFacts`` has ended; a failure to look says nothing."""
+    """Whether a process from ``ProcessFacts`` has ended; false where its state is unknown."""
     try:
         return procs.usage(process) is None
     except OSError:
@@ -144,13 +143,13 @@ class NoPlace(Enum):
     """Reasons why slurmd has named no job for a process, or the head no workload for its pod."""
 
     NOT_ASKED = "not asked"
-    """This is no Slurm node, or the process is in no pod; or it is switched off."""
+    """This is no Slurm node, or the process is in no pod; or the source is disabled."""
     WAITING = "waiting"
-    """It is being asked."""
+    """The source is being asked."""
     OUTSIDE = "outside"
-    """It knows all processes of its jobs, and this is none of them."""
+    """slurmd knows all processes of its jobs, and this is none of them."""
     SILENT = "silent"
-    """It was asked for seconds and does not answer."""
+    """The source has not answered for seconds."""
 
 
 class SourceHealth(NamedTuple):
@@ -168,11 +167,11 @@ class StepSource(Protocol):
         to a place; a place is for good."""
 
     def pids(self) -> frozenset[int] | None:
-        """Pids, as the host counts them, of all processes of all steps, some seconds old; none before the first answer.
-        ``None`` where nobody is asked: this is no Slurm node."""
+        """Host pids of all processes of all steps, some seconds old; none before the first answer. ``None``: this is no
+        Slurm node."""
 
     def health(self) -> SourceHealth | None:
-        """The last question's result; ``None`` before it, and where nobody is asked."""
+        """The last question's result; ``None`` before it, and where no source is asked."""
 
     def close(self) -> None:
         """Ask no more."""
@@ -206,10 +205,10 @@ class HolderSource(Protocol):
     """Containers and their GPUs, as this node's kubelet knows them. Never blocks; answers are some seconds old."""
 
     def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:
-        """The containers that have every one of these; none where nobody says anything."""
+        """The containers that have every one of these; none while there is no answer."""
 
     def health(self) -> SourceHealth | None:
-        """The last question's result; ``None`` before it, and where nobody is asked."""
+        """The last question's result; ``None`` before it, and where no source is asked."""
 
     def close(self) -> None:
         """Ask no more."""
@@ -232,7 +231,7 @@ class RecordSource(Protocol):
     """The job records that this node's Slurm prolog wrote."""
 
     def record_of(self, job_id: JobId) -> SlurmJobRecord | None:
-        """``None`` where the prolog is not ours, or what lies there cannot be trusted."""
+        """The record of a job; ``None`` where there is none, or it cannot be trusted."""
 
 
 class Clock(Protocol):

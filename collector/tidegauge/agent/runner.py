@@ -22,8 +22,8 @@ from tidegauge.core.views import NodeSummary, RankSummary
 _log = logging.getLogger(__name__)
 
 RESULTS_AFTER_S = 0.1
-"""New results of orders are reported so soon, not at the next beat: a job that is asked for a checkpoint goes on
-training meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
+"""Delay of a report with new results of orders, instead of the next tick: a job that is asked for a checkpoint trains
+on meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
 
 
 class ReportAnswer(Protocol):
@@ -31,15 +31,15 @@ class ReportAnswer(Protocol):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """All that it waits for."""
+        """All orders without a known result."""
 
     @property
     def job_settings(self) -> tuple[JobSettings, ...] | None:
-        """All that ought to lie on the node; ``None``: leave them as they are."""
+        """All settings for the node; ``None``: leave them as they are."""
 
     @property
     def pods(self) -> tuple[PodFacts, ...]:
-        """Those of ``NodeSummary.pods_wanted`` that are known."""
+        """Facts of ``NodeSummary.pods_wanted``, where known."""
 
     @property
     def evidence_kept(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class ReportAnswer(Protocol):
 
     @property
     def snapshots_wanted(self) -> frozenset[str] | None:
-        """Keys of snapshots that must stay; ``None``: nobody knows now."""
+        """Keys of snapshots that must stay; ``None``: unknown now."""
 
     @property
     def peer_bounds(self) -> tuple[PeerBound, ...]:
@@ -68,21 +68,21 @@ class Reporter(Protocol):
     def report(self, summary: NodeSummary) -> bool:
         """Send it off, unless the one before is still unanswered; whether it was sent.
 
-        Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
+        Must not wait for an answer: the next poll is behind it. May raise anything; an error is logged once."""
 
     def hear(self) -> ReportAnswer | None:
-        """The reply that has come since the last call, to whichever report; ``None`` if none has. Asked at every poll:
-        it must cost next to nothing. As ``report``, it does not wait and may raise anything."""
+        """The reply that has come since the last call, to any report, or ``None``. Called at every poll: it must cost
+        next to nothing. As ``report``, it does not wait and may raise anything."""
 
 
 class SettingsFiles(Protocol):
     """Settings for later attempts of jobs on this node (``agent.job_settings.JobSettingsFiles``). Raises nothing."""
 
     def digest(self) -> str | None:
-        """A digest of the files that lie here, as in ``NodeSummary.settings_digest``."""
+        """A digest of the files, as in ``NodeSummary.settings_digest``."""
 
     def write(self, wanted: Collection[JobSettings]) -> None:
-        """Have these and no others. A set that lies here already costs next to nothing."""
+        """Make these the only files; cheap if they are so already."""
 
 
 class Pollable(Protocol):
@@ -119,7 +119,7 @@ class Ticker:
         self.due_s = now_s
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to act now; if so, the next beat is in the future."""
+        """Whether to act now; if so, the next tick is in the future."""
         if now_s < self.due_s:
             return False
         self.due_s += self._period_s
@@ -128,13 +128,12 @@ class Ticker:
         return True
 
     def hasten(self, due_s: float) -> None:
-        """Be due then, if that is earlier."""
+        """Be due at ``due_s``, if that is earlier."""
         self.due_s = min(self.due_s, due_s)
 
 
 def standing(summary: NodeSummary) -> Hashable:
-    """The state whose change is reported at once: which ranks are there, what the detector says of them, what
-    the node has to give and to ask."""
+    """The state whose change is reported at once: ranks and verdicts, and the node's answers and requests."""
     return (
         frozenset(map(_rank_standing, summary.ranks)),
         summary.launches,
@@ -174,11 +173,11 @@ class ReportPace:
         """Whether this one is to be sent. Call ``sent`` if it was."""
         if self._every_s <= self._period_s or summary.order_results:
             return True
-        # To the nearest beat: reports are made every period, and one that is due between two of them is not put off.
+        # Rounded to the nearest period, so that a report that is due between two of them is not delayed.
         return now_s >= self._due_s - self._period_s / 2 or standing(summary) != self._told
 
     def sent(self, summary: NodeSummary, now_s: float) -> None:
-        """The coordinator is being told this."""
+        """Note that this one was sent."""
         self._due_s = now_s + self._every_s
         self._told = standing(summary)
 
@@ -190,7 +189,7 @@ class ReportPace:
         self._due_s = now_s + every_s * (self._share if slower else 1.0)
 
     def failed(self) -> None:
-        """Nobody knows what arrived: the next one is sent whatever it says."""
+        """It is unknown what arrived: the next report is sent in any case."""
         self._due_s = float("-inf")
 
 
@@ -229,7 +228,7 @@ class AgentRunner:
         self._wake = threading.Event()
         self._stopped = False
         self._news = False
-        """Orders have results that no report has brought yet."""
+        """Orders have results that are not reported yet."""
         self._wait = wait or self._sleep
         self._carrier = OrderCarrier(agent.carry_out, announce=self._announce, tenant_of=agent.tenant_of)
         self._thread: threading.Thread | None = None
@@ -276,7 +275,7 @@ class AgentRunner:
         self._wake.set()
 
     def _guarded(self, talk: Callable[[], bool]) -> None:
-        """Talk to the coordinator; ``talk`` says whether it did. What goes wrong is said once."""
+        """Talk to the coordinator; ``talk`` returns whether it did. Errors are logged once."""
         try:
             talked = talk()
         except Exception as error:

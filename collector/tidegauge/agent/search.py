@@ -51,7 +51,7 @@ class NodeSearch:
         self._clock = clock
         self._found: deque[FoundRing] = deque()
         self._requests: deque[Callable[[], None]] = deque()
-        """What the polls want done with rings that they let go."""
+        """Requests of the polls for rings that they released."""
         self._gpu_pids: frozenset[int] = frozenset()
         self._lines = FewLines(_log)
         self._sources = SourceHealths(clock)
@@ -62,12 +62,12 @@ class NodeSearch:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it looks by itself, in its own thread."""
+        """Whether it looks in its own thread."""
         return self._thread is not None
 
     def start(self, every_s: float) -> None:
-        """Look now, and from then on every so many seconds until ``close``. An agent that speaks of its node before its
-        ranks are found seems to say that they have ended."""
+        """Look now, and then every ``every_s`` until ``close``. An agent that reports before its ranks are found would
+        seem to report their end."""
         for _ in range(MAX_FIRST_LOOKS):
             before = len(self._found)
             with self.under_way():
@@ -80,7 +80,7 @@ class NodeSearch:
         self._thread.start()
 
     def close(self) -> bool:
-        """End; whether that is so. A look that hangs is not waited for."""
+        """End the thread; false if a look hangs, which is not waited for."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(CLOSE_WAITS_S)
@@ -118,7 +118,7 @@ class NodeSearch:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Around looks and requests: every tenant has the time of one look in containers."""
+        """Context of looks and requests: gives every tenant the time of one look in containers."""
         if self._containers is None:
             yield
             return
@@ -126,7 +126,7 @@ class NodeSearch:
             yield
 
     def found(self) -> Iterator[FoundRing]:
-        """The rings that were found since this was last asked."""
+        """The rings found since the last call."""
         with suppress(IndexError):
             while True:
                 yield self._found.popleft()
@@ -186,7 +186,7 @@ class NodeSearch:
             self._stop.wait(every_s)
 
     def _measured(self, source: str) -> AbstractContextManager[None]:
-        """In containers, each source has its own time."""
+        """Measure a source, which has its own time in containers."""
         if self._containers is not None:
             self._containers.poll.begin(source)
         return self._sources.measured(source)

@@ -23,7 +23,7 @@ class SourceHealths:
 
     @contextmanager
     def measured(self, source: str) -> Iterator[None]:
-        """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
+        """Note how long a source took and whether it worked. Catches a failure, and logs its begin and end."""
         start_ns = self._clock.monotonic_ns()
         try:
             yield

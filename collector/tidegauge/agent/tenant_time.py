@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 from tidegauge.core.jobs.tenants import Tenant, itself
 
 MAX_CPU_S = 0.02
-"""Of processor time for a tenant, look and kind of work."""
+"""Processor time for a tenant, look and kind of work."""
 WALL_SHARE = 0.2
-"""A second that passes counts as so much of processor time: a file system or a lock was waited for. Where a machine is
-busy, it passes for everybody."""
+"""Part of elapsed time that counts as processor time, for waits on file systems and locks. On a busy machine time
+elapses for everybody."""
 
 Item = TypeVar("Item")
 """Hashable."""
@@ -46,10 +46,10 @@ class TenantTime:
         self._wall_s = wall_s
         self._spent_s: dict[Tenant, float] = {}
         self._running: tuple[Tenant, float, float] | None = None
-        """Whose time runs, and since when: processor time, and the clock's."""
+        """The tenant whose time runs, with processor time and clock at its start."""
 
     def begin(self, max_cpu_s: float | None = None) -> None:
-        """Everybody gets the time of one look, from now on ``max_cpu_s`` if that is given."""
+        """Give every tenant the time of one look, from now on ``max_cpu_s`` if that is given."""
         self._max_s = self._max_s if max_cpu_s is None else max_cpu_s
         rest = ((tenant, spent_s - self._max_s) for tenant, spent_s in self._spent_s.items())
         self._spent_s = {tenant: spent_s for tenant, spent_s in rest if spent_s > 0}
@@ -91,11 +91,11 @@ class FairQueue(Generic[Item]):
         self._turn = 0
 
     def in_order(self, items: Iterable[Item]) -> list[Item]:
-        """All of ``items``; others are forgotten. Who never had a turn comes first."""
+        """``items``, those without a turn first; others are forgotten."""
         self._turns = {item: self._turns.get(item, 0) for item in items}
         return sorted(self._turns, key=self._turns.__getitem__)
 
     def had(self, item: Item) -> None:
-        """It was the turn of ``item``."""
+        """Note a turn of ``item``."""
         self._turn += 1
         self._turns[item] = self._turn

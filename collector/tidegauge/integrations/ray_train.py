@@ -42,8 +42,8 @@ def save_on_request(save: SaveInto) -> None:
     """Let Tidegauge ask for a checkpoint: ``save(folder)`` on every rank after the same step, then Ray Train's own
     registration, so that ``ray.train.get_checkpoint()`` finds it after a restart.
 
-    ``save`` writes what this rank has to say into an empty local folder; nothing at all is fine, but on one rank. Call
-    this on all ranks, in the training function. Where Ray Train cannot do its part, one line says why, and nothing is
+    ``save`` writes this rank's part into an empty local folder; at least one rank must write something. Call this on
+    all ranks, in the training function. Where Ray Train lacks support, one line gives the reason, and nothing is
     registered.
     """
     problem = _why_unable()
@@ -118,7 +118,7 @@ def _process_group() -> Optional[Any]:
 
 
 def _told_to_all(word: tuple[bool, bool]) -> list[tuple[bool, bool]]:
-    """What each rank says, on all ranks."""
+    """The results of all ranks, gathered on each."""
     distributed = _process_group()
     if distributed is None:
         return [word]

@@ -60,7 +60,7 @@ def step() -> None:
 
 
 def on_checkpoint_request(fn: Optional[Callable[..., object]]) -> None:
-    """The job says how its state is saved; see ``tidegauge.on_checkpoint_request``."""
+    """Register the job's function that saves its state; see ``tidegauge.on_checkpoint_request``."""
     global _save
     save = None if fn is None else saver(fn)
     with _lock:  # or a probe that is just being made would miss it
@@ -78,7 +78,7 @@ def _after_fork() -> None:
 
 
 def _say_at_first_step(torch: Any) -> None:
-    """A torch without any device that could be watched: the job is told once, when it really trains on it."""
+    """Tell a job whose torch has no device to watch, once, when it really trains."""
 
     line = f"this torch ({torch.__version__}) has no device whose memory can be watched; the job runs unwatched"
     faults = Faults()

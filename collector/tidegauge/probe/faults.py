@@ -12,7 +12,7 @@ MAX_FAULTS = 20
 
 
 def say(line: str) -> None:
-    """One line to the job's stderr. A job without a usable stderr is not told."""
+    """Print one line to the job's stderr, if that is usable."""
     try:
         stream = sys.stderr
         if stream is not None:
@@ -36,9 +36,9 @@ class Faults:
     def __init__(self, *, say: Callable[[str], None] = say, limit: int = MAX_FAULTS) -> None:
         self.count = 0
         self.on_fault: Optional[Callable[[int], None]] = None
-        """Called with the count so far, to leave a record of it."""
+        """Called with the count so far, to record it."""
         self.on_limit: Optional[Callable[[], None]] = None
-        """Called once, when there were too many."""
+        """Called once, at ``limit`` errors."""
         self._say = say
         self._limit = limit
         self._said: set[str] = set()
@@ -46,7 +46,7 @@ class Faults:
         self._off = False
 
     def say_once(self, line: str) -> None:
-        """Say ``line`` unless it was said before in this process."""
+        """Print ``line`` unless it was printed before in this process."""
         if line not in self._said:
             self._said.add(line)
             self._say(line)

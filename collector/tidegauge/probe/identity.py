@@ -1,4 +1,4 @@
-"""Identity claim: which rank of which job this process says it is, a pure function of its environment and a few facts.
+"""Identity claim: the job and rank that this process claims, a pure function of its environment and a few facts.
 
 Launchers disagree about names, and some set them after the program has started (Ray Train), so the probe calls this
 when it attaches, not at interpreter start. All of it is a claim: the agent checks whatever the kernel can confirm.
@@ -17,7 +17,7 @@ from tidegauge.probe.process_facts import OwnProcessFacts
 
 _MAX_COUNT = 1 << 24
 MAX_ATTEMPT = 1 << 31
-"""What a ring can say."""
+"""The maximum that a ring can hold."""
 MAX_KEPT_STARTS = 1000
 """Starts by one `tidegauge run` inside a Slurm job, which has no bound of its own."""
 
@@ -79,7 +79,7 @@ def identify(
 ) -> RankIdentity:
     """The identity that a ring carries. Always gives one: a lone process is rank 0 of 1 of a job of its own.
 
-    ``checkpoint`` is ``checkpoint_means.Means.way``.
+    ``checkpoint`` is ``checkpoint.callbacks.Means.way``.
     """
     place = claimed_place(environ)
     if place is None and torch.distributed is not None:

@@ -18,20 +18,20 @@ if TYPE_CHECKING:  # typing costs more to import than all of this
     from tidegauge.core.jobs.settings import JobSettings
 
 TOLD_VARIABLE = "TIDEGAUGE_SETTINGS_TOLD"
-"""What a process has told the job, for those that it starts: torchrun tells, its ranks do not tell again."""
+"""The line that a process has printed, for those that it starts: torchrun prints it, its ranks do not again."""
 
 _IDS = (
     ("TIDEGAUGE_JOB_ID", ("TIDEGAUGE_ATTEMPT", "SLURM_RESTART_COUNT")),
     ("SLURM_JOB_ID", ("SLURM_RESTART_COUNT",)),
 )
-"""Where a job's id is, and how often it was started again before. Of a task of an array it is the job's own number."""
+"""Variables of a job's id and of its restarts. For an array task the id is the job's own number."""
 _MAX_LINE_CHARS = 400
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    """The file must not be used; the message says why."""
+    """The file must not be used; the message gives the reason."""
 
 
 def take_settings(environ: MutableMapping[str, str]) -> str | None:
@@ -51,14 +51,14 @@ def take_settings(environ: MutableMapping[str, str]) -> str | None:
             try:
                 return _taken(_read(run_dir, str(job_id)), _restarts(environ, counts), environ)
             except FileNotFoundError:
-                continue  # removed just now: the service does not want it any more
+                continue  # removed just now by the service
             except Exception as error:
                 news = _line(f"{path} is ignored: {_reason(error)}")
     return news
 
 
 def tell(news: str, environ: MutableMapping[str, str]) -> None:
-    """Say it, once a node: in the first process with torch, and none that is a local rank above 0."""
+    """Print ``news`` once a node: in the first process with torch, unless that is a local rank above 0."""
     if environ.get(TOLD_VARIABLE) == news:
         return
     environ[TOLD_VARIABLE] = news
@@ -98,7 +98,7 @@ def _read(run_dir: str, job_id: str) -> JobSettings:
 
 
 def _content(folder: str, name: str) -> bytes:
-    """Of a file that only root or we can have written. In folders of others not even the file is opened."""
+    """Content of a file that only root or we can have written. In others' folders no file is opened."""
     from tidegauge.core.jobs.settings import MAX_FILE_BYTES
 
     folder_fd = os.open(folder, _FOLDER)

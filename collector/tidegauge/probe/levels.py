@@ -19,5 +19,5 @@ WATCHING_LEVELS = (STATS, AUTO, TRACE)
 
 
 def unknown_level(text: str) -> str:
-    """The one line for a word that is not a level."""
+    """One line about a value that is not a level."""
     return f"{PROFILE_VARIABLE}={text[:40]!r} is not a level ({', '.join(LEVELS)}): this process is not watched"

@@ -1,6 +1,6 @@
 """Paces work in a background thread: in slices so short that the training thread never waits long for the GIL.
 
-Every call of torch's releases the GIL and takes it again. A thread that computes meanwhile hands it over only every
+Every call of torch releases the GIL and takes it again. A thread that computes meanwhile hands it over only every
 5 ms (``sys.getswitchinterval``), a thousand times a step: so ours releases it by itself, long before.
 """
 
@@ -17,7 +17,7 @@ REST_S = 0.001
 
 
 class StoppedError(Exception):
-    """The work is no longer wanted."""
+    """The work is cancelled."""
 
 
 class Pacer:

@@ -23,9 +23,9 @@ class CheckpointRequest(NamedTuple):
     step: int
     """Training steps that this process has finished, as Tidegauge counts them; the same on all ranks."""
     deadline_unix_s: float
-    """When nobody waits for the checkpoint any longer, in unix seconds."""
+    """The deadline for the checkpoint, in unix seconds."""
     reason: Optional[str] = None
-    """Why it is wanted, for the log."""
+    """The reason for the checkpoint, for the log."""
 
 
 Save = Callable[[CheckpointRequest], object]
@@ -48,11 +48,10 @@ class SaveRequest(NamedTuple):
     at_step: Optional[int]
     deadline_unix_s: float
     ranks: int = 1
-    """How many ranks are asked for this step. More than one make sure at the boundary that all of them are there."""
+    """Ranks asked for this step. Several agree at the boundary that all of them have come."""
     reason: Optional[str] = None
     within_s: Optional[float] = None
-    """How long the request is good for from now: the clocks of two machines may differ by any time, and then this
-    counts instead of ``deadline_unix_s``."""
+    """Seconds from now until the deadline; replaces ``deadline_unix_s``, for two machines' clocks may differ."""
 
 
 def request_id_of(request: Mapping[str, Any]) -> str:
@@ -64,7 +63,7 @@ def request_id_of(request: Mapping[str, Any]) -> str:
 
 
 def is_a_look(request: Mapping[str, Any]) -> bool:
-    """Whether ``{"command": "checkpoint", "id": …}`` says nothing more, and so only wants to know how far it is."""
+    """Whether ``{"command": "checkpoint", "id": …}`` has no more fields, and so only asks for the progress."""
     return request.keys() <= {"command", "id"}
 
 

@@ -30,7 +30,7 @@ class PodProof(NamedTuple):
 
     cgroup: PodCgroup
     facts: PodFacts | None = None
-    """By the API server's word, through the head; ``None`` while that is silent."""
+    """From the API server, through the head; ``None`` while it does not answer."""
     holders: frozenset[HeldBy] = frozenset()
     """Containers to which the kubelet gave every GPU that the driver lists the process on."""
 
@@ -39,9 +39,9 @@ class IdentityProof(NamedTuple):
     """Evidence of a process's job that does not come from the process itself."""
 
     place: SlurmPlace | None = None
-    """By slurmd's word, else by the kernel's."""
+    """From slurmd, else from the kernel."""
     restarts: int | None = None
-    """Of the job, as the prolog says."""
+    """Of the job, from the prolog."""
     outside: bool = False
     """slurmd answers and knows no such process, nor does the kernel place it in a job."""
     of_another_user: bool = False
@@ -58,11 +58,11 @@ class Attribution(NamedTuple):
     """``job_id``, ``attempt``, ``scheduler``, ``job_user``."""
     pod: PodPlace | None = None
     user_name: str | None = None
-    """Whose job it is. ``None``: that of the process's uid, which in a pod is nobody's login."""
+    """Owner of the job; ``None``: the user of the process's uid, which in a pod is nobody's login."""
 
 
 def attribute(claimed: RankIdentity, known: IdentityProof, facts: ProcessFacts, *, hostname: str) -> Attribution:
-    """``claimed``, corrected. The host is always our own; what nobody else can know stays the rank's word."""
+    """Correct ``claimed`` by the evidence. The host is always our own; a claim that no source can check stays."""
     identity = claimed._replace(hostname=hostname)
     if known.place is not None:
         return _in_slurm(identity, known, known.place)
@@ -87,8 +87,8 @@ def _in_slurm(identity: RankIdentity, known: IdentityProof, place: SlurmPlace) -
 
 
 def _in_pod(identity: RankIdentity, known: PodProof, facts: PodFacts) -> Attribution:
-    """Only a claim to be of another namespace is a lie: what a pod is started with names the owner that it had then,
-    and a probe that was told nothing makes up a name of its own."""
+    """Only a claim of another namespace is a lie: a pod's environment names the owner that it had at its start, and a
+    probe without such variables makes up a name."""
     overruled = {"job_id"} if _is_of_another(identity.job_id, facts.namespace) else set()
     container = facts.containers.get(known.cgroup.container_id or "")
     if container is None:  # started after the head was asked
@@ -107,9 +107,8 @@ def _in_pod(identity: RankIdentity, known: PodProof, facts: PodFacts) -> Attribu
 
 
 def _in_unknown_pod(identity: RankIdentity, known: PodProof, facts: ProcessFacts) -> Attribution:
-    """Nobody has said which workload it is: no claim to be of one stays unless the kubelet confirms its namespace, nor
-    one to be a Slurm job. The head is silent for ever about pods without the label, which their makers may leave out.
-    """
+    """The workload is unknown: a claim of one stays only if the kubelet confirms its namespace, a claim of a Slurm job
+    never. The head never answers for pods without the label, which their makers may leave out."""
     namespace = _only({held.namespace for held in known.holders})
     pod = _only({held[:2] for held in known.holders})
     container = _only(known.holders)
@@ -146,7 +145,7 @@ def _outside_pods(identity: RankIdentity, facts: ProcessFacts, *, outside_slurm:
 
 
 def _attempt(identity: RankIdentity, restarts: int) -> int:
-    """``restarts`` by the scheduler, and those within one start, which only a rank's launcher knows
+    """The attempt: restarts by the scheduler, and those within one start, which only a rank's launcher counts
     (``probe.identity``)."""
     each = max(1, identity.attempts_each)
     return min(restarts * each + identity.attempt % each, MAX_ATTEMPT)

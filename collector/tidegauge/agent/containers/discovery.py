@@ -28,12 +28,12 @@ from tidegauge.core.proc_stat import effective_uid, parse_proc_stat
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""
 WALK_EVERY_S = 10.0
-"""How often all processes are looked through where nobody names candidates (some 4 us each), and every process of a
+"""How often all processes are looked through where no candidates are known (some 4 us each), and every process of a
 container that the first does not lead into."""
 MAX_PROCESSES = 65536
-"""That are looked through at a time; where there are more, the others have their turn the next time."""
+"""Processes looked through at a time; further ones have their turn the next time."""
 MAX_NEW_LOOK_S = 0.1
-"""Of processor time in which namespaces that are new are looked at: some 0.3 ms each, and any user makes thousands."""
+"""Processor time for looking at new namespaces: some 0.3 ms each, and any user makes thousands."""
 MAX_CONTAINERS = 512
 """As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
 MAX_CONTAINERS_PER_TENANT = 128
@@ -168,7 +168,7 @@ class Containers:
                     there[pid] = None
 
     def _tenant_with_room(self, process: ProcessId, on_gpu: bool) -> Tenant | None:
-        """Whom a process belongs to, if one more container of theirs is looked into."""
+        """The process's tenant, if it may have one more container."""
         uid = effective_uid(self._read(process.pid, "status"))
         if uid is None:
             return None
@@ -206,8 +206,8 @@ class Containers:
     def _run_dirs_in(
         self, container: Container, skips: SkipCounts, now_s: float, *, every_way: bool
     ) -> dict[Path, tuple[int, int]]:
-        """By device and inode. Goes by the first process that lives; by each of them if the first does not get there
-        and ``every_way``, as long as there is time: the next one comes first at the next turn."""
+        """The run directories, by device and inode. Enters through the first process that lives; with ``every_way``
+        through each of them until all are found or time is up: the next one comes first at the next turn."""
         found: dict[Path, tuple[int, int]] = {}
         missing = list(self._paths)
         refused: dict[Path, UnsafeFileError | OSError] = {}
@@ -256,7 +256,7 @@ class Containers:
 
 
 def _inode(path: Path | str) -> int | None:
-    """Of a namespace; ``None`` where it cannot be told: the process ended, or is none of ours to look into."""
+    """A namespace's inode; ``None`` if the process ended, or may not be looked into."""
     try:
         return os.stat(path).st_ino
     except OSError:
@@ -264,7 +264,7 @@ def _inode(path: Path | str) -> int | None:
 
 
 def _owner(process: str) -> int:
-    """Of a process's folder: its effective uid, mostly. -1 once it has ended."""
+    """Owner of a process's folder, which is mostly its effective uid; -1 once it has ended."""
     try:
         return os.stat(process).st_uid
     except OSError:

@@ -39,15 +39,15 @@ class ContainerPoll:
         self._whose = whose
         self._times: dict[str, TenantTime] = {}
         self.time = TenantTime(whose)
-        """Of the work that was begun last."""
+        """Time of the kind of work that was begun last."""
         self._thread: int | None = None
         self._open: dict[ContainerRunDir, int] = {}
         self.put_off = 0
-        """How often, so far, a run directory had to wait for a later look."""
+        """How often, so far, a run directory had to wait for a later pass."""
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A look: every tenant has its time, and every run directory is got into at most once."""
+        """One pass: every tenant gets its time, and every run directory is entered at most once."""
         for one in self._times.values():
             one.begin()
         self._thread = threading.get_ident()
@@ -61,7 +61,7 @@ class ContainerPoll:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the thread that searches, and a look is under way: time is measured, what is open kept."""
+        """Whether this is the search thread during a pass: time is measured, and descriptors stay open."""
         return self._thread == threading.get_ident()
 
     def begin(self, work: str) -> None:
@@ -78,7 +78,7 @@ class ContainerPoll:
 
     @contextmanager
     def opened(self, run_dir: ContainerRunDir) -> Iterator[int]:
-        """Raises ``NotNowError`` for one that would have to be got into when its tenant's time is used up."""
+        """Raises ``NotNowError`` for one that would have to be entered when its tenant's time is used up."""
         if run_dir not in self._open and not self.has_time(run_dir.tenant):
             raise NotNowError(f"{run_dir} is read in a later poll")
         with self.time.spent_by(run_dir.tenant):

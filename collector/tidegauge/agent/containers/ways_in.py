@@ -22,19 +22,19 @@ from tidegauge.agent.run_dirs.safe_files import NAME_ONLY, mount_of, opened, ope
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 
-# What mounts a process sees, and which of them can be walked through without asking anybody who may not answer.
+# Mounts that a process sees, and which of them names can be looked up on without waiting.
 # A lookup in a FUSE file system waits for the process behind it, for ever and beyond SIGKILL if that process likes; one
-# in a network file system waits for a server. /proc/PID/mountinfo is the kernel's own word and asks nobody.
+# in a network file system waits for a server. The kernel itself answers /proc/PID/mountinfo.
 
 MAX_MOUNTINFO_BYTES = 1 << 20
-"""A container has some 50 mounts of some 150 bytes; whoever makes ten thousand is not looked into."""
+"""A container has some 50 mounts of some 150 bytes; one with ten thousand is not searched."""
 
 LOCAL = frozenset(
     ["tmpfs", "ramfs", "rootfs", "devtmpfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "squashfs", "erofs"]
 )
 """File systems that only an admin can mount, or that are memory: none of them waits for another process."""
 STACKED = frozenset({"overlay"})
-"""As good as what is below, which is not told: an admin's is believed, a user may put one on their own FUSE."""
+"""As good as the file system below, which is unknown: an admin's is trusted, a user may put one on their own FUSE."""
 
 _NS_GET_USERNS = 0xB701
 """ioctl_ns(2): a descriptor of the user namespace that owns this namespace."""
@@ -50,8 +50,7 @@ class Mounts(NamedTuple):
     """Whether mounting there needs the rights of root in our own user namespace."""
 
     def file_system(self, mount: int) -> str | None:
-        """Type of the file system of a mount id. A mount that is not there, because it is out of reach for that
-        process, is not to be walked."""
+        """Type of the file system of a mount id; ``None`` for one that this process cannot reach."""
         # Of thousands of lines two or three are asked for.
         start = 0 if self.mountinfo.startswith(b"%d " % mount) else self.mountinfo.find(b"\n%d " % mount) + 1
         end = self.mountinfo.find(b"\n", start)
@@ -62,7 +61,7 @@ class Mounts(NamedTuple):
         return file_system.decode(errors="replace") if space else None
 
     def harmless(self, mount: int) -> bool:
-        """Whether names can be looked up on this mount without waiting for anybody."""
+        """Whether names can be looked up on this mount without waiting."""
         name = self.file_system(mount)
         return name in LOCAL or (self.made_by_admin and name in STACKED)
 
@@ -88,16 +87,16 @@ def _is_of_our_users(namespace: int) -> bool:
 
 
 MAX_DESCRIPTORS = 1024
-"""Of one process that are looked at for an open folder."""
+"""Descriptors of one process that are looked at for an open folder."""
 
 _PROC_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PROC_FILE = os.O_RDONLY | os.O_CLOEXEC
 _VERY_THING = os.O_PATH | os.O_CLOEXEC
-"""For root and fd/N: what looks like a link there is no path to follow, but leads to the thing itself."""
+"""For root and fd/N, whose links are no paths but lead to the file itself."""
 
 
 class Entered(NamedTuple):
-    """Open descriptors of a process's /proc/PID and root. They stay this process's, whoever gets the pid next."""
+    """Open descriptors of a process's /proc/PID and root, which stay this process's when its pid is reused."""
 
     process: int
     root: int
@@ -153,7 +152,7 @@ def _walk(entered: Entered, path: Path) -> int:
 
 
 def _check_folder(fd: int, mounts: Mounts) -> None:
-    """Raises ``UnsafeFileError`` unless names can be looked up in it, with no delay and no surprise."""
+    """Raises ``UnsafeFileError`` unless it is a folder in which names can be looked up without delay."""
     mount = mount_of(fd)
     if not mounts.harmless(mount):
         name = mounts.file_system(mount) or "an unknown file system"

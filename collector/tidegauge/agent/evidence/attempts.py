@@ -21,7 +21,7 @@ from tidegauge.files import write_state
 _log = logging.getLogger(__name__)
 
 MAX_TRIES = 2
-"""Of one file: the first may have met an agent that was about to be ended anyway."""
+"""Tries of one file: the first may have met an agent that was about to end anyway."""
 MAX_UNFINISHED = 3
 """Files of one tenant that were begun, and never finished, within ``HOLD_S``."""
 HOLD_S = 3600.0
@@ -42,10 +42,10 @@ class EvidenceAttempts:
     def __init__(self, folder: Path) -> None:
         self._path = folder / _BEGUN
         self._begun: dict[str, _Begun] = _read(self._path)
-        """By ``_name``, oldest first: what was not finished."""
+        """Unfinished files by ``_name``, oldest first."""
 
     def begin(self, found: FoundFiles, *, now_unix_s: float) -> str | None:
-        """Write down that ``found`` is worked on; why it must not be, or ``None``."""
+        """Record that ``found`` is worked on; the reason why it must not be, or ``None``."""
         name, tenant = _name(found), str(found.at.tenant)
         before = self._begun.get(name)
         if before is not None and before.tries >= MAX_TRIES:
@@ -62,7 +62,7 @@ class EvidenceAttempts:
         return None
 
     def end(self, found: FoundFiles) -> None:
-        """It is over, well or not."""
+        """Strike ``found`` out, whatever the result."""
         if self._begun.pop(_name(found), None) is not None:
             self._write()
 
@@ -74,13 +74,13 @@ class EvidenceAttempts:
 
 
 def _name(found: FoundFiles) -> str:
-    """The very state of a file: written again, it is another one."""
+    """A name for one state of a file: written again, it gets another."""
     process, file = found.process, found.first
     return f"{process.pid}-{process.start_ticks} {file.name} {file.signature.mtime_ns} {file.signature.size}"
 
 
 def _is_recent(begun: _Begun, now_unix_s: float) -> bool:
-    """A clock that was set back makes nobody wait longer."""
+    """Whether it began within ``HOLD_S``; a clock that was set back makes no tenant wait longer."""
     return 0 <= now_unix_s - begun.at_unix_s < HOLD_S
 
 

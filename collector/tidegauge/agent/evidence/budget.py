@@ -9,10 +9,10 @@ from tidegauge.core.jobs.tenants import Tenant
 
 HOUR_S = 3600.0
 PIECES_OF_TENANT = 30
-"""An hour. Eight ranks that are looked at every half hour, and as many snapshots that somebody asks for."""
+"""In an hour: windows of eight ranks every half hour, and as many requested snapshots."""
 PIECES_OF_NODE = 120
 STORED_BYTES_OF_TENANT = 512 << 20
-"""Compressed, an hour. A snapshot has 0.1 to 3 MB."""
+"""In an hour, compressed. A snapshot has 0.1 to 3 MB."""
 
 
 class _Spent(NamedTuple):
@@ -38,7 +38,7 @@ class EvidenceBudget:
         return True
 
     def store(self, tenant: Tenant, stored_bytes: int, now_s: float) -> bool:
-        """Spend as many bytes of the store, if this tenant has them left."""
+        """Take bytes of the store, if this tenant has them left."""
         _forget(self._stored, now_s)
         of_tenant = sum(spent.stored_bytes for spent in self._stored if spent.tenant == tenant)
         if of_tenant + stored_bytes > STORED_BYTES_OF_TENANT:

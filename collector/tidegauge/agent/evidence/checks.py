@@ -39,7 +39,7 @@ _ID = re.compile(r"[!-~]{1,100}")
 
 
 def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
-    """Read the findings of the process that calls itself ``claimed``. Texts are made printable lines, and cut.
+    """Read the findings of the process that calls itself ``claimed``; texts become printable lines of bounded length.
 
     Raises ``UnsafeFileError``.
     """
@@ -63,7 +63,7 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
 
 
 def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
-    """A snapshot as the probe wrote it: not compressed any more (``core.snapshot_columns``), and what it says.
+    """Decompress and decode a snapshot that the probe wrote: ``core.snapshot_columns``, and its content.
 
     Raises ``UnsafeFileError``.
     """
@@ -90,7 +90,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
 
 
 def number_of(packed: PackedSnapshot, name: str) -> float | None:
-    """A fact of a snapshot that ought to be a number; ``None`` where it is none, or beyond all measure."""
+    """A fact of a snapshot that ought to be a number; ``None`` where it is none, or out of range."""
     value = packed.facts.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
         return None
@@ -100,7 +100,7 @@ def number_of(packed: PackedSnapshot, name: str) -> float | None:
 def bounded(value: T) -> T:
     """``value`` with every text a printable line of at most ``MAX_TEXT_CHARS`` characters.
 
-    Raises ``ValueError`` for a number that is below zero, beyond all measure, or none.
+    Raises ``ValueError`` for a number that is negative, out of range, or NaN.
     """
     if value is None or isinstance(value, (bool, Enum)):
         return value

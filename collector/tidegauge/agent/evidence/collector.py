@@ -82,27 +82,27 @@ class EvidenceCollector:
         self._clock = clock
         self._skips = SkipCounts(_log)
         self._slips = FewLines(_log)
-        """Of the thread."""
+        """The thread's."""
         self._finder = EvidenceFinder(self._skips)
         self.is_searched_apart = False
         """Whether another thread calls ``search``; else ``look`` does."""
         self._folders: Mapping[ProcessId, RankFolder] = {}
         self._found: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
         self._again: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
-        """What was found and could not be taken."""
+        """Files that were found and could not be taken yet."""
         self._readings = RankReadings()
         self._views: dict[ProcessId, RankView] = {}
-        """As each rank was last shown: one that has ended may be shown no more."""
+        """Each rank's last view: one that has ended may have none any more."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
-        """Of the thread, to be counted by the next round."""
+        """From the thread, to be counted by the next round."""
         self._idle = threading.Condition()
         self._under_way = 0
         self._closed = False
         self._health: SourceHealth | None = None
         self._wanted: frozenset[str] | None = None
         self._wanted_before: frozenset[str] | None = None
-        """What was wanted when that was last known; ``None``: never since this agent began."""
+        """The last known ``_wanted``; ``None``: none since this agent began."""
         self._thread: threading.Thread | None = None
 
     def look(
@@ -113,7 +113,7 @@ class EvidenceCollector:
         now_s: float,
     ) -> tuple[RankView, ...]:
         """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown. Returns these with
-        what evidence says of how their growth ends."""
+        the bounds of their growth that evidence found."""
         known = {**self._views, **{view.process: view for view in views}}
         self._views = {process: known[process] for process in folders if process in known}
         self._readings.take(views, gpus, now_s)
@@ -138,7 +138,7 @@ class EvidenceCollector:
         return self._waiting.pieces()
 
     def hear(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
-        """The coordinator's answer to a report: what it has, and which snapshots must stay (``ReportReply``)."""
+        """Take the coordinator's answer: pieces that it has, and snapshots that must stay (``ReportReply``)."""
         self._waiting.kept(kept)
         self._wanted = wanted
         if wanted is not None:
@@ -150,8 +150,8 @@ class EvidenceCollector:
         self._bounds.borrow(bounds)
 
     def health(self) -> SourceHealth | None:
-        """The result of the last piece; ``None`` before the first. A failure is an error of ours, or a snapshot that
-        could not be stored; a refused file is none."""
+        """The result of the last piece; ``None`` before the first. An internal error and a snapshot that could not be
+        stored are failures; a refused file is none."""
         return self._health
 
     def refusals(self) -> Mapping[str, int]:
@@ -159,7 +159,7 @@ class EvidenceCollector:
         return self._skips.snapshot()
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until all that was taken in is done; whether it is."""
+        """Wait until all that was taken is done; whether it is."""
         with self._idle:
             return self._idle.wait_for(lambda: self._under_way == 0, timeout_s)
 
@@ -240,7 +240,7 @@ class EvidenceCollector:
 
     @property
     def _protected(self) -> frozenset[str]:
-        """Keys of snapshots that must stay: before the coordinator's first word on it, any may be wanted."""
+        """Keys of snapshots that must stay; before the coordinator's first answer all of them."""
         return self._shelf.keys() if self._wanted_before is None else self._wanted_before
 
     def _tidy(self) -> None:

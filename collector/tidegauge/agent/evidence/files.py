@@ -33,9 +33,9 @@ class RankFolder(NamedTuple):
 
     folder: UserFolder
     claimed: ProcessId
-    """What the process calls itself: its files' names. In a container another pid than the host's."""
+    """The process's own pid and start time, in its files' names; in a container not the host's pid."""
     tenant: Tenant
-    """Whom limits count it to."""
+    """The tenant of the rank, for limits."""
     ended: bool
 
 
@@ -72,13 +72,13 @@ class FoundFiles:
     """As the host counts it."""
     at: RankFolder
     evidence: OpenFile | None
-    """Of a window; ``None``: this is a snapshot that somebody asked for."""
+    """Of a window; ``None`` for a requested snapshot."""
     snapshots: Mapping[str, OpenFile]
     """By suffix: ``EARLY_SUFFIX`` and ``LATE_SUFFIX``, as far as they are there, or ``ASKED_SUFFIX``."""
 
     @property
     def first(self) -> OpenFile:
-        """The one that it was found by."""
+        """The file that it was found by."""
         return self.evidence or self.snapshots[ASKED_SUFFIX]
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class EvidenceFinder:
         self._skips = skips
         self._known: dict[tuple[ProcessId, str], Signature] = {}
         self._ended: set[ProcessId] = set()
-        """Looked at since they ended: nothing new will come."""
+        """Ranks looked at since they ended: nothing new will come."""
         self._look_s = float("-inf")
 
     def new_files(self, ranks: Mapping[ProcessId, RankFolder], now_s: float) -> list[FoundFiles]:

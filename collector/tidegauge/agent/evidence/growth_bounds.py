@@ -42,13 +42,13 @@ class GrowthBounds:
         self._lock = threading.Lock()
         self._failing = False
         self._seen: set[ProcessId] = set()
-        """Processes that were watched since this agent began: they end, others have not been found yet."""
+        """Processes that were watched since this agent began; others have not been found yet."""
         self._borrowed: dict[ProcessId, GrowthBound] = {}
-        """Of peers. Not on disk: the coordinator's next reply brings them again."""
+        """Bounds of peers. Not on disk: the coordinator's next reply brings them again."""
         self._watches = {one.process: BoundWatch(one.bound) for one in self._load()}
 
     def learn(self, evidence: Evidence) -> None:
-        """The newest window on a rank counts; one that could compare nothing says nothing."""
+        """Take the bound of a rank's newest window, unless that could compare nothing."""
         if evidence.grown_bytes is None:
             return
         with self._lock:
@@ -64,8 +64,7 @@ class GrowthBounds:
             self._borrowed = {one.process: one.bound for one in bounds}
 
     def applied(self, views: Sequence[RankView], watched: Set[ProcessId]) -> tuple[RankView, ...]:
-        """The ranks with their bounds; ``watched``: processes that there are; bounds of those that
-        ended are forgotten."""
+        """The ranks with their bounds. ``watched``: current processes; bounds of ended ones are forgotten."""
         with self._lock:
             if not self._watches and not self._borrowed:
                 return tuple(views)

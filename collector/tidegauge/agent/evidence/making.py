@@ -135,7 +135,7 @@ def _steps(found: RankEvidence) -> dict[str, int | None]:
 
 
 def _trace_of(suffix: str, step: int | None, read: Mapping[str, ReadSnapshot], problems: list[str]) -> Trace | None:
-    """The trace of one of the two, if it is the one that this window took."""
+    """The trace of one snapshot, if this window took it."""
     one = read.get(suffix)
     if one is None:
         return None
@@ -162,7 +162,7 @@ def _held_bytes(trace: Trace) -> int:
 
 
 def _fitting(evidence: Evidence) -> Evidence:
-    """``evidence`` in ``MAX_WIRE_BYTES``: what explains least is left out first."""
+    """``evidence`` within ``MAX_WIRE_BYTES``, least useful parts left out first."""
     live, growth = evidence.live, evidence.growth
     while live and len(wire.to_json(evidence)) > MAX_WIRE_BYTES:
         live = live[: len(live) // 2]

@@ -1,4 +1,4 @@
-"""A thinned history of each rank's readings, from which evidence says by how much each figure rose."""
+"""A thinned history of each rank's readings, for the rise of each figure in evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.views import GpuView, RankView
 
 MAX_POINTS = 64
-"""Of one rank. When they are used up every second one goes, and from then on they are twice as far apart."""
+"""Points of one rank. When they are used up every second one goes, and later ones are twice as far apart."""
 FIRST_APART_S = 5.0
 
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 EVIDENCE_FOLDER = "evidence"
 SNAPSHOT_FOLDER = "snapshots"
 WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
-"""Where an object appears when all of it is there: others get a draft that is renamed."""
+"""Schemes where an object appears only when it is complete; others get a draft that is renamed."""
 PATIENCE_S = 60.0
 """For one snapshot of some megabytes: far more than a bucket takes that answers at all."""
 
@@ -55,8 +55,7 @@ class RemoteStore:
         self._root = ""
 
     def check_driver(self) -> None:
-        """Find the driver, and reach nothing. Raises ``SnapshotStoreError`` that names its package where there is
-        none."""
+        """Find the driver without connecting. Raises ``SnapshotStoreError`` that names the package that is missing."""
         scheme = urlsplit(self._url).scheme
         try:
             import fsspec
@@ -78,7 +77,7 @@ class RemoteStore:
         with self._told("could not be written"):
             if self._system.exists(path):
                 raise KeyTakenError(f"{self.name}: {key} already exists")
-            # First, so that whatever happens now it is not forgotten there.
+            # First, so that a crash leaves no snapshot that the index does not list.
             self._save({**self._own(), key: StoredSnapshot(key, len(content), at_unix_s)})
             if urlsplit(self._url).scheme in WHOLE_AT_ONCE:
                 self._system.pipe_file(path, content)
@@ -127,7 +126,7 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Drivers raise what they like, and quote what they were given."""
+        """Turn any error of a driver into ``SnapshotStoreError``, without the URL's secrets, which drivers quote."""
         try:
             yield
         except (SnapshotStoreError, ImportError):
@@ -145,7 +144,7 @@ def _secrets(url: str) -> list[str]:
 
 
 def _read_index(path: Path) -> dict[str, StoredSnapshot]:
-    """What it says; nothing where there is none, or it is damaged: what is in the store then stays there."""
+    """The entries of the index; none where it is missing or damaged, and then nothing in the store is deleted."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         rows = [StoredSnapshot(str(key), int(size), float(at)) for key, size, at in json.loads(path.read_bytes())]
         return {row.key: row for row in rows}

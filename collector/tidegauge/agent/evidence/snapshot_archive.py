@@ -24,7 +24,7 @@ from tidegauge.core.views import RankView
 _log = logging.getLogger(__name__)
 
 TRIES = 5
-"""To find a key that is free. When it was taken is a snapshot's own word, and may be another's."""
+"""Tries to find a free key: the time in it is the snapshot's claim, which another may share."""
 
 
 def what_to_delete(
@@ -35,10 +35,10 @@ def what_to_delete(
     keep_bytes: int,
     protected: Collection[str],
 ) -> tuple[str, ...]:
-    """Keys, in the order in which they go: the oldest first.
+    """Keys of snapshots to delete, the oldest first.
 
-    Those older than ``keep_s`` go (``None``: age is no reason now), and then as many as it takes for all that is left
-    to have ``keep_bytes`` at most. What is ``protected`` stays, whatever its age and however much room it takes.
+    Those older than ``keep_s`` (``None``: age is no reason now), and then as many as it takes for the rest to have at
+    most ``keep_bytes``. ``protected`` keys stay, whatever their age and size.
     """
     oldest_first = sorted(entries, key=lambda entry: (entry.at_unix_s, entry.key))
     left_bytes = sum(entry.stored_bytes for entry in oldest_first)
@@ -59,7 +59,7 @@ class Keeping(NamedTuple):
 
 
 class SnapshotArchive:
-    """One node's access to a store. For one thread. ``store=None``: there is none; ``problem`` says why."""
+    """One node's access to a store. For one thread. ``store=None``: there is none, for the reason ``problem``."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SnapshotArchive:
         problem: str = "",
         steady_unix_s: Callable[[], float] | None = None,
     ) -> None:
-        """``steady_unix_s``: what snapshots age by, instead of the callers' word for the time: the host's clock may be
+        """``steady_unix_s``: the clock by which snapshots age, instead of the callers' time: the host's clock may be
         set, and must not make all of them old at once."""
         self._steady_unix_s = steady_unix_s
         self._store = store
@@ -80,7 +80,7 @@ class SnapshotArchive:
         self._cluster = cluster
         self._problem = problem
         self.works = store is not None
-        """Whether the store did what it was last asked for."""
+        """Whether the store's last operation succeeded."""
 
     def keep(
         self,
@@ -108,7 +108,7 @@ class SnapshotArchive:
             return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=put_unix_s)
 
     def keys(self) -> frozenset[str]:
-        """All that is kept now; nothing of a store that cannot be listed, from which nothing is deleted either."""
+        """Keys of all stored snapshots; none of a store that cannot be listed, from which nothing is deleted either."""
         if self._store is None:
             return frozenset()
         try:
@@ -117,8 +117,8 @@ class SnapshotArchive:
             return frozenset()
 
     def tidy(self, *, now_unix_s: float, wanted: Collection[str] | None, protected: Collection[str]) -> None:
-        """Delete what is too old, or too much. ``wanted`` is what open incidents point to; ``None``: nobody knows now,
-        and then age alone is no reason, since an incident may outlast any."""
+        """Delete snapshots that are too old or too many. ``wanted``: keys that open incidents refer to; ``None``:
+        unknown now, and then age alone is no reason."""
         if self._store is None:
             return
         keep_s, keep_bytes = self._keeping
@@ -160,7 +160,7 @@ class SnapshotArchive:
 
     @contextmanager
     def _told(self, store: SnapshotStore) -> Iterator[None]:
-        """A failure is said in the log when it begins, and ends."""
+        """Log a failure of the store when it begins and when it ends."""
         try:
             yield
         except SnapshotStoreError as error:
@@ -176,7 +176,7 @@ class SnapshotArchive:
     def _delete(
         store: SnapshotStore, *, keep_s: float | None, keep_bytes: int, now_unix_s: float, protected: Collection[str]
     ) -> int:
-        """Delete what is to go; how many bytes are left."""
+        """Delete by ``what_to_delete``; the bytes that are left."""
         entries = store.entries()
         sizes = {entry.key: entry.stored_bytes for entry in entries}
         for key in what_to_delete(

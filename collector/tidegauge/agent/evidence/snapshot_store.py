@@ -22,7 +22,7 @@ SUFFIX = ".snap.zst"
 MAX_PART_CHARS = 80
 """Characters of one part of a key: far below what any file system takes."""
 LEFT_FREE_BYTES = 256 << 20
-"""What a snapshot leaves free on the disk of a node, beside what everybody else needs of it."""
+"""Free space that a snapshot leaves on a node's disk for other uses."""
 _DRAFTS = ".drafts"
 _KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4,5}step-[0-9]{1,19}-[0-9]{1,19}" + re.escape(SUFFIX))
 """Keys of four folders are of stores before keys had a uid: still read, and cleared with age."""
@@ -53,13 +53,13 @@ class SnapshotStore(Protocol):
         """The store's name for people (``SnapshotRef.store``): ``HOST:FOLDER``, or a URL without secrets."""
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
-        """Keep it, whole or not at all. Raises ``KeyTakenError``, ``SnapshotStoreError``."""
+        """Store it, whole or not at all. Raises ``KeyTakenError``, ``SnapshotStoreError``."""
 
     def get(self, key: str, *, most_bytes: int) -> bytes:
         """The stored content. Raises ``SnapshotStoreError`` where it is missing, or larger than ``most_bytes``."""
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
-        """All that is there and that this node may delete. Raises ``SnapshotStoreError``."""
+        """All snapshots that this node may delete. Raises ``SnapshotStoreError``."""
 
     def remove(self, key: str) -> None:
         """Delete it, if it is there. Raises ``SnapshotStoreError``."""
@@ -68,7 +68,7 @@ class SnapshotStore(Protocol):
 def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: float) -> str:
     """``<cluster>/<uid>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``.
 
-    The uid is the kernel's word, the job may be the user's own: nobody's snapshots ever lie among another's.
+    The uid comes from the kernel, the job perhaps from the user: so no user's snapshots lie among another's.
     """
     folder = f"{_part(cluster)}/{job.uid}/{_part(job.job_id)}/{job.attempt}/rank-{rank}"
     return f"{folder}/step-{step}-{int(at_unix_s * 1000)}{SUFFIX}"
@@ -81,7 +81,7 @@ def check_key(key: str) -> None:
 
 
 def _part(text: str) -> str:
-    """One name of a path. What was changed or cut ends in a piece of a hash, so that two names never become one."""
+    """One name of a path. A changed or cut one ends in a piece of a hash, so that two names never become one."""
     safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:MAX_PART_CHARS].lstrip(".=@+-") or "_"
     if safe == text:
         return safe

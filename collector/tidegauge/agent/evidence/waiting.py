@@ -25,8 +25,8 @@ from tidegauge.files import clear_drafts, write_state
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 48
-"""Pieces of one node: a coordinator that is away for hours is told of the first ones, later windows stay where they
-are, beside their rings."""
+"""Pieces of one node: a coordinator that is away for hours gets the first ones, later windows stay beside their
+rings."""
 MAX_WAITING_PER_TENANT = 24
 MAX_PIECES_PER_REPORT = 4
 """Each may have some 100 KB, and is repeated with every report until it is acknowledged."""
@@ -46,12 +46,12 @@ class WaitingEvidence:
         self._taken: dict[str, None] = {}
         """Names, oldest first."""
         self._reported: set[str] = set()
-        """Names of those that were in a report: no other can have been acknowledged, whatever id it bears."""
+        """Names of reported pieces: no other can have been acknowledged, whatever its id."""
         self._failing = False
         self._load()
 
     def has_room(self, tenant: Tenant) -> bool:
-        """Whether another piece of this tenant's may come."""
+        """Whether another piece of this tenant may come."""
         with self._lock:
             of_tenant = sum(tenant_of(evidence.job) == tenant for evidence in self._waiting.values())
             return len(self._waiting) < MAX_WAITING and of_tenant < MAX_WAITING_PER_TENANT
@@ -62,7 +62,7 @@ class WaitingEvidence:
             return _name(process, evidence_id) in self._taken
 
     def add(self, evidence: Evidence) -> None:
-        """It is complete, and waits from now on."""
+        """Add a complete piece."""
         name = _name(evidence.process, evidence.evidence_id)
         with self._lock:
             self._waiting[name] = evidence
@@ -92,7 +92,7 @@ class WaitingEvidence:
             return frozenset(one.key for evidence in self._waiting.values() for one in evidence.snapshots)
 
     def kept(self, evidence_ids: Collection[str]) -> None:
-        """The coordinator has these, or does not want them."""
+        """Drop pieces that the coordinator has, or does not want."""
         with self._lock:
             for name in [name for name in self._reported if self._waiting[name].evidence_id in evidence_ids]:
                 self._reported.discard(name)
@@ -138,6 +138,6 @@ def _content(path: Path) -> bytes:
 
 
 def _name(process: ProcessId, evidence_id: str) -> str:
-    """Of a window's file: an id may be any text."""
+    """Name of a window's file; a hash, for an id may be any text."""
     window = f"{process.pid}-{process.start_ticks} {evidence_id}"
     return f"{hashlib.sha256(window.encode()).hexdigest()[:32]}.evidence"

@@ -32,7 +32,7 @@ class Done(NamedTuple):
 
     evidence: Evidence
     refused: tuple[UnsafeFileError, ...] = ()
-    """Snapshots that were not acceptable; the evidence says so too."""
+    """Snapshots that were refused; the evidence says so too."""
 
 
 class EvidenceWork:
@@ -47,14 +47,14 @@ class EvidenceWork:
         """The evidence in ``found``, its snapshots stored; ``None`` if it was taken before. ``now_s`` is a monotonic
         clock, ``protected`` are keys of snapshots that must stay.
 
-        Raises ``UnsafeFileError`` for what cannot be believed at all, or ended the agent before, and ``OSError``.
+        Raises ``UnsafeFileError`` for files that are invalid, or that ended the agent before, and ``OSError``.
         """
         why_not = self._attempts.begin(found, now_unix_s=node.now_unix_s)
         if why_not is not None:
             raise UnsafeFileError("deadly", why_not)
         try:
             return self._done(found, node, now_s=now_s, protected=protected)
-        finally:  # what ends the process comes by here no more, and that is the point
+        finally:  # not reached by what ends the process: that is the point
             self._attempts.end(found)
 
     def _done(self, found: FoundFiles, node: NodeFacts, *, now_s: float, protected: Collection[str]) -> Done | None:

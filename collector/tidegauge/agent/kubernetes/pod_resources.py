@@ -27,7 +27,7 @@ REFRESH_S = 10.0
 """Between two questions. A pod keeps its devices for as long as it lives."""
 TIMEOUT_S = 5.0
 MAX_RESPONSE_BYTES = 16 << 20
-"""As kubelets limit their own clients'; a node with 250 pods has some 100 KB to tell."""
+"""As kubelets limit their own clients; a node with 250 pods has some 100 KB."""
 LIST = "/v1.PodResourcesLister/List"
 
 POD_RESOURCES = 1
@@ -41,7 +41,7 @@ DEVICE_IDS = 2
 CLAIM_RESOURCES = 4
 """Of a dynamic resource (DRA)."""
 CDI_DEVICES, DEVICE_NAME = 1, 4
-"""Of a claim: whatever the driver calls its devices; one that puts the UUID into their names can be understood."""
+"""Of a claim: the driver's names of its devices, which are understood if they contain the UUID."""
 CDI_NAME = 1
 
 MAX_VARINT_BYTES = 10
@@ -100,7 +100,7 @@ class PodResources:
         self._closing.set()
 
     def look(self) -> None:
-        """Ask once, and take in what is said. What was said before stays while nobody answers."""
+        """Ask once; the last answer stays while the kubelet gives none."""
         began_s = self._monotonic_s()
         failed = self._health is not None and not self._health.success
         try:
@@ -164,7 +164,7 @@ def _device_names(container: bytes) -> Iterator[str]:
 
 
 def _text(message: bytes, number: int) -> str:
-    """Of a field that there is once; the last counts, as in every reader of protobuf."""
+    """Value of a single field; the last counts, as in every reader of protobuf."""
     return ([*_texts(message, number)] or [""])[-1]
 
 

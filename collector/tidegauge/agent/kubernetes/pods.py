@@ -17,7 +17,7 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.views import RankView
 
 PATIENCE_S = 10.0
-"""For how long a rank waits for the head's word before it is shown without."""
+"""How long a rank waits for the head's answer before it is shown without."""
 REFRESH_S = 30.0
 """Facts older than this are asked for again: an owner may be named later, a container be started again."""
 MAX_PODS = 512
@@ -65,7 +65,7 @@ class PodBook:
         return (*unknown, *again)[:MAX_PODS]
 
     def hear(self, pods: Iterable[PodFacts]) -> None:
-        """Take in a reply of the head's, which may be one that was taken in before."""
+        """Take a reply of the head, perhaps one that was taken before."""
         now_s = self._monotonic_s()
         with self._lock:
             for facts in pods:
@@ -100,7 +100,7 @@ class NamespacesOfPods:
         self._known: Mapping[str, str] = {}
 
     def learn(self, ranks: Iterable[RankView]) -> bool:
-        """Replace all known ranks by these; whether that changes any pod's namespace."""
+        """Take the current ranks; whether that changes any pod's namespace."""
         before = self._known
         self._known = {
             rank.pod.pod_uid: rank.pod.namespace

@@ -74,7 +74,7 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
 
 
 def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
-    """By descriptor all the way: what is connected to is the file that was checked, whatever its name means by now."""
+    """Connect by descriptor all the way, so that it is to the file that was checked."""
     with opened_folder(to.folder) as folder, opened_name(folder.fd, to.name, mount=folder.mount) as name:
         status = os.fstat(name)
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != to.uid:
@@ -90,7 +90,7 @@ def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
 
 
 def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:
-    """Who called ``listen`` (SO_PEERCRED, unix(7)), and that this process still has its pid."""
+    """Check which process called ``listen`` (SO_PEERCRED, unix(7)), and that it still has its pid."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(credentials)
     if (pid, uid) != (to.process.pid, to.uid):
@@ -131,7 +131,7 @@ def _answer_in(line: bytes, who: str) -> dict[str, Any]:
 
 
 def _tame(value: Any, depth: int) -> Any:
-    """``value`` as anybody may send it on, calculate with it and show it. Raises ``ValueError``."""
+    """``value``, safe to send on, calculate with and show. Raises ``ValueError``."""
     if isinstance(value, str):
         return _line(value)
     if isinstance(value, (int, float)) and not -MAX_REPLY_NUMBER <= value <= MAX_REPLY_NUMBER:
@@ -146,7 +146,7 @@ def _tame(value: Any, depth: int) -> Any:
 
 
 def _line(text: str) -> str:
-    """Bounded, and nothing in it that a terminal or a log would obey: the process may be anybody's."""
+    """A bounded text without control characters: the process may be anybody's."""
     return one_line(text, MAX_REPLY_TEXT_CHARS, replacement=" ")
 
 

@@ -14,10 +14,10 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.views import RankView, with_fields
 
 MAX_STRANGERS = 512
-"""Processes on the GPUs of which nobody knows anything yet that are looked at in one round: one file of /proc each,
-and one for each generation above them at the first look."""
+"""Unknown processes on the GPUs that are looked at in one round: one file of /proc each, and at the first look one for
+each generation above them."""
 LOOK_AGAIN_S = 5.0
-"""How often those are looked at again that descend from no rank: their rank may not have been known yet."""
+"""How often processes without a rank above them are looked at again: their rank may not have been known yet."""
 
 
 class GpuChild(NamedTuple):
@@ -25,7 +25,7 @@ class GpuChild(NamedTuple):
 
     process: ProcessId
     rank: ProcessId
-    """The nearest of its ancestors that is a rank. It stays that also when who was between them has ended."""
+    """The nearest ancestor that is a rank; stays so when a process between them has ended."""
     is_data_worker: bool
     """By its own name (``ProcSource.looks_like_data_worker``)."""
 
@@ -38,7 +38,7 @@ class GpuChildren:
         self._known: dict[int, GpuChild] = {}
         """By pid, as NVML lists them."""
         self._strangers: dict[int, ProcessId] = {}
-        """Looked at, and of no rank."""
+        """Processes without a rank above them."""
         self._look_again_s = float("-inf")
 
     @property
@@ -47,7 +47,7 @@ class GpuChildren:
         return frozenset(self._known)
 
     def look(self, gpus: Sequence[GpuReading], ranks: Mapping[int, ProcessId], now_s: float) -> None:
-        """Find out whose the processes on ``gpus`` are; ``ranks`` are those that live and are shown, by pid.
+        """Find the ranks of the processes on ``gpus``; ``ranks``: living and shown ones, by pid.
 
         Raises ``OSError`` where that cannot be looked at; what was known before stays.
         """
@@ -75,7 +75,7 @@ class GpuChildren:
             self._known[pid] = GpuChild(process, rank, self._procs.looks_like_data_worker(process))
 
     def named(self, views: Sequence[RankView], gpus: Sequence[GpuReading]) -> tuple[RankView, ...]:
-        """``views`` with what their children hold. Without NVML's word nothing is known of them.
+        """``views`` with the memory of their children, which is unknown without NVML.
 
         A child that is shown itself, on another card, is counted too while it claims to be the same rank and ends no
         step: a worker inherits its parent's environment, and the probe with it.

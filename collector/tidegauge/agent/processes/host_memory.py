@@ -33,15 +33,15 @@ SCAN_EVERY_S = 2.0
 READ_EVERY_S = 10.0
 """Between two readings of a tree whose processes are the same: copy-on-write and shared memory show then."""
 SETTLING_LOOKS = 3
-"""A tree that changes at each of so many looks is read all the same. One that a DataLoader is just filling with workers
-would be read too small: they share its pages already, and are not in the list yet."""
+"""Looks after which a tree that changes at each of them is read all the same. While a DataLoader starts workers, a
+reading would be too small: they share its pages already, and are not in the list yet."""
 MAX_ENDING_S = 60.0
-"""A process without memory ends: the kernel needs a second for 50 GiB. Readings meanwhile do not count, for so long."""
+"""How long readings do not count while a process ends: the kernel needs a second for 50 GiB."""
 CPU_SHARE = 0.01
 """Of a core, for readings of trees, and as much for looking for children. A rank of 400 MiB takes a millisecond or
 two, one of 20 GiB and eight workers that share it some 0.7 s; then trees are read less often."""
 CPU_BURST_S = 0.25
-"""What unused share is kept: the start of a job has many new trees at once."""
+"""Unused share that is kept: the start of a job has many new trees at once."""
 
 
 class ProcessMemory(ProcessList, Protocol):
@@ -70,10 +70,10 @@ class HostMemorySource(Protocol):
         """``None`` before it was read."""
 
     def health(self) -> SourceHealth | None:
-        """The last reading's result; ``None`` before it, and where nobody reads."""
+        """The last reading's result; ``None`` before it, and where none is made."""
 
     def close(self) -> None:
-        """Ask no more."""
+        """End the readings."""
 
 
 class NoHostMemory:
@@ -108,7 +108,7 @@ class _Member:
     first_bytes: int
     """When it was first measured."""
     last_bytes: int
-    """At the last look; what one that has ended held, until the tree is read again."""
+    """At the last look; of an ended process until the tree is read again."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ class _Tree:
     changed_looks: int = 0
 
     def has_settled(self, processes: frozenset[ProcessId]) -> bool:
-        """At a look at which it has other processes than at the reading: whether they are those of the look before."""
+        """Whether the processes, which differ from the reading's, are those of the look before; at every such look."""
         same, self.changed_to = processes == self.changed_to, processes
         self.changed_looks += 1
         return same or self.changed_looks > SETTLING_LOOKS
@@ -231,7 +231,7 @@ class HostMemoryMeter:
         self.pause_s = max(SCAN_EVERY_S, (self._cpu_s() - began_s - read_s) / CPU_SHARE)
 
     def _turn(self, rank: ProcessId, stats: tuple[ProcStat, ...]) -> tuple[bool, float]:
-        """The new and the changed first, then those that were read longest ago."""
+        """Sort key: new and changed trees first, then those that were read longest ago."""
         known = self._trees.get(rank)
         if known is None:
             return False, float("-inf")
@@ -265,8 +265,8 @@ class HostMemoryMeter:
         return _Member(process, _name(stat), held, anonymous, first, held)
 
     def _anonymous_bytes(self, process: ProcessId) -> int | None:
-        """``None`` for one that has ended, and for one without memory: the kernel takes that before it says so, and
-        what it shared is somebody else's by then."""
+        """``None`` for a process that has ended or has no memory left: the kernel frees that first, and what it shared
+        counts to others by then."""
         try:
             usage = self._processes.usage(process)
         except OSError:

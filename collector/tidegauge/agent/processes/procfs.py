@@ -22,8 +22,8 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.proc_stat import ProcStat, effective_uid, parse_proc_stat, status_numbers
 
-# Who made the user namespace that a process is in: a user may have a range of uids there (``/etc/subuid``), and be as
-# many users of the host. See user_namespaces(7) and ioctl_ns(2).
+# The user who made a process's user namespace: with a range of uids in it (``/etc/subuid``) one user can be many on the
+# host. See user_namespaces(7) and ioctl_ns(2).
 
 _GET_PARENT = 0xB702
 _GET_OWNER_UID = 0xB704
@@ -32,8 +32,8 @@ _MAX_DEPTH = 33
 
 
 def owner_of_user_namespace(pid: int, proc: str = "/proc") -> int | None:
-    """Uid that made the outermost user namespace, below ours, that a process is in; ``None``: it is in ours, has ended,
-    or cannot be looked into."""
+    """Uid that made a process's outermost user namespace below ours; ``None``: it is in ours, has ended, or cannot be
+    looked into."""
     try:
         with ExitStack() as open_now:
             own = os.stat(f"{proc}/self/ns/user").st_ino
@@ -56,9 +56,9 @@ NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
 
 ASK_AGAIN_S = 60.0
-"""Before a uid without a name is looked up once more."""
+"""Pause before a uid without a name is looked up again."""
 MAX_GENERATIONS = 64
-"""Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
+"""Ancestors that are looked at; a chain that changes while it is read could have a loop."""
 
 DATA_WORKER = "pt_data_worker"
 """What ``torch/utils/data/_utils/worker.py`` calls itself (proc_pid_comm(5)) in releases that name their threads."""
@@ -85,7 +85,7 @@ class ProcFs:
         self._nested_at_s = float("-inf")
         self._user_names: dict[int, str] = {}
         self._ask_again_s: dict[int, float] = {}
-        """When, on the monotonic clock, a uid that had no name is asked about again."""
+        """When, on the monotonic clock, a uid without a name is looked up again."""
         self._statms = OpenStatms(self._root, monotonic_s=monotonic_s)
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
@@ -157,7 +157,7 @@ class ProcFs:
             try:
                 self._user_names[uid] = pwd.getpwuid(uid).pw_name
             except (KeyError, OverflowError):
-                # Also when the directory service is away for a moment: whose a job is must not hang on that for ever.
+                # Perhaps the directory service is only away for a moment.
                 self._ask_again_s[uid] = time.monotonic() + ASK_AGAIN_S
         return self._user_names.get(uid, str(uid))
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from tidegauge.core.ids import ProcessId
 
 OUR_FILES_DIVISOR = 4
-"""Of all descriptors that this process may have, no more than one in so many: rings need them. What is beyond that is
-looked at the long way."""
+"""Share of this process's descriptors for them, as a divisor: rings need the others. Further processes are read by
+``stat``."""
 FORGET_S = 60.0
-"""A file that was not read for so long is closed: nobody says when a process is not asked for any more."""
+"""Time without a read after which a file is closed."""
 
 
 class ResidentPages(NamedTuple):

@@ -16,9 +16,9 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 
 MAX_PROCESSES = 65_536
-"""Of one node: the pids above are not looked at."""
+"""Processes of one node; higher pids are not looked at."""
 MAX_TREE_PROCESSES = 256
-"""Of one rank, the oldest: a DataLoader has some tens of workers."""
+"""Processes of one rank, the oldest: a DataLoader has some tens of workers."""
 RECHECKED = 64
 """Processes that are looked at again in one scan although their pids are known: another may have taken the pid."""
 
@@ -42,7 +42,7 @@ class ProcessTrees:
         self._parents: dict[ProcessId, ProcessId] = {}
         """Of each known process whose parent is known."""
         self._in_trees: tuple[int, ...] = ()
-        """Pids of the last scan's trees: what they are called, and whether they live, is looked up each time."""
+        """Pids of the last scan's trees, whose names and life are looked up each time."""
         self._turn = 0
 
     def scan(self, ranks: Collection[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
@@ -78,7 +78,7 @@ class ProcessTrees:
         return {*islice(self._known, begin, begin + RECHECKED), *self._in_trees} & self._known.keys()
 
     def _let_go(self, ended: Collection[int]) -> None:
-        """Forget processes; their children count to who was above them."""
+        """Forget processes; their children count to their nearest living ancestor."""
         above = {}
         for pid in ended:
             process = self._known.pop(pid).process

@@ -16,7 +16,7 @@ from tidegauge.core.verdicts import OK, Signal, Verdict
 # what is reserved before and after bounds what was reserved at that moment.
 
 PATIENCE_NS = 2_000_000_000
-"""How long a figure waits for the next record: four ticks. A rank that writes none is stuck, and its memory with it."""
+"""How long a figure waits for the next record: four ticks. A rank that writes none is stuck, and so is its memory."""
 
 
 class _Waiting(NamedTuple):
@@ -24,8 +24,8 @@ class _Waiting(NamedTuple):
     used_bytes: int
     before: Sample
     overdue: bool = False
-    """``PATIENCE_NS`` was over when NVML was asked again; the records of that poll may still tell. An agent that stood
-    still, or its whole machine, finds them in the ring."""
+    """``PATIENCE_NS`` was over when NVML was asked again; the records of that poll may still settle it: after a pause
+    of the agent, or of the machine, they are in the ring."""
 
 
 class NontorchMeter:
@@ -74,7 +74,7 @@ class NontorchMeter:
         self._waiting = None
 
 
-# By what a device of a rank is judged: its training steps, or the time where these are rare. Pure.
+# A device is judged by training steps, or by time where these are rare. Pure.
 
 RARE_STEP_S = 120.0
 """Steps less than this apart are a run; training of the largest models is. Where they are rarer (reinforcement
@@ -103,7 +103,7 @@ class StepRuns:
             self.by_time = True
 
     def step(self, now_s: float) -> None:
-        """A step ended. The first one begins the training, whatever went before."""
+        """A step ended. The first one begins the training."""
         if self._last_step_s is None:
             self.by_time = False
             self._run_began_s = self._run_ended_s = now_s
@@ -122,7 +122,7 @@ class StepRuns:
 
 _MILLIONTHS = 1_000_000
 _TICK_GAP_NS = 400_000_000
-"""Readings on the time axis are at least so far apart, as ticks are: steps come faster."""
+"""Minimum gap of readings on the time axis, as of ticks: steps come faster."""
 
 
 class DeviceSeries:
@@ -137,7 +137,7 @@ class DeviceSeries:
         self.out_of_memory: Sample | None = None
         """The last ``OUT_OF_MEMORY`` record."""
         self.private_free_bytes = 0
-        """In private pools, at that error, as far as the probe has told."""
+        """Free bytes in private pools at that error, from the probe."""
         self.meter = NontorchMeter()
         self._detector_factory = detector_factory
         self._baseline: Sample | None = None
@@ -146,7 +146,7 @@ class DeviceSeries:
         self._by_steps: Detector | None = None
         self._last_step: Sample | None = None
         self._by_time: Detector | None = None
-        """Begun with a pause between steps, over with a run of them."""
+        """Begins with a pause between steps, ends with a run of them."""
         self._ticks = 0
         self._last_tick_ns = 0
 
@@ -166,7 +166,7 @@ class DeviceSeries:
             self._pending.append(sample)
 
     def judge(self, *, host: HostMemory | None, limit_bytes: int | None) -> int:
-        """Feed the detectors with the records since the last call; how many readings they were given."""
+        """Feed the detectors with the records since the last call; the number of readings."""
         pending, self._pending = self._pending, []
         points = 0
         for sample in pending:
@@ -187,7 +187,7 @@ class DeviceSeries:
         return points
 
     def let_go(self) -> None:
-        """The records taken since the last call are not to be judged."""
+        """Drop the records taken since the last call unjudged."""
         self._pending.clear()
 
     def stop_judging(self) -> None:
@@ -196,7 +196,7 @@ class DeviceSeries:
         self._by_steps = self._by_time = None
 
     def _judges_of(self, sample: Sample) -> Iterator[tuple[Detector, int]]:
-        """Who is to be given this record, and as which step."""
+        """The detectors that get this record, and its step for each."""
         now_s = sample.mono_ns / 1e9
         runs = self._runs = self._runs or StepRuns(now_s)
         runs.record(now_s)
@@ -219,8 +219,8 @@ class DeviceSeries:
 
     @property
     def verdict(self) -> Verdict:
-        """The surer and graver one of what was found by steps and, where that counts, by time: that is without figures
-        in steps."""
+        """The surer and graver verdict of those by steps and, where time counts, by time; the latter has no figures in
+        steps."""
         by_steps = OK if self._by_steps is None else self._by_steps.verdict
         if self._by_time is None or self._runs is None or not self._runs.by_time:
             return by_steps
@@ -230,7 +230,7 @@ class DeviceSeries:
         return by_time if self._is_given_back(by_steps) else max(by_steps, by_time, key=_gravity)
 
     def _is_given_back(self, found: Verdict) -> bool:
-        """Whether less than half is left of a growth that was found by steps, of which none may come to say so."""
+        """Whether less than half is left of a growth that was found by steps; the rank may make no more steps."""
         last, then = self.last, self._last_step
         if last is None or then is None or found.grown_bytes is None:
             return False

@@ -5,16 +5,15 @@ from __future__ import annotations
 from tidegauge.core.ids import ProcessId, RankIdentity
 
 MAX_NAMES = 4
-"""In the life of a process. The probe writes its identity again after many events, but the name in it changes once:
-when the launcher's variables or torch.distributed give a rank to what was rank 0 of a job of its own
+"""In the life of a process. The probe publishes its identity again after many events, but the name in it changes once:
+when the launcher's variables or torch.distributed give a rank to a process that was rank 0 of a job of its own
 (``probe.session.probe.tick``). An elastic restart is a new process. The other two are for jobs that set up
 torch.distributed anew in the same process, with the ranks that are left."""
 MAX_LABELS = 16
-"""Combinations of what else its series are labelled by, or its group of ranks is told by, in the life of a process:
-with each, series begin anew. A level that is switched by command, allocator settings changed in the program and a
-changed number of ranks are some."""
+"""Combinations of other labels of its series and its group of ranks, in the life of a process: with each, series begin
+anew. A level switched by command, allocator settings changed in the program, a changed number of ranks are some."""
 MAX_REMEMBERED = 4096
-"""Processes, four times as many as are watched at once; then the one that was asked about longest ago is forgotten."""
+"""Processes, four times as many as are watched at once; then the one used longest ago is forgotten."""
 
 _NAME = ("job_id", "attempt", "rank", "local_rank", "attempts_each")
 """``attempts_each`` belongs to it: the attempt that is shown is made of it (``attribution``)."""
@@ -32,8 +31,8 @@ class RankNames:
         self._believed: RankIdentity | None = None
 
     def believe(self, claimed: RankIdentity) -> tuple[RankIdentity, frozenset[str]]:
-        """``claimed``, but with the name, or the labels, that were believed last where it would be one too many; and
-        which of them (``rank``, ``labels``)."""
+        """``claimed``, with the last believed name or labels where it would be one too many; and which of the two
+        (``rank``, ``labels``) were replaced."""
         before, overruled = self._believed, set()
         if not _has_room(self._names, _values(claimed, _NAME), MAX_NAMES) and before is not None:
             claimed = _with_those_of(before, claimed, _NAME)
@@ -52,7 +51,7 @@ def _values(identity: RankIdentity, fields: tuple[str, ...]) -> tuple[object, ..
 
 
 def _has_room(had: set[tuple[object, ...]], values: tuple[object, ...], most: int) -> bool:
-    """Whether these may be believed; from then on they are among those it had."""
+    """Whether these may be believed; if so, they are added to ``had``."""
     if values not in had and len(had) >= most:
         return False
     had.add(values)

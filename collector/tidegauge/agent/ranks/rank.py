@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
 
 def place(claimed: DeviceUuid | None, pid: int, gpus: Sequence[GpuReading]) -> Placement:
-    """The GPU of process ``pid`` that says it uses ``claimed``.
+    """The GPU of process ``pid``, which claims to use ``claimed``.
 
     The driver lists a process only once it has a context, and not at all across some pid namespaces: a claim that
     the driver does not contradict stands. It contradicts by listing the process on other GPUs only.
@@ -105,13 +105,13 @@ class RankState:
         detector_factory: DetectorFactory,
         names: RankNames,
     ) -> None:
-        """``names``: those that the process had, in this ring and before it."""
+        """``names``: the process's names in this ring and earlier ones."""
         self.facts = facts
         self.host: HostMemory | None = None
         """Of the rank's process tree, as of this poll; ``None`` where nothing could be read, and once it has ended."""
         self.overruled: set[str] = set()
-        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and what it
-        named more of than one process has (``rank``, ``labels``: ``rank_names``)."""
+        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), or that were
+        too many for one process (``rank``, ``labels``: ``ranks.names``)."""
         self._names = names
         self._user_name = user_name
         self._hostname = hostname
@@ -120,7 +120,7 @@ class RankState:
         self._primary: int | None = None
         self._claimed: RankIdentity | None = None
         self._claimed_fraction: float | None = None
-        """Of its device's memory: the cap that it says it was given."""
+        """The cap that it claims, as a fraction of its device's memory."""
         self._evidence: IdentityProof | None = None
         self._found: Attribution | None = None
         """The claim, corrected by the evidence; ``None`` until there are both."""
@@ -129,7 +129,7 @@ class RankState:
 
     @property
     def known(self) -> bool:
-        """Whether the rank has said who it is."""
+        """Whether the rank's claim has been read."""
         return self._claimed is not None
 
     def claim(self, identity: RankIdentity) -> None:
@@ -170,8 +170,8 @@ class RankState:
                 series.meter.forget()
 
     def _measure(self, series: DeviceSeries, gpus: Sequence[GpuReading], mono_ns: int) -> None:
-        """A figure that is shown is NVML's proof that the process is on the GPU beside it, and makes it a neighbour
-        there (``core.incidents.observations.is_neighbour``): none outlives the poll that said so, nor a change of the
+        """Give the meter NVML's figure. A figure that is shown proves that the process is on that GPU, and makes it a
+        neighbour there (``core.incidents.observations.is_neighbour``): none outlives its poll, nor a change of the
         GPU."""
         before = self._gpu
         used = self._locate(series.device, gpus)
@@ -191,7 +191,7 @@ class RankState:
     def _locate(self, device: int, gpus: Sequence[GpuReading]) -> int | None:
         """Find the GPU of ``device``, and the bytes that the driver says we have there.
 
-        The GPU stays while NVML cannot be read: it is what the rank's series are named by.
+        The GPU, a label of the rank's series, stays while NVML cannot be read.
         """
         found = place(self._claimed_uuid(device), self.facts.process.pid, gpus)
         if gpus:
@@ -207,8 +207,7 @@ class RankState:
         return uuids[device] if device < len(uuids) else None
 
     def judge(self) -> int:
-        """Bring the verdict up to date with the records taken and the readings of this poll; how many records that
-        were."""
+        """Update the verdict with the new records and this poll's readings; the number of readings judged."""
         points = 0
         try:
             for series in () if self._broken else self._devices.values():
@@ -225,7 +224,7 @@ class RankState:
         return points
 
     def _give_up_judging(self) -> None:
-        """One rank's odd series must not cost the others their verdicts."""
+        """Judge this rank no more: one odd series must not cost the others their verdicts."""
         _log.exception("the detector failed on pid %d, which is no longer judged", self.facts.process.pid)
         self._broken = True
         for series in self._devices.values():
@@ -239,7 +238,7 @@ class RankState:
             return OK
 
     def _cap_fraction(self, series: DeviceSeries) -> float | None:
-        """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
+        """The memory fraction in force; ``None`` for 1.0, which is no cap, and where it is unknown."""
         fraction = series.fraction or self._claimed_fraction
         return fraction if fraction is not None and fraction < 1 else None
 
@@ -275,7 +274,7 @@ class RankState:
 
     @property
     def detached(self) -> bool:
-        """The probe said goodbye, and nothing came after."""
+        """The probe detached: its last record says so."""
         series = [series.last for series in self._devices.values() if series.last is not None]
         newest = max(series, key=lambda sample: sample.mono_ns, default=None)
         return newest is not None and newest.event is EventCode.DETACHED

@@ -29,8 +29,8 @@ from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.views import RankView, with_fields
 from tidegauge.rate_limited_log import FewLines
 
-# Groups of ranks of the jobs on one node: which of its ranks were launched together, and what each group is called.
-# The node's own look knows only its ranks; the coordinator, which sees the whole job, has the last word on the names.
+# Groups of ranks of the jobs on one node: ranks that were launched together, and each group's name. The node knows only
+# its own ranks; the coordinator, which sees the whole job, decides the names.
 
 _Job = tuple[str, int]
 
@@ -47,7 +47,7 @@ class GroupsOfNode:
         self._heard = {one.process: one.name for one in names}
 
     def look(self, views: Sequence[RankView]) -> dict[ProcessId, RankGroup]:
-        """The group of each process, under the name that people see."""
+        """The group of each process, under its shown name."""
         by_job: dict[_Job, list[RankView]] = defaultdict(list)
         for view in views:
             by_job[view.identity.job_id, view.uid].append(view)
@@ -66,7 +66,7 @@ class GroupsOfNode:
 # Ranks that live and are not shown: each counted once, by reason.
 
 MAX_REMEMBERED = 4096
-"""Processes by reason; beyond that they are forgotten, and counted again."""
+"""Processes for each reason; beyond that they are forgotten, and counted again."""
 
 
 class NotShown:
@@ -91,11 +91,11 @@ class NotShown:
 _log = logging.getLogger(__name__)
 
 MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
-"""Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
+"""Of all ranks: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
 MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
-"""Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
+"""Of one tenant's ranks; with many tenants each has an equal share of ``MAX_RECORDS_PER_POLL``."""
 MAX_POLL_S = 0.3
-"""In which rings are read, shared by all tenants equally."""
+"""Time for reading rings, shared by all tenants equally."""
 MAX_TENANT_POLL_S = 0.15
 """Of that; five hundred ranks at two steps a second take half of it."""
 WALL_SHARE = 0.5
@@ -116,24 +116,24 @@ class _Watch:
     """The poll at which it was read last."""
     read_to_the_end: bool = False
     word: SourceAnswer = field(default_factory=SourceAnswer)
-    """What the sources say on the job of the process."""
+    """The sources' answer about the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
 
     ancestors: tuple[ProcessId, ...] = ()
     """Those that the process descended from when it was found, its parent first."""
     tenant: Tenant = field(init=False)
-    """Whom limits count it to."""
+    """The tenant that it counts to."""
 
     def __post_init__(self) -> None:
         folder, process = self.ring.place.folder, self.facts.process
         self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
-        """Where it can be asked: beside its ring, which the kernel says is its own."""
+        """Its command socket beside its ring, whose owner the kernel confirmed."""
         self.tenant = self.facts.tenant
 
     @property
     def over_s(self) -> float | None:
-        """Since when there is nothing more to come; ``None`` for a rank that is watched."""
+        """Time of the end, after which nothing more comes; ``None`` for a rank that is watched."""
         return self.ended_s if self.detached_s is None else self.detached_s
 
 
@@ -172,7 +172,7 @@ class WatchedRanks:
         self.by_tenant: Mapping[Tenant, int] = {}
         """How many ranks each tenant had when ``look_after_processes``, ``take`` or ``views`` was last done."""
         self.deferred_records = 0
-        """How often, so far, not all records of a ring were read, or none: others had their turn."""
+        """How often, so far, a ring was not read to its end, or not at all, for the others' sake."""
         self.lost_records = 0
         """Overwritten before they were read, of all ranks so far."""
         self.refused_records = 0
@@ -183,7 +183,7 @@ class WatchedRanks:
         """Ranks by the claim that slurmd, kernel or driver contradicted."""
 
     def look_after_processes(self, now_s: float) -> None:
-        """See who still lives; let go of ranks that ended ``linger_s`` ago, their files included.
+        """Check which ranks live; drop those that ended ``linger_s`` ago, their files included.
 
         Raises the last ``OSError`` of looking, after all were looked at.
         """
@@ -233,7 +233,7 @@ class WatchedRanks:
         self._count_tenants()
 
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
-        """The tree's; of the process alone as long as that is not known."""
+        """Memory of the process tree; of the process alone while that is unknown."""
         own = usage.anonymous_bytes
         return self._host_memory.of(process) or (None if own is None else HostMemory(own))
 
@@ -245,7 +245,7 @@ class WatchedRanks:
         self.by_tenant = Counter([watch.tenant for watch in self._watches.values()])
 
     def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
-        """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
+        """Read the new records of every ring and judge them, with NVML's figures of ``gpus_mono_ns``."""
         self._turn += 1
         tenants = {watch.tenant for watch in self._watches.values()}
         share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
@@ -334,8 +334,7 @@ class WatchedRanks:
         return tuple(sorted((views[0] for views in named.values()), key=_order))
 
     def _count_anew(self, shown: Sequence[RankView], now_s: float) -> list[RankView]:
-        """Pods whose namespace is known by now are one tenant. Without the views of ranks that are too many for it:
-        they came before anybody knew."""
+        """Count pods whose namespace is known now as one tenant; the views without ranks beyond its limit."""
         ranks: Counter[Tenant] = Counter()
         dropped = set()
         for place, watch in list(self._watches.items()):
@@ -402,9 +401,8 @@ class WatchedRanks:
 
 
 def _precedence(view: RankView, there: Collection[ProcessId]) -> tuple[object, ...]:
-    """Which of a user's processes keeps the name that all of them claim, as a sort key: the living, then the one that
-    trains, then the one that started the other (an evaluator on another GPU, say, inherited its environment), then the
-    larger."""
+    """Sort key for processes of a user that claim one name; the first keeps it: the living, then the one that trains,
+    then the one that started the other (an evaluator on another GPU inherited its environment), then the larger."""
     return (not view.alive, view.steps == 0, view.parent in there, -view.reserved_bytes, view.process)
 
 

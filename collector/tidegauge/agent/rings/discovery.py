@@ -22,16 +22,16 @@ from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socke
 
 MAX_RINGS_PER_FOLDER = 4096
 MAX_OPENS_PER_POLL = 256
-"""Each costs some 50 us with what follows; what is left over has its turn at the next poll."""
+"""Each costs some 50 us with what follows; further rings have their turn at the next poll."""
 MAX_RINGS_PER_FOLDER_OF_CONTAINER = 512
 MAX_OPENS_OF_CONTAINER = 64
 """As ``MAX_OPENS_PER_POLL``, of each container's own."""
 ENTRIES_PER_RING = 3
-"""Rings, their sockets and what else lies there: beyond it a folder is somebody's attempt to keep us busy."""
+"""Rings, their sockets and other files; more entries are an attempt to keep the agent busy."""
 RECHECK_S = 5.0
-"""How often refused files are compared with what they were. New files are found at once, by their folder's mtime."""
+"""How often refused files are checked for changes. New files are found at once, by their folder's mtime."""
 BLANK_GRACE_S = 10.0
-"""For how long a ring without its first bytes is taken for one that is just being made."""
+"""How long a ring without its first bytes counts as being created."""
 
 
 class RingPlace(NamedTuple):
@@ -70,26 +70,25 @@ class RingFinder:
     def __init__(
         self, run_dirs: Callable[[], Sequence[RunDir]], skips: SkipCounts, time: TenantTime | None = None
     ) -> None:
-        """``run_dirs``: those that there are now. Containers come and go. ``time``: how long may be spent on each
-        tenant's folders."""
+        """``run_dirs``: the current ones; containers come and go. ``time``: the limit for each tenant's folders."""
         self._run_dirs = run_dirs
         self._skips = skips
         self._time = time or TenantTime(max_cpu_s=math.inf)
         self.folders_put_off = 0
-        """How often, so far, the rings of a folder were left for a later look because its tenant had had their time."""
+        """How often, so far, the rings of a folder had to wait for a later look: its tenant's time was used up."""
         self._listings: dict[RunDir, UserFolders] = {}
         self._changes = FolderChanges()
         self._known: dict[RingPlace, Signature] = {}
         """Rings that were handed out."""
         self._refused: dict[UserFolder, dict[str, Signature | None]] = {}
-        """By folder and name, as ``_blank_since_s``: what is somebody's is gone through for them alone."""
+        """By folder and name, as ``_blank_since_s``, so that a user's entries are searched for that user alone."""
         self._blank_since_s: dict[UserFolder, dict[str, float]] = {}
         self._forget_at_s = float("-inf")
         self._listed_s: dict[UserFolder, float] = {}
         self._opens_left = 0
         self._run_dir_turns = FairQueue[RunDir]()
         self._absent: set[RunDir] = set()
-        """Those that were not there, or not to be opened, at their last turn."""
+        """Run directories that were missing, or could not be opened, at their last turn."""
 
     def new_rings(self, now_s: float) -> list[RingFile]:
         """Open the rings that were not there, or not acceptable, before. ``now_s`` is a monotonic clock."""
@@ -154,7 +153,7 @@ class RingFinder:
         return self._changes.must_list(folder, changed_ns) or recheck
 
     def postpone(self, ring: RingFile, *, now_s: float) -> None:
-        """``ring`` has no first bytes yet: close it and look again; say so once if it stays like that."""
+        """``ring`` has no first bytes yet: close it and look again; log once if it stays so."""
         self._release(ring)
         since_s = self._blank_since_s.setdefault(ring.place.folder, {}).setdefault(ring.place.name, now_s)
         if now_s - since_s < BLANK_GRACE_S:
@@ -163,18 +162,18 @@ class RingFinder:
             self._say_once(ring.place, "magic", "it stays empty", now_s)
 
     def refuse(self, ring: RingFile, reason: str, why: str, *, now_s: float) -> None:
-        """The content of ``ring`` is not acceptable: close it, say so once, look again when the file has changed."""
+        """The content of ``ring`` is invalid: close it, log that once, look again when the file has changed."""
         signature = Signature.of(os.fstat(ring.fd))  # it may have been cut since it was opened
         self._release(ring)
         self._say(ring.place, signature, reason, why, now_s)
 
     def put_off(self, ring: RingFile, reason: str, why: str, *, now_s: float) -> None:
-        """Something failed that is not the ring's doing: close it, say so once, find it again some seconds later."""
+        """Reading failed without the ring's fault: close it, log that once, find it again some seconds later."""
         self._release(ring)
         self._say_once(ring.place, reason, why, now_s)
 
     def set_aside(self, ring: RingFile) -> None:
-        """Close ``ring`` and find it again some seconds later, without a word."""
+        """Close ``ring`` and find it again some seconds later."""
         self._release(ring)
         self._refused.setdefault(ring.place.folder, {}).setdefault(ring.place.name, None)
 
@@ -210,7 +209,7 @@ class RingFinder:
             del self._known[ring.place]
 
     def _forget_all_but(self, folders: Collection[UserFolder], run_dirs: Sequence[RunDir]) -> None:
-        """Drop what is remembered of folders that are gone: people come and go for as long as the agent runs."""
+        """Forget folders that are gone: users come and go for as long as the agent runs."""
         self._changes.keep(folders)
         self._listed_s = {folder: at_s for folder, at_s in self._listed_s.items() if folder in folders}
         self._listings = {run_dir: listing for run_dir, listing in self._listings.items() if run_dir in run_dirs}

@@ -23,7 +23,7 @@ from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 
 MAX_LAUNCHES = 512
 MAX_LAUNCHES_PER_TENANT = 128
-"""Nobody can take all the places of a node, with living keepers neither."""
+"""No tenant can take all the places of a node, even with living keepers."""
 MAX_LAUNCHES_PER_FOLDER = 64
 MAX_NAMES_PER_FOLDER = 12288
 """Names that are looked at, as for rings."""
@@ -41,7 +41,7 @@ class LaunchNames:
     """Lists record names in all users' folders. For one thread."""
 
     def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], whose: Callable[[Tenant], Tenant] = itself) -> None:
-        """``run_dirs``: those that there are now. ``whose``: the namespace of a pod."""
+        """``run_dirs``: the current ones. ``whose``: the namespace of a pod."""
         self._run_dirs = run_dirs
         self._whose = whose
         self._listings: dict[RunDir, UserFolders] = {}
@@ -50,7 +50,7 @@ class LaunchNames:
         self._living: Collection[RecordPlace] = ()
         self._changes = FolderChanges()
         self._names: dict[UserFolder, tuple[str, ...]] = {}
-        """What was found in folders that have any, of living launches first, then the newest."""
+        """Names in each folder that has any, of living launches first, then the newest."""
         self._random = random.Random()
 
     def look(self, now_s: float, living: Collection[RecordPlace]) -> list[RecordPlace]:
@@ -148,8 +148,8 @@ def _in_turn(folders: Sequence[_Waiting]) -> Iterator[RecordPlace]:
 
 
 def _fewest_first(queues: Sequence[tuple[int, Iterator[RecordPlace]]]) -> Iterator[RecordPlace]:
-    """Each next place goes to who has the fewest of those who wait. ``queues``: how many places a tenant has, and what
-    waits for more."""
+    """Each next place goes to the waiting tenant with the fewest. ``queues``: a tenant's number of places, and the
+    records that wait for more."""
     for places in range(MAX_LAUNCHES_PER_TENANT):
         left = []
         for held, queue in queues:

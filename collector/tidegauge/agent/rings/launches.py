@@ -1,7 +1,7 @@
 """Finds this node's ``tidegauge run`` launches: the records beside the rings, and the ranks that descend from a keeper.
 
-A record is trusted as little as a ring (``safe_files``): the kernel says whether its keeper lives and who owns it; the
-rest is what its owner says about their own job.
+A record is trusted as little as a ring (``safe_files``): whether its keeper lives and who owns it comes from the
+kernel; the rest is its owner's claim about their own job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """How often folders are listed for new records and changed ones; a report goes out as often."""
 SEARCH_S = 15.0
-"""For how long the process of a record is searched for: it may be in a container, where looking costs more."""
+"""How long the process of a record is searched for: it may be in a container, where a search costs more."""
 
 
 @dataclass(eq=False)
@@ -62,8 +62,8 @@ class Launches:
         linger_s: float,
         whose: Callable[[Tenant], Tenant] = itself,
     ) -> None:
-        """``run_dirs``: those that there are now. ``linger_s``: for how long the record of a dead keeper stays, and one
-        whose keeper cannot be seen. ``whose``: the namespace of a pod."""
+        """``run_dirs``: the current ones. ``linger_s``: how long the record of a dead or invisible keeper stays.
+        ``whose``: the namespace of a pod."""
         self._names = LaunchNames(run_dirs, whose)
         self._procs = procs
         self._linger_s = linger_s
@@ -72,17 +72,17 @@ class Launches:
         self._records: dict[RecordPlace, _Launch] = {}
         self._refused: dict[RecordPlace, Signature | None] = {}
         self._found: Mapping[ProcessId, _Launch] = {}
-        """Those whose keeper lives, at the last look."""
+        """Launches whose keeper lives, at the last look."""
         self._living: Mapping[ProcessId, _Launch] = {}
         self._looks = 0
         self._keepers: dict[ProcessId, ProcessId | None] = {}
         """By rank: the keeper that it descends from."""
         self._named: tuple[int, Collection[ProcessId]] = (0, ())
-        """At which look ranks were last named, and the keepers that lived."""
+        """The look at which ranks were last named, and the keepers that lived."""
         self._look_s = float("-inf")
 
     def look(self, now_s: float) -> None:
-        """Bring what is known up to date. ``now_s`` is a monotonic clock."""
+        """Update the known launches. ``now_s`` is a monotonic clock."""
         for launch in self._records.values():
             if launch.process is not None and has_ended(self._procs, launch.process):
                 launch.process, launch.unseen_since_s = None, now_s
@@ -99,7 +99,7 @@ class Launches:
         self._found = {launch.process: launch for launch in self._records.values() if launch.process is not None}
 
     def hold(self) -> None:
-        """Speak of what was found by now, until this is called again."""
+        """Show the launches found so far, until the next call."""
         self._living = self._found
 
     @property
@@ -120,7 +120,7 @@ class Launches:
         if living.keys() != keepers:
             self._keepers.clear()
         elif looks != self._looks:
-            # Who had none may only have lost a parent while we read its chain.
+            # One without a keeper may only have lost a parent while its chain was read.
             self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
         self._named = self._looks, living.keys()
         self._keepers = {rank.process: self._keeper_of(rank, living) for rank in ranks}
@@ -188,7 +188,7 @@ class Launches:
         if facts is not None and facts.uid == launch.uid:
             launch.process, launch.seen = facts.process, True
         elif over and namespaces is not None and not launch.seen:
-            launch.unseen_since_s = now_s  # not ours to clear (RunDir); search again
+            launch.unseen_since_s = now_s  # not ours to delete (RunDir); search again
         elif over:
             self._records.pop(RecordPlace(launch.folder, launch.name), None)
             try:

@@ -28,17 +28,17 @@ MAX_RANKS = 1024
 """Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape. A thousand cost less
 than a third of a core (docs/performance.md)."""
 MAX_RANKS_PER_TENANT = 512
-"""Nobody can take all the places of a node."""
+"""No tenant can take all the places of a node."""
 ORPHAN_LOOKS_S = 15.0
-"""For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
+"""How long the process of a ring is searched for: it may be in a container, where a search costs more."""
 MAX_NEW_DEVICES_PER_TENANT_AND_LOOK = 256
-"""In rings of living processes that are opened in one look: 64 of them cost 15 ms, and a node has eight GPUs."""
+"""In rings of living processes opened in one look: 64 of them cost 15 ms, and a node has eight GPUs."""
 MAX_RINGS_S = 0.05
-"""Of processor time for a tenant and look: some eighty ranks begin in it."""
+"""Processor time for a tenant and look, enough for some eighty new ranks."""
 MAX_ORPHANS_READ_PER_LOOK = 4
-"""Rings of processes that are gone that are read, to see whether anybody writes to them, before they are deleted."""
+"""Rings of ended processes that are read before they are deleted, to see whether they are still written to."""
 SURELY_UNWRITTEN_S = 5.0
-"""A living rank writes twice a second: an orphan whose records stay the same for so long is nobody's."""
+"""A living rank writes twice a second: an orphan whose records stay the same for this time has no writer."""
 
 
 class FoundRing(NamedTuple):
@@ -63,7 +63,7 @@ class _Orphan:
     mtime_ns: int
     """Probes touch their rings once a minute."""
     newest: tuple[int, ...] | None = None
-    """What was read in it once it had lingered, and when; ``None``: not yet."""
+    """Record numbers read after it had lingered; ``None``: not read yet."""
     read_s: float = 0.0
 
 
@@ -80,8 +80,8 @@ class RingSearch:
         watched: Callable[[], Mapping[Tenant, int]],
         time: TenantTime,
     ) -> None:
-        """``watched``: how many ranks each tenant has that are watched. ``time``: how long may be spent on each; the
-        finder's too."""
+        """``watched``: the number of each tenant's watched ranks. ``time``: the limit for each tenant, with the
+        finder."""
         self._finder = finder
         self._procs = procs
         self._namespaces = namespaces
@@ -117,12 +117,12 @@ class RingSearch:
 
     @property
     def deferred(self) -> Mapping[str, int]:
-        """How often work was put off to a later look so far: new rings and folders of
-        some (``opened``); rings to delete (``orphans``)."""
+        """How often work had to wait for a later look so far: new rings and their folders (``opened``), rings to delete
+        (``orphans``)."""
         return {**self._deferred, "opened": self._deferred["opened"] + self._finder.folders_put_off}
 
     def forget(self, ring: RingFile) -> None:
-        """Nobody watches ``ring`` any more: close it. If its file is still there, it will be found again."""
+        """Close ``ring``, which is not watched any more. If its file is still there, it will be found again."""
         self._finder.forget(ring)
 
     def set_aside(self, ring: RingFile) -> None:
@@ -140,7 +140,7 @@ class RingSearch:
             self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)
 
     def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
-        """``ring`` could not be read: one must not cost the others their turn, whatever it did to us."""
+        """``ring`` could not be read: refuse it, so that it does not cost the others their turn."""
         if isinstance(error, LayoutError):
             self._finder.refuse(ring, error.reason, str(error), now_s=now_s)
         elif isinstance(error, OSError):
@@ -164,7 +164,7 @@ class RingSearch:
         return None
 
     def _checked(self, ring: RingFile, now_s: float) -> FoundRing | None:
-        # The process is looked at first: a ring costs its maker nothing, and its reader up to 15 ms.
+        # The process first: a ring costs its maker nothing, and its reader up to 15 ms.
         orphan = self._orphans.get(ring.place)
         # Searched for at first, and once more when its ring is about to be deleted.
         looked_enough = orphan is not None and (
@@ -214,7 +214,7 @@ class RingSearch:
         self._finder.set_aside(ring)
 
     def _is_unwritten(self, ring: RingFile, orphan: _Orphan, now_s: float) -> bool:
-        """Whether it holds what it held some seconds ago. Only a few are read at a look, the others later."""
+        """Whether its records are those of some seconds ago. Only a few rings are read at a look, the others later."""
         if orphan.newest is not None and now_s - orphan.read_s < SURELY_UNWRITTEN_S:
             return False
         if self._orphans_left <= 0:

@@ -36,7 +36,7 @@ STEP_GAP_NS = 40_000_000
 PEEK_RECORDS = 16
 """Slots looked at where nothing new is expected: one page, and enough to step over a damaged slot."""
 MAX_SANE = 1 << 50
-"""Bytes, steps or calls of the allocator: a petabyte, or a million of them a second for thirty years."""
+"""Bytes, steps or allocator calls: a petabyte, or a million calls a second for thirty years."""
 MAX_LOST_PER_READ = 1_000_000
 """No writer of ours makes more between two polls: a jump beyond it says nothing about lost records."""
 LOOK_AT_BLANKS_EVERY = 10
@@ -81,8 +81,8 @@ class _Blanks:
         self._trusted = False
 
     def begin(self, status: os.stat_result) -> None:
-        """A read begins, of a file that is so large on disk now. One without holes tells nothing; and a page may be
-        there a moment before what is written to it: so now and then all are looked at."""
+        """A read of a file with this status begins. Without holes nothing can be skipped; and a page may be allocated a
+        moment before it is written to, so now and then all devices are read."""
         self._blocks = status.st_blocks
         sparse = self._own_pages and self._blocks * _BLOCK_BYTES < self._file_bytes
         self._trusted = sparse and self._reads % LOOK_AT_BLANKS_EVERY != 0
@@ -92,7 +92,7 @@ class _Blanks:
         return self._trusted and self._blocks_when_blank[device] == self._blocks
 
     def seen(self, device: int) -> None:
-        """It was looked at in this read, and is blank."""
+        """``device`` was read now and is blank."""
         self._blocks_when_blank[device] = self._blocks
 
 
@@ -120,15 +120,15 @@ class RingReader:
         self.identity: RankIdentity | None = None
         """The last complete identity in the ring; ``None`` until there is one."""
         self.seen_records = 0
-        """New records so far, whether they were worth decoding or not."""
+        """New records so far, decoded or not."""
         self.lost_records = 0
         """Overwritten, or damaged, before they were read."""
         self.refused_records = 0
-        """Well-formed records that claim what cannot be."""
+        """Well-formed records with impossible figures."""
         newest = [self._newest_seq(device) for device in range(self.header.device_count)]
         self.newest_when_opened = tuple(newest)
         """Number of each device's newest record; grows between two openings only if somebody writes."""
-        # Not further back than a detector needs to get going.
+        # No further back than a detector needs at its start.
         back = min(self.header.capacity, MAX_RECORDS_PER_READ)
         self._next = [max(1, seq - back + 1) for seq in newest]
         self._kept_mono_ns = [-STEP_GAP_NS] * self.header.device_count
@@ -139,7 +139,7 @@ class RingReader:
         self._read_identity(page)
 
     def read(self, limit: int = MAX_RECORDS_PER_READ) -> list[Sample]:
-        """The new records that are worth it, oldest first within a device; goes through at most ``limit``.
+        """The new records to judge, oldest first within a device, out of at most ``limit``.
 
         All ticks and events, the newest step, and of steps in quick succession some 25 a second.
         """
@@ -198,7 +198,7 @@ class RingReader:
                 yield record
 
     def _next_records(self, device: int, count: int) -> list[_Whole]:
-        """What is readable in the ``count`` slots from the next record on; remembers to go on behind it."""
+        """The readable records in the ``count`` slots from the next one on; the next read continues behind them."""
         first = self._next[device]
         if first == 1 and not any(self._pread(_SEQ_BYTES, self.header.offset(device, 1))):
             self._blanks.seen(device)
@@ -285,7 +285,7 @@ def _due(slots: bytes, first: int) -> list[_Whole]:
 
 
 def _sane(sample: Sample, device: int) -> bool:
-    """Whether the figures can be true at all: an enemy writes the CRC as well as we do."""
+    """Whether the figures are possible: an attacker can write a valid CRC too."""
     if sample.device != device or sample.step > MAX_SANE:
         return False
     figures: tuple[Any, ...] = sample[_ALLOCATED : _BLOCKS + 1]

@@ -52,15 +52,15 @@ class RunDir(Protocol):
 
     @property
     def mount_namespaces(self) -> Collection[int] | None:
-        """The processes that it belongs to, by the inodes of their mount namespaces. ``None``: the node's own folder,
-        in which any process of the node may write, and where what the dead left is ours to clear."""
+        """Inodes of the mount namespaces that it belongs to. ``None``: the node's own folder, in which any process of
+        the node may write, and where the agent deletes files of ended processes."""
 
     @property
     def tenant(self) -> Tenant | None:
-        """Whom limits count all of it to; ``None``: each folder to the user that it is named for."""
+        """The tenant of all of it, for limits; ``None``: each folder counts to the user that it is named for."""
 
     def has_time(self) -> bool:
-        """Whether it may be gone through now, or further. ``False``: at a later poll, for the others' sake."""
+        """Whether to list it now, or further; if false, at a later poll, for the other tenants' sake."""
 
     def opened(self) -> AbstractContextManager[int]:
         """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
@@ -103,11 +103,11 @@ class UserFolder(NamedTuple):
 
     run_dir: RunDir
     uid: int
-    """The name. Its owner's uid; in a container perhaps only as user namespaces inside it count."""
+    """The folder's name: its owner's uid, in a container perhaps that inside its user namespace."""
 
     @property
     def tenant(self) -> Tenant:
-        """Whom limits count it to."""
+        """The tenant of the folder, for limits."""
         tenant = self.run_dir.tenant
         return Tenant(self.uid) if tenant is None else tenant
 
@@ -116,7 +116,7 @@ class UserFolder(NamedTuple):
 
 
 def watched_run_dirs(settings: Settings, environ: Mapping[str, str]) -> list[Path]:
-    """The node's own that an agent looks in: ``TIDEGAUGE_RUN_DIR`` in ``environ`` counts where ``settings.run_dir`` is
-    not set. Only the admin's own choice of a folder may be a symbolic link."""
+    """The node's run directories that an agent watches; ``TIDEGAUGE_RUN_DIR`` counts where ``settings.run_dir`` is not
+    set. Only a folder that the admin chose may be a symbolic link."""
     chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
     return [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]

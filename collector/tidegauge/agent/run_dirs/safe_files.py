@@ -69,7 +69,7 @@ def mount_of(fd: int) -> int:
 
 @contextmanager
 def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator[int]:
-    """The very file that has ``name`` now, with O_PATH; ``mount`` is ``mount_of(folder)``, where that is known.
+    """The file that has ``name`` now, opened with O_PATH; ``mount`` is ``mount_of(folder)``, where that is known.
 
     Raises ``UnsafeFileError`` for what is mounted there, and ``OSError``.
     """
@@ -97,7 +97,7 @@ def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
 
 
 def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
-    """The file itself, not what it may point to. Arguments and failures as for ``opened_name``."""
+    """State of the file itself, never of a link's target. Arguments and failures as for ``opened_name``."""
     with opened_name(folder, name, mount=mount) as fd:
         return Signature.of(os.fstat(fd))
 
@@ -105,7 +105,7 @@ def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
 def open_checked(folder: int, name: str, uid: int, *, mount: int | None = None) -> tuple[int, Signature]:
     """A descriptor of a file that ``check`` accepts. Raises ``UnsafeFileError``, ``OSError``.
 
-    What is opened is the file that was looked at, so a FIFO or a device never is.
+    The file that was checked is opened, so never a FIFO or a device.
     """
     with opened_name(folder, name, mount=mount) as found:
         signature = Signature.of(os.fstat(found))
@@ -128,9 +128,8 @@ def check(signature: Signature, uid: int) -> None:
 
 
 def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
-    """Delete a file, if it still is the one that was read, and beside it a socket and other regular files, if they are
-    there and the folder's owner's. Raises ``OSError``.
-    """
+    """Delete a file, if it still is the one that was read, and a socket and regular files beside it, if the folder's
+    owner owns them. Raises ``OSError``."""
     with suppress(FileNotFoundError, UnsafeFileError), opened_folder(folder) as there:
         if signature.same_file(look_at(there.fd, name, mount=there.mount)):
             os.unlink(name, dir_fd=there.fd)

@@ -21,62 +21,62 @@ from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import mount_of, opened_name
 
 MAX_FOLDERS = 4096
-"""Users of a node whose folders are known at a time."""
+"""Users of a node with known folders."""
 MAX_ENTRIES = 1 << 18
-"""Names of a run directory that are seen at all; more are one user's attempt to hide the others'."""
+"""Names of a run directory that are listed; more are one user's attempt to hide the others'."""
 MAX_FOLDERS_OF_CONTAINER = 64
-"""In a container a folder's owner says nothing, so every name counts; users there are few."""
+"""In a container owners prove nothing, so every name counts; users there are few."""
 MAX_ENTRIES_OF_CONTAINER = 4096
 ENTRIES_PER_S = 8_000
-"""Names that are gone through in a second on average, each for 1 to 5 us: after many of them there is a pause."""
+"""Names listed in a second on average, each for 1 to 5 us: many of them are followed by a pause."""
 MAX_IDLE_LOOKS = 256
-"""Folders not in use that are looked into at a time, for some 40 us each: with more of them they have turns."""
+"""Folders not in use that are looked into at a time, for some 40 us each; more of them take turns."""
 MAX_LOOKS = 512
-"""New names whose owner is seen at a time."""
+"""New names whose owner is looked up at a time."""
 GIVES_WAY_S = 30.0
-"""For how long a folder is known before it may give way to a new one: who is just starting has time to make a ring."""
+"""Age at which a known folder may give way to a new one: a starting process has time to make a ring."""
 LOOKS_AGAIN = 16
-"""Refused names that are looked at again at a time: root may have given a folder back to its user."""
+"""Refused names that are checked again at a time: root may have given a folder back to its user."""
 
 
 class FoundFolders(NamedTuple):
     """The result of one look."""
 
     folders: list[tuple[UserFolder, int | None]]
-    """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
+    """Folders whose turn it was, with their mtime in ns; ``None``: unknown."""
     refused: list[tuple[UserFolder, UnsafeFileError]]
-    """Names that are new, and no user's folder."""
+    """New names that are no user's folder."""
 
 
 class _Known(NamedTuple):
     inode: int
     since_s: float
     looked: int = 0
-    """At which look it had its turn last; 0: never."""
+    """The look of its last turn; 0: none."""
 
 
 class UserFolders:
     """The users' folders of one run directory. For one thread."""
 
     def __init__(self, run_dir: RunDir, in_use: Callable[[], Collection[UserFolder]] = frozenset) -> None:
-        """``in_use``: folders that must not give way to new ones. It is asked when all places are taken."""
+        """``in_use``: folders that must not give way to new ones, called when all places are taken."""
         self._run_dir = run_dir
         self._in_use = in_use
         self._most = MAX_FOLDERS if run_dir.mount_namespaces is None else MAX_FOLDERS_OF_CONTAINER
         self.known: tuple[UserFolder, ...] = ()
-        """All that there were at the last look."""
+        """All folders at the last look."""
         self._known: dict[str, _Known] = {}
         """By name."""
         self._giving_way: list[str] | None = None
-        """Names of known folders that may give way in this look, in random order; ``None`` until that is asked."""
+        """Known folders that may give way in this look, in random order; ``None`` until needed."""
         self._refused: dict[str, int] = {}
-        """Inodes by name, the one to look at again first."""
+        """Inodes by name, the next one to check again first."""
         self._new: list[tuple[str, int]] = []
-        """Names whose owner is still to be seen, with their inodes, in any order: nobody is always the last."""
+        """Names whose owner is not looked up yet, with their inodes; taken at random, so that none is always last."""
         self._next_s = float("-inf")
         self._looks = 0
         self._random = random.Random()
-        """Of a state that nobody can know: or they could arrange whose turn it is."""
+        """Seeded by the system: a predictable state would let users arrange their turns."""
         self._said_too_many = False
 
     def look(self, fd: int, now_s: float) -> FoundFolders:
@@ -91,7 +91,7 @@ class UserFolders:
         return FoundFolders([(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()], refused)
 
     def _whose_turn(self) -> list[str]:
-        """All in use, and of the others those that have waited longest."""
+        """All folders in use, and of the others those that have waited longest."""
         if len(self._known) <= MAX_IDLE_LOOKS:
             return list(self._known)
         self._looks += 1
@@ -113,7 +113,7 @@ class UserFolders:
         self._known = {
             name: known
             for name, known in self._known.items()
-            # A listing that was cut short may lack it: then the name itself is asked.
+            # A truncated listing may lack it: then the name itself is looked up.
             if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == known.inode
         }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
@@ -137,7 +137,7 @@ class UserFolders:
         ]
 
     def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> UnsafeFileError | None:
-        """Take a name for a user's folder, or refuse it and say why, in words once."""
+        """Accept a name as a user's folder, or refuse it and return the reason."""
         full = len(self._known) >= self._most
         giving_way = self._may_give_way(now_s) if full else []
         if full and not giving_way:
@@ -181,7 +181,7 @@ class UserFolders:
 
 
 def _uids_in(fd: int, most: int) -> tuple[dict[str, int], int]:
-    """Inodes by name of all that is called like a uid, and how many names, ``most`` at most, were gone through."""
+    """Inodes by name of all names that are uids, and the number of names listed, at most ``most``."""
     seen: dict[str, int] = {}
     entries = 0
     with os.scandir(fd) as found:

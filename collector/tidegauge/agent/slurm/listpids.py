@@ -23,10 +23,10 @@ from tidegauge.settings import Settings
 TIMEOUT_S = 5.0
 """A node under heavy load takes a second; a slurmstepd that hangs would hold the command up for ever."""
 MAX_OUTPUT_BYTES = 8 << 20
-"""Some 180,000 processes; a user can make as many as the node lets them."""
+"""Some 180,000 processes."""
 
 _NO_STEPS = re.compile(r"No job steps exist on this node\.|Job step \S+ does not exist on this node\.")
-"""Said on stderr with exit status 1, though nothing went wrong: the node is idle, or a step ended meanwhile."""
+"""On stderr with exit status 1 although nothing failed: the node is idle, or a step ended meanwhile."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._]{0,31}")
 _COLUMNS = ("PID", "JOBID", "STEPID")
@@ -36,13 +36,13 @@ class StepList(NamedTuple):
     """One answer of the command."""
 
     places: Mapping[int, SlurmPlace]
-    """By pid as the host counts them: only what was said without doubt."""
+    """Unambiguous places by host pid."""
     problem: str | None = None
-    """Why processes of steps may be missing; ``None``: none are."""
+    """The reason why processes may be missing; ``None``: the list is complete."""
 
 
 def parse_listpids(text: str) -> dict[int, SlurmPlace]:
-    """The places in the command's table. Lines that are none are passed over, and so is a pid of two jobs.
+    """The places in the command's table, without invalid lines and pids of two jobs.
 
     A process in two steps of one job (a shell that pam_slurm_adopt took in) is in the one that is not ``extern``.
     """
@@ -149,7 +149,7 @@ def _run(command: tuple[str, ...], environ: Mapping[str, str], *, timeout_s: flo
 
 
 def _read(stdout: IO[bytes], stderr: IO[bytes], left_s: Callable[[], float]) -> tuple[bytes, bytes]:
-    """Both until their end, or until one is longer than anybody needs. Raises ``TimeoutError``."""
+    """Both until their end, or until one exceeds ``MAX_OUTPUT_BYTES``. Raises ``TimeoutError``."""
     texts = {stdout: bytearray(), stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
         for pipe in texts:

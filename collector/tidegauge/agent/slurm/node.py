@@ -26,17 +26,17 @@ SOON_S = 1.0
 REFRESH_S = 10.0
 """Between two questions otherwise: containers are found by ``pids``, and a question costs 12 ms."""
 PATIENCE_S = 10.0
-"""For how long a process waits for slurmd's word: two questions that run into their time limit."""
+"""How long a process waits for slurmd's answer: two questions that run into their time limit."""
 UNDECIDED_S = 2.0
-"""For how long ranks wait at the start until it is known whether this is a Slurm node at all."""
+"""How long ranks wait at the start until it is known whether this is a Slurm node."""
 NO_NODE_S = 60.0
-"""Where there is ``scontrol`` but no such node: a login node, or slurmd has not fetched its configuration yet."""
+"""Between two questions where ``scontrol`` knows no such node: a login node, or slurmd has no configuration yet."""
 
 
 class SlurmNode:
     """The ``StepSource`` of a node with ``scontrol``. Thread-safe; ``start`` begins the thread that asks.
 
-    ``required``: the admin says that this is a Slurm node; otherwise it is one from the first answer on.
+    ``required``: a setting says that this is a Slurm node; otherwise it is one from the first answer on.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class SlurmNode:
         self._is_node: bool | None = True if required else None
         """``None`` before the first answer."""
         self._waiting: dict[ProcessId, float] = {}
-        """Processes that were asked about and have no place, and since when."""
+        """Processes without a place, and the time of the first question for each."""
         self._outside: set[ProcessId] = set()
-        """Those of them that slurmd does not know."""
+        """Waiting processes that slurmd does not know."""
         self._places: dict[ProcessId, SlurmPlace] = {}
         self._pids: frozenset[int] = frozenset()
         self._asking_since_s: float | None = None
@@ -121,7 +121,7 @@ class SlurmNode:
             return self._ended_s + (SOON_S if soon else REFRESH_S)
 
     def look(self) -> None:
-        """Ask once, and take in what is said. Blocks for as long as the question takes."""
+        """Ask once, and take the answer. Blocks until it comes."""
         with self._lock:
             self._asking_since_s = began_s = self._monotonic_s()
             waiting, placed = list(self._waiting), list(self._places)
@@ -151,7 +151,7 @@ class SlurmNode:
             self._duration_s = self._ended_s - began_s
 
     def _hear(self, said: StepList) -> None:
-        """Whether slurmd answers, said when it changes."""
+        """Note whether slurmd answers, and log changes."""
         success = said.problem is None
         if not self._is_node:
             if success or said.places:
@@ -171,7 +171,7 @@ class SlurmNode:
         self._success = success
 
     def _chain(self, process: ProcessId) -> tuple[ProcessId, ...]:
-        """A living process and those it descends from; empty if it has ended or cannot be looked at now.
+        """A living process and its ancestors; empty if it has ended or its state is unknown.
 
         A parent is older than its child: a younger one took the pid of a parent that ended while we looked.
         """
@@ -188,7 +188,7 @@ class SlurmNode:
         return tuple(chain)
 
     def _place_in(self, chain: Sequence[ProcessId], said: StepList) -> SlurmPlace | NoPlace:
-        """What ``said`` means for the first of ``chain``. ``WAITING``: nothing, this time."""
+        """The place of the first of ``chain`` by ``said``; ``WAITING``: unknown, this time."""
         if not chain or not self._lives(chain[0]):
             return NoPlace.WAITING
         own = said.places.get(chain[0].pid)
@@ -202,7 +202,7 @@ class SlurmNode:
         return said.places[listed.pid] if self._lives(listed) else NoPlace.WAITING
 
     def _lives(self, process: ProcessId) -> bool | None:
-        """Whether it still is the process that has its pid; ``None``: cannot be looked at now."""
+        """Whether the process still lives; ``None``: unknown now."""
         try:
             return self._procs.usage(process) is not None
         except OSError:

@@ -1,8 +1,8 @@
 """Job records that the prolog writes as root: ``<run dir>/slurm/<job id>`` (deploy/slurm/prolog.sh).
 
-``listpids`` gives job and step only. The prolog also knows the restart count, the owner and the array task, for which
-a rank has only its user's word. So a file is read only if no user can have made it: a regular file
-of root (or of the agent's own user, on a cluster of their own), writable for nobody else, in such a folder.
+``listpids`` gives job and step only. The prolog also knows the restart count, the owner and the array task, which a
+rank can only claim. So a file is read only if no user can have made it: a regular file of root (or of the agent's own
+user, on a cluster of their own), writable for nobody else, in such a folder.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _number(fields: dict[str, str], name: str) -> int | None:
 
 
 def _content(folder: Path, name: str) -> bytes:
-    """Raises ``ValueError`` for what somebody else than the service may have made, and ``OSError``."""
+    """Content of a file; raises ``ValueError`` for one that another user may have made, and ``OSError``."""
     with opened(str(folder), DIRECTORY) as folder_fd:
         _check_ours(os.fstat(folder_fd), "the folder")
         with opened(name, _FILE_FLAGS, dir_fd=folder_fd) as fd:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # typing costs more to import than all of this
 
 
 def start(environ: MutableMapping[str, str]) -> None:
-    """Arm the probe as ``TIDEGAUGE_PROFILE`` says; says one line for a word that is not a level. Never raises."""
+    """Arm the probe at the level ``TIDEGAUGE_PROFILE``; prints one line for an unknown level. Never raises."""
     level = environ.get(PROFILE_VARIABLE, "").strip().lower()
     if level in ("", OFF):
         return

@@ -31,8 +31,8 @@ from tidegauge.probe.requests import CALLBACK, NONE, SIGNAL, CheckpointRequest, 
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.checkpoint_agreement import all_have_come
 
-# What a job offers for a checkpoint on request: its callback, the signal and the paths that its owner declared, or the
-# word that it has nothing to save.
+# Means of a job to save a checkpoint on request: its callback, or the signal and the paths that its owner declared, or
+# the declaration that it has nothing to save.
 
 NOTHING_VARIABLE = "TIDEGAUGE_CHECKPOINT"
 """``none``: these ranks have nothing to save (an evaluator, an inference server)."""
@@ -48,7 +48,7 @@ class Means(NamedTuple):
     paths: tuple[str, ...]
     """Where checkpoints are written to, absolute."""
     nothing_text: str = ""
-    """What ``TIDEGAUGE_CHECKPOINT`` says."""
+    """Value of ``TIDEGAUGE_CHECKPOINT``."""
 
     @property
     def way(self) -> Optional[str]:
@@ -96,7 +96,7 @@ DONE = "done"
 FAILED = "failed"
 
 MAX_REMEMBERED = 16
-"""Requests whose outcome is kept: a repeated one is a look at it."""
+"""Requests whose outcome is kept: repeating one returns its progress."""
 _MAX_DETAIL_CHARS = 240
 
 
@@ -108,7 +108,7 @@ class Progress(NamedTuple):
     step: Optional[int] = None
     """Finished steps when the job was asked; ``None``: it was not."""
     running: bool = False
-    """The callback is at work."""
+    """The callback is running."""
 
 
 class _Request:
@@ -119,15 +119,15 @@ class _Request:
     ) -> None:
         self.ask = ask
         self.until_s = until_s
-        """When nobody waits for it any longer, on the monotonic clock: a wall clock may be set meanwhile."""
+        """The deadline on the monotonic clock: a wall clock may be set meanwhile."""
         self.progress = Progress(WAITING, "")
         self.withdrawn = False
         self.paths = paths
         self.files = files
-        """``None``: no path is declared, or it needs no looking at any more."""
+        """``None``: no path is declared, or files need not be checked any more."""
         self.names: tuple[str, ...] = ()
         self.remark = remark
-        """What people should know about the declared paths."""
+        """A remark about the declared paths, for people."""
 
 
 class Checkpoints:
@@ -146,7 +146,7 @@ class Checkpoints:
         mono_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.waiting: list[_Request] = []
-        """The request whose step has not come yet. All that a step boundary looks at when nothing is asked."""
+        """The request whose step has not come yet; the only thing that a step boundary looks at without one."""
         self.save = save
         """The job's own function, if it registered one."""
         self._environ = environ
@@ -292,8 +292,8 @@ class Checkpoints:
     # ----------------------------------------------------------------- in the training thread
 
     def at_boundary(self) -> None:
-        """A step ended, and ``waiting`` is not empty. What the job's handler of the signal raises goes through, and so
-        does what is not an ``Exception`` from its callback: the caller must not be inside a ``try`` of ours."""
+        """A step ended, and ``waiting`` is not empty. Whatever the job's signal handler raises passes through, and from
+        its callback all but ``Exception``: the caller must not be inside a ``try`` of ours."""
         try:
             now = self._due()
         except Exception as error:
@@ -303,7 +303,7 @@ class Checkpoints:
             now()
 
     def _due(self) -> Optional[Callable[[], None]]:
-        """How to ask the job now, when it is the waiting request's turn and it can still be done."""
+        """The call that asks the job now, if the waiting request is due and can still be met."""
         request, step = next(iter(self.waiting), None), self._steps()
         if request is None or (request.ask.at_step is not None and step < request.ask.at_step):
             return None
@@ -384,7 +384,7 @@ def _too_late(ask: SaveRequest) -> str:
 
 
 def _say_traceback(step: int) -> None:
-    """What the job's callback raised, for its owner: on stderr, as an uncaught exception would be."""
+    """Print the callback's traceback for the job's owner on stderr, as of an uncaught exception."""
     try:
         text = f"tidegauge: the checkpoint callback failed at step {step}; training continues\n{traceback.format_exc()}"
         if sys.stderr is not None:

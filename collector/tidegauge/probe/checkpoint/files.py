@@ -2,7 +2,7 @@
 
 A file's time is never compared with a clock, only with other listings: another machine's clock, a skewed file
 server and coarse times do not matter. Everything here runs in the helper thread. On a dead file server it
-hangs, and with it the command socket; it holds no lock meanwhile, and the training thread waits for nothing of it.
+hangs, and with it the command socket; it holds no lock meanwhile, and training does not wait for it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidegauge.core.text import one_line
 PATH_VARIABLE = "TIDEGAUGE_CHECKPOINT_PATH"
 MAX_ENTRIES = 10_000
 MAX_DEPTH = 4
-"""A file straight in a declared folder is at depth 1; what lies deeper than this is not seen, before or after."""
+"""A file directly in a declared folder is at depth 1; deeper ones are not listed."""
 SETTLED_S = 4.0
-"""How long nothing may change before a checkpoint counts as written. An NFS client believes the attributes that it has
-of a file that just changed for 3 seconds (nfs(5), acregmin), so that two looks closer together may see one answer."""
+"""How long nothing may change before a checkpoint counts as written. An NFS client caches the attributes of a changed
+file for 3 seconds (nfs(5), acregmin), so two looks closer together may see one answer."""
 
 _TEMPORARY_BEGINNINGS = (".", "tmp")
 _TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".lock", ".swp", "~")
@@ -32,7 +32,7 @@ _MAX_NAME_CHARS = 80
 
 
 class UnreadableError(Exception):
-    """The declared paths cannot be listed; the message says which and why."""
+    """The declared paths cannot be listed; the message names the path and the reason."""
 
 
 class FileState(NamedTuple):

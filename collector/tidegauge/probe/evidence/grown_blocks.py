@@ -25,9 +25,9 @@ class GrownBlocks(NamedTuple):
 
 
 def grown_blocks(early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer) -> Optional[GrownBlocks]:
-    """On the device that grew most, the blocks of ``late`` that are not in ``early``, from the groups of stack and size
-    that grew most; ``None`` where nothing grew. Growth that is matched by blocks of the same size that went (memory
-    without a stack that was allocated again with one) is none. Raises ``StoppedError``."""
+    """Blocks of ``late`` that are not in ``early``, from the groups of stack and size that grew most, on the device
+    that grew most; ``None`` where nothing grew. Growth is net of freed blocks of the same size: memory without a stack
+    may have been allocated again with one. Raises ``StoppedError``."""
     stacks = _Stacks(pacer)
     before = _groups(early, stacks, pacer)
     found: list[tuple[int, GrownBlocks]] = []
@@ -51,7 +51,7 @@ def grown_blocks(early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer) -> O
 
 
 def largest_blocks(snapshot: PackedSnapshot, pacer: Pacer) -> Optional[GrownBlocks]:
-    """The same for a single snapshot: of the groups that hold most, on the device that holds most."""
+    """Blocks of the groups that hold most in one snapshot, on the device that holds most."""
     held = []
     for device, groups in _groups(snapshot, _Stacks(pacer), pacer).items():
         ranked = sorted(groups.items(), key=lambda item: -len(item[1]) * item[0][1])
@@ -62,7 +62,7 @@ def largest_blocks(snapshot: PackedSnapshot, pacer: Pacer) -> Optional[GrownBloc
 
 
 def _net_by_size(growth: Mapping[Group, int], earlier: Mapping[Group, frozenset[int]]) -> dict[int, int]:
-    """How many blocks more there are of each size, whatever their stacks."""
+    """Growth in blocks of each size over all stacks."""
     net: dict[int, int] = {}
     for (_, size_bytes), count in growth.items():
         net[size_bytes] = net.get(size_bytes, 0) + count
@@ -101,7 +101,7 @@ class _Stacks:
         self._pacer = pacer
 
     def numbers(self, snapshot: PackedSnapshot) -> list[int]:
-        """Of the stacks of a snapshot, in its order."""
+        """Numbers of a snapshot's stacks, in its order."""
         texts, frames, numbers, at = snapshot.texts, snapshot.frames, [], 0
         for depth in snapshot.stacks["depth"]:
             stack = tuple(

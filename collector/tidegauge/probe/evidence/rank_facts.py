@@ -82,7 +82,7 @@ def _look(torch: Any, seen: _Seen) -> Work[None]:
 
 
 def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[Any]]]:
-    """All tensors, optimizers and CUDA graphs. Those that came from an operation."""
+    """Count tensors, optimizers and CUDA graphs; returns the tensors that came from an operation."""
     optimizers = parameter_bytes = cuda_graphs = 0
     with_graph = []
     recorded = getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
@@ -107,14 +107,14 @@ def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[A
 
 
 def _process_groups() -> Optional[int]:
-    """0 where ``torch.distributed`` was never asked for one."""
+    """Number of process groups; 0 without ``torch.distributed``."""
     names = looks.module_globals(sys.modules.get("torch.distributed.distributed_c10d"))
     world = (names or {}).get("_world")
     return 0 if world is None else len(world.pg_map)
 
 
 def _pinned_bytes(torch: Any) -> Optional[int]:
-    """From torch 2.7 on."""
+    """Pinned host memory; ``None`` before torch 2.7."""
     if not torch.cuda.is_initialized():
         return 0
     found = torch.cuda.host_memory_stats().get("allocated_bytes.current")

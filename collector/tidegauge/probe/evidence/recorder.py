@@ -27,7 +27,7 @@ from tidegauge.probe.watching.boundary_calls import BoundaryCalls
 from tidegauge.probe.watching.steps import StepCounter
 from tidegauge.probe.watching.watch import Watch
 
-# How much the level ``trace`` records: ``TIDEGAUGE_TRACE_ENTRIES``.
+# Events that the level ``trace`` records: ``TIDEGAUGE_TRACE_ENTRIES``.
 
 ENTRIES_VARIABLE = "TIDEGAUGE_TRACE_ENTRIES"
 DEFAULT_ENTRIES = 50_000
@@ -36,7 +36,7 @@ MIN_ENTRIES = 100
 
 
 def trace_entries(environ: Mapping[str, str], torch_version: str) -> int:
-    """Events in the ring: as the variable says, else as many as this torch can leave out of a snapshot."""
+    """Events in the ring: the variable's number, else as many as this torch can leave out of a snapshot."""
     asked = _asked(environ)
     if asked is not None:
         return asked
@@ -44,7 +44,7 @@ def trace_entries(environ: Mapping[str, str], torch_version: str) -> int:
 
 
 def trace_complaint(environ: Mapping[str, str]) -> Optional[str]:
-    """One line about a variable that is set to what is no such number, or ``None``."""
+    """One line about an invalid value of the variable, or ``None``."""
     text = environ.get(ENTRIES_VARIABLE)
     if not text or _asked(environ) is not None:
         return None
@@ -75,7 +75,7 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
 
 
 class EvidenceRecorder:
-    """One process's evidence. Idle before ``open``."""
+    """Collects one process's evidence. Idle before ``open``."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class EvidenceRecorder:
         """``None`` while the process is not watched."""
         self.files: Optional[EvidenceFiles] = None
         self.note: Optional[str] = None
-        """What whoever chose the level should know of it, for people."""
+        """A remark about the level for whoever chose it."""
         self._environ = environ
         self._backend = backend
         self._faults = faults
@@ -105,7 +105,7 @@ class EvidenceRecorder:
         self._search = search
         self._facts = facts
         self._last: Optional[EvidenceWindow] = None
-        """The newest one, however far it is."""
+        """The newest window, in any phase."""
         self._thread: Optional[threading.Thread] = None
         self._tracing = False
         self._searching = threading.Lock()
@@ -153,7 +153,7 @@ class EvidenceRecorder:
             self._faults.say_once(self.note)
 
     def shut(self) -> None:
-        """Watching ends: what is under way is given up without a trace, and nothing of ours is recorded."""
+        """Watching ends: drop a window under way, and end our recording."""
         self.snapshots = None
         self.window, window = None, self._last
         if window is not None:
@@ -165,7 +165,7 @@ class EvidenceRecorder:
             self.history.end()
 
     def abandon(self) -> None:
-        """In a forked child: forget recording, window and files, which are the parent's."""
+        """Forget the parent's recording, window and files, in a forked child."""
         if self.history is not None:
             self.history.forget()
 

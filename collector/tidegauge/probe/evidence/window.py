@@ -19,9 +19,9 @@ from tidegauge.probe.runtime.history import History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RankSnapshots, RawSnapshot
 
 _WARM_UP_SHARE = 4
-"""Where steps are slow, warming up takes at most a quarter of the time (and at least one step)."""
+"""Divisor of the time: slow steps warm up for at most a quarter of it (and at least one step)."""
 _NEXT_STEP = 1.5
-"""The late snapshot is taken now if the next boundary, that much later than this one came, might be too late."""
+"""The late snapshot is taken now if a next step this many times longer than the last would end too late."""
 
 
 class WindowAsk(NamedTuple):
@@ -30,14 +30,14 @@ class WindowAsk(NamedTuple):
     evidence_id: str
     reason: str
     warm_up_steps: int = 4
-    """So that memory that is allocated anew in every step has a stack when the first snapshot is taken."""
+    """Gives memory that is allocated anew in every step a stack before the first snapshot."""
     window_steps: int = 30
     most_s: float = 120.0
     """From the command to the end of recording."""
     max_events: int = 10_000
     """Size of the ring."""
     holders: bool = True
-    """Whether to look for what holds the blocks that grew."""
+    """Whether to search for the holders of the blocks that grew."""
 
 
 class WindowPhase(str, Enum):
@@ -66,11 +66,11 @@ class EvidenceWindow:
         self.phase = WindowPhase.WARMING
         self.problem: Optional[str] = None
         self.began_step = snapshots.steps()
-        """When history went on; before that, when the command came."""
+        """Step at which history began; before that, of the command."""
         self.began_unix_s = time.time()
         self.longest_stall_s = 0.0
         self.stopped = False
-        """Nobody wants it any more: the probe was closed or detached."""
+        """The probe was closed or detached."""
         self._snapshots = snapshots
         self._history = history
         self._clock_s = clock_s
@@ -78,7 +78,7 @@ class EvidenceWindow:
         self._taken: queue.SimpleQueue[Optional[RawSnapshot]] = queue.SimpleQueue()
         self._began_s = clock_s()
         self._boundary_s: Optional[float] = None
-        """When the last boundary was; ``None``: history was not begun yet."""
+        """Time of the last boundary; ``None``: history has not begun."""
         self._early_step: Optional[int] = None
         self._ours = False
         """Whether this window switched history on, and so switches it off."""
@@ -86,7 +86,7 @@ class EvidenceWindow:
     # ----------------------------------------------------------------- in the training thread
 
     def at_boundary(self) -> None:
-        """A training step ended. What torch raises ends the window and comes through."""
+        """A training step ended. An error of torch ends the window and passes through."""
         with self._lock:
             if not self.waits_for_steps or self._snapshots.capturing:
                 return
@@ -104,7 +104,7 @@ class EvidenceWindow:
 
     @property
     def waits_for_steps(self) -> bool:
-        """Whether a boundary would do something."""
+        """Whether the window still acts at step boundaries."""
         return self.phase in (WindowPhase.WARMING, WindowPhase.RECORDING)
 
     @property
@@ -174,7 +174,7 @@ class EvidenceWindow:
     # ----------------------------------------------------------------- in any thread
 
     def stop(self) -> None:
-        """Over, in the middle: history off, and the evidence thread ends without a word."""
+        """Stop in the middle: history off, and the evidence thread ends without files."""
         with self._lock:
             self.stopped = True
             if self.waits_for_steps:

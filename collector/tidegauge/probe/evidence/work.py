@@ -37,7 +37,7 @@ class _Kept(NamedTuple):
 
 
 def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Searches) -> None:
-    """Follow ``window`` to its end and leave its files; nothing of it if it was stopped. Returns when all is done."""
+    """Follow ``window`` to its end and write its files, none if it was stopped. Returns when all is done."""
     work = _Work(window, files, looks)
     try:
         files.remove_evidence()  # of an earlier window
@@ -62,7 +62,7 @@ class _Work:
         self._problems: list[str] = []
 
     def evidence(self) -> RankEvidence:
-        """All there is to say, once the window is over. Raises ``StoppedError``."""
+        """The findings, once the window is over. Raises ``StoppedError``."""
         early = self._next(EARLY_SUFFIX)
         early_facts = self._facts() if early is not None else NO_FACTS
         late = self._next(LATE_SUFFIX) if early is not None else None

@@ -18,9 +18,9 @@ from tidegauge.probe.holders import looks
 
 LRU_CACHE: type[Any] = type(functools.lru_cache(lambda: None))
 MIN_EMPTY_SLOTS = 2
-"""At the end of a list that was made in its full length; a single ``None`` may be one that was appended."""
+"""At the end of a list that was made in its full length; a single ``None`` may have been appended."""
 MAX_COUNTED_ITEMS = 100_000
-"""Longer lists are not looked through for their ``None``s, nor larger caches for what are arguments in them."""
+"""Longer lists are not searched for ``None``s, nor larger caches for their arguments."""
 
 _maxlen = collections.deque.__dict__["maxlen"].__get__
 _cache_info = LRU_CACHE.__dict__["cache_info"]
@@ -34,7 +34,7 @@ class ItemBound(NamedTuple):
     kind: str
     """``deque``, ``lru_cache``, ``Queue``; ``list`` for one that was made in its full length and is filled in."""
     items: int
-    """What it has now; of a list, those that are filled."""
+    """Current number of items; of a list, the filled ones."""
     most_items: int
 
 
@@ -63,7 +63,7 @@ def bound_of(obj: Any, most_items: Optional[int] = None) -> Optional[ItemBound]:
 
 
 def cache_info(cache: Any) -> Any:
-    """``cache_info()`` of a ``functools.lru_cache``; ``None`` where it would be put into somebody else's class."""
+    """``cache_info()`` of a ``functools.lru_cache``; ``None`` where that would make an object of a foreign class."""
     is_usual = any(child is _CACHE_INFO for child in reversed(gc.get_referents(cache)))  # its items come before
     return _cache_info(cache) if is_usual else None
 
@@ -77,7 +77,7 @@ def queue_bound(obj: object, attributes: Sequence[tuple[Any, Any]]) -> Optional[
 
 
 def _slots(obj: Any) -> Optional[ItemBound]:
-    """Of a list that ends in nothing but ``None``: what is appended would come behind that."""
+    """The bound of a list that ends in ``None``s: appended items would come behind these."""
     length = list.__len__(obj)
     if not MIN_EMPTY_SLOTS <= length <= MAX_COUNTED_ITEMS or list.__getitem__(obj, -1) is not None:
         return None

@@ -18,13 +18,13 @@ from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBl
 
 MAX_OTHERS = 2_000
 REPLACED_BYTES = 64 << 10
-"""Of smaller tensors, one is like the other."""
+"""Smaller tensors cannot be told apart by size."""
 GROWN_BY = 1.25
-"""What takes the place of a block that was seen some steps ago is at most this much larger."""
+"""The replacement of a block that was seen some steps ago is at most this much larger."""
 
 
 class _Fill:
-    """One container."""
+    """The wanted bytes found in one container."""
 
     def __init__(self) -> None:
         self.bytes_by_item: Counter[object] = Counter()
@@ -61,7 +61,7 @@ class Fills:
 
     def bound_of(self, trail: RefPath) -> Optional[ContainerBound]:
         """The outermost bounded container on a path. ``None`` also where several of its kind may have been made
-        during the search: those are no bound, more of them may come."""
+        during the search: more may follow, so they bound nothing."""
         found = _bounded(trail)
         place = None if found is None else _place(found[0])
         fills = self._fills.get(place)
@@ -87,7 +87,7 @@ class Fills:
 
 
 def _bounded(trail: RefPath) -> Optional[tuple[RefPath, RefPath]]:
-    """The way to the outermost bounded container on a trail, and to the item of it that the trail leads through."""
+    """The path to the outermost bounded container on a trail, and to its item that the trail leads through."""
     found: Optional[tuple[RefPath, RefPath]] = None
     below, at = trail, trail.before
     while at is not None:
@@ -108,13 +108,13 @@ class FindGroup:
         self.trail = trail
         """Of the first of them."""
         self.mixed: set[int] = set()
-        """Which of its steps are items under different keys."""
+        """Indices of steps that are items under different keys."""
         self.second: Optional[RefPath] = None
         """Another way to the same container, through a hook."""
         self.tensors = 0
         self.held_bytes = 0
         self.words: Counter[str] = Counter()
-        """What these tensors are called."""
+        """Names of these tensors."""
         self.cycle: Sequence[RefStep] = ()
         """The references that close a cycle."""
         self.is_replaced = False
@@ -148,14 +148,14 @@ class Finds:
         """Tensors in other blocks, large and of sizes that were wanted."""
         self._second_ways: dict[int, tuple[RefPath, RefPath]] = {}
         self.blocks: dict[int, int] = {}
-        """Wanted blocks of which nothing is known yet."""
+        """Wanted blocks that are not explained yet, with their sizes."""
         self.blocks.update(wanted.sizes)
         self.held: dict[object, FindGroup] = {}
         self.rooted: dict[object, FindGroup] = {}
         self._fills = Fills()
 
     def tensor(self, tensor: Any, trail: RefPath) -> bool:
-        """Take note of a tensor; says whether it is one of a device's that was not met before."""
+        """Note a tensor; whether it is on a device and was not met before."""
         if id(tensor) in self._met:
             return False
         self._met.add(id(tensor))
@@ -186,7 +186,7 @@ class Finds:
         return id(tensor) in self._met
 
     def claim(self, group: FindGroup, look: TensorDescription, block: int, trail: Optional[RefPath] = None) -> None:
-        """Count a block, of which nothing was known, to a group; ``trail``: its own, where it is known."""
+        """Count a block that was not explained to a group; ``trail``: its own, where it is known."""
         block_bytes = self.blocks.pop(block)
         self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
         group.tensors += 1
@@ -194,15 +194,15 @@ class Finds:
         group.words[look.words(block_bytes)] += 1
 
     def held_by(self, trail: RefPath) -> FindGroup:
-        """The group of tensors to which such a way leads."""
+        """The group of tensors that such a path leads to."""
         return self._group(self.held, trail)
 
     def second_way(self, known: RefPath, other: RefPath) -> None:
-        """A container that is reached by ``known`` is reached by ``other``, too."""
+        """Note that ``other`` leads to the same container as ``known``."""
         self._second_ways.setdefault(id(known), (known, other))
 
     def share_out(self) -> None:
-        """Count blocks that nothing of Python's explains to the graphs whose nodes put out tensors of their size."""
+        """Count blocks that no Python reference explains to the graphs whose nodes output tensors of their size."""
         for group in sorted(self.rooted.values(), key=lambda group: -group.nodes):
             nodes_of_size: Counter[int] = Counter()
             for (size_bytes, _), nodes in group.sizes.items():
@@ -220,8 +220,8 @@ class Finds:
                     )
 
     def pair_replaced(self) -> None:
-        """Count what is left to tensors that have its size, or a little more, and that were replaced since they were
-        met: a block that was looked for may be gone already, where a buffer is made anew in each step."""
+        """Count the remaining blocks to tensors of their size, or a little more, that were replaced since they were
+        met: where a buffer is made anew in each step, a wanted block may be gone already."""
         for block, block_bytes in sorted(self.blocks.items(), key=lambda item: -item[1]):
             fitting = [
                 number
@@ -246,7 +246,7 @@ class Finds:
         return sorted(found, key=lambda group: -group.held_bytes)
 
     def bound_of(self, group: FindGroup) -> Optional[ContainerBound]:
-        """The bound of a container on the way to a group's tensors; graphs say too little of what one item holds."""
+        """The bound of a container on the path to a group's tensors; ``None`` for graphs, whose items are unknown."""
         return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
     def _group(self, groups: dict[object, FindGroup], trail: RefPath) -> FindGroup:

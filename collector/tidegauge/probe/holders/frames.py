@@ -61,7 +61,7 @@ def local_values(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _references_to_a_dict_of_a_frame() -> int:
-    """What ``sys.getrefcount`` says of ``f_locals`` when the frame, one variable and the call itself have it."""
+    """``sys.getrefcount`` of ``f_locals`` when only the frame, one variable and the call itself refer to it."""
     shown = sys._getframe().f_locals
     return sys.getrefcount(shown)
 

@@ -127,7 +127,7 @@ class Forward:
                 self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), trail, None)
 
     def _meet(self, link: ObjectLink, before: Optional[RefPath], thread: Optional[str]) -> bool:
-        """Take note of a tensor, or put another object into the queue; says whether it did the latter."""
+        """Note a tensor, or put another object into the queue; whether it did the latter."""
         child = link.child
         try:
             kind = self._kind(type(child))

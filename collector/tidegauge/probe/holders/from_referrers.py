@@ -35,9 +35,9 @@ class Origin(NamedTuple):
     """The search's result for one tensor."""
 
     trail: Optional[RefPath] = None
-    """``None``: nothing of Python's refers to it."""
+    """``None``: no Python object refers to it."""
     cycle: tuple[RefStep, ...] = ()
-    """References by which it is held in a circle that nothing else leads to."""
+    """The references of an otherwise unreachable cycle that holds it."""
 
 
 class _Known(NamedTuple):
@@ -219,7 +219,7 @@ def _way(came_from: dict[int, int], start: int, end: int) -> list[int]:
 
 
 def _is_plain(obj: object) -> bool:
-    """Whether an object is a built-in that says little by itself."""
+    """Whether an object is a built-in container, cell, frame or traceback."""
     return looks.container_base(obj) is not None or any(type(obj) is cls for cls in _PLAIN)
 
 

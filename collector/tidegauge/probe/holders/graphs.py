@@ -38,7 +38,7 @@ class Graph(NamedTuple):
     """Name of the tensor's own node: ``MeanBackward0``."""
     nodes: int
     sizes: Counter[tuple[int, str]]
-    """Bytes of what came out of a node, rounded as the allocator does, and the node's name."""
+    """Bytes of a node's outputs, rounded as the allocator does, and the node's name."""
     contexts: Sequence[Any]
     """Nodes that are Python's: ``ctx`` of a ``torch.autograd.Function``."""
 

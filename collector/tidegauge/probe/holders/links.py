@@ -21,7 +21,7 @@ from tidegauge.probe.holders.frames import local_values
 from tidegauge.probe.holders.ref_paths import Via
 
 MAX_ITEMS = 100_000
-"""Of one container; a longer one is looked at from its beginning."""
+"""Items of one container that are read, from its beginning."""
 NAMED_INSTANCES = 200
 """Of one class; further ones are only looked at if they refer to a tensor or a container. On Python 3.11 and 3.12 an
 instance has no dict until somebody asks for it, and then keeps it: 100 bytes, not for each of a million records."""
@@ -61,7 +61,7 @@ class ObjectLink(NamedTuple):
     child: Any
     where: Optional[CodeLine] = None
     most_items: Optional[int] = None
-    """To which the owner of a container keeps."""
+    """Maximum length that the owner of a container enforces."""
 
 
 class ObjectLinks:
@@ -85,7 +85,7 @@ class ObjectLinks:
         self._by_type = {id(cls): links for cls, links in by_type.items()}
 
     def of(self, obj: Any) -> Iterable[ObjectLink]:
-        """All references of an object that may lead on."""
+        """All references of an object that may lead to a tensor."""
         cls = type(obj)
         links = self._by_type.get(id(cls))
         if links is None:
@@ -93,7 +93,7 @@ class ObjectLinks:
         return links(obj)
 
     def _way_of(self, cls: type) -> Callable[[Any], Iterable[ObjectLink]]:
-        """How objects of a class that was not met before are read."""
+        """The function that reads objects of a new class."""
         base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
         if base is not None:
             items = _of_dict if base is dict else functools.partial(_of_sequence, base=base)
@@ -143,7 +143,7 @@ class ObjectLinks:
         )
 
     def _of_module(self, obj: Any) -> Iterable[ObjectLink]:
-        """Parts by their name, hooks by what they are, the rest as attributes."""
+        """Parts by name, hooks by kind, the rest as attributes."""
         name, where = self._name_of(type(obj))
         for key, value in list((looks.instance_dict(obj) or {}).items()):
             if type(key) is str and key in _PART_DICTS and type(value) is dict:
@@ -168,7 +168,7 @@ class ObjectLinks:
 
 
 def leads_on(value: object) -> bool:
-    """Whether anything can be behind a value."""
+    """Whether a value can refer to other objects."""
     return id(type(value)) not in _LEAF_IDS
 
 
@@ -281,7 +281,7 @@ def _of_class(obj: type) -> Iterable[ObjectLink]:
 
 
 def _of_cache(obj: Any) -> Iterable[ObjectLink]:
-    """C code of ``functools`` shows its cache to the collector alone: keys and answers."""
+    """Keys and answers of a cache, which ``functools`` in C shows to the garbage collector alone."""
     function = (looks.instance_dict(obj) or {}).get("__wrapped__")
     where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
     info, children = cache_info(obj), gc.get_referents(obj)
@@ -298,7 +298,7 @@ def _of_cache(obj: Any) -> Iterable[ObjectLink]:
 
 
 def _of_anything(obj: Any) -> Iterable[ObjectLink]:
-    """What the garbage collector sees of an object of which nothing is known; its class is not meant."""
+    """References that the garbage collector sees of any other object, without its class."""
     cls = type(obj)
     return [ObjectLink(Via.OTHER, "", child) for child in gc.get_referents(obj) if child is not cls and leads_on(child)]
 

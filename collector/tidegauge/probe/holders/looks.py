@@ -37,7 +37,7 @@ _CONTAINER_IDS = frozenset(map(id, CONTAINERS))
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """A class and its bases, whatever its metaclass says."""
+    """A class and its bases, past its metaclass."""
     return _type_mro(cls) or (cls,)  # Python 3.9 never completes some classes of its own (``functools._lru_list_elem``)
 
 
@@ -62,7 +62,7 @@ def is_container(cls: type) -> bool:
 
 
 def class_name(cls: type) -> str:
-    """``Trainer``, ``Trainer.State``; without the functions that it was made in."""
+    """``Trainer``, ``Trainer.State``; without enclosing functions."""
     return clean(str(_type_qualname(cls)).rpartition("<locals>.")[2])
 
 
@@ -77,7 +77,7 @@ def type_name(obj: object) -> str:
 
 
 def type_module(cls: type) -> str:
-    """The module that a class says it is from; empty where it does not say."""
+    """The module that a class names as its own; empty if none."""
     try:
         name = _type_module(cls)
     except AttributeError:
@@ -114,7 +114,7 @@ def slot_values(obj: object) -> list[tuple[str, Any]]:
 
 
 def module_globals(module: object) -> Optional[dict[str, Any]]:
-    """The globals of a module that is one; what merely stands in ``sys.modules`` has none."""
+    """The globals of a real module; ``None`` for another object in ``sys.modules``."""
     return _module_dict(module) if has_base(module, types.ModuleType) else None
 
 

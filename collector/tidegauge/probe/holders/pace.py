@@ -31,9 +31,9 @@ _BACKWARD_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
 
 T = TypeVar("T")
 Work = Generator[bool, None, T]
-"""Yields after each small unit of work; ``True``: what follows is one long call, and wants a slice of its own."""
+"""Yields after each small unit of work; ``True``: the next unit is one long call, and needs its own slice."""
 AtBoundary = Callable[[Callable[[], bool]], bool]
-"""Has a call done in the training thread at its next step boundary and returns what it returned. Raises
+"""Runs a call in the training thread at its next step boundary and returns its result. Raises
 ``RequestRefusedError``: ``late`` and ``busy`` where a later boundary may do."""
 
 
@@ -70,7 +70,7 @@ class Slices:
 
     @property
     def took_s(self) -> float:
-        """So far, waiting included."""
+        """Seconds so far, waiting included."""
         return self._clock_s() - self._began_s
 
     def run(self, work: Work[None]) -> None:
@@ -109,7 +109,7 @@ class Slices:
             raised.clear()
 
     def _slice(self, work: Work[None]) -> bool:
-        """As much of it as fits; whether that was all."""
+        """Do as much work as fits; whether that was all."""
         began_s = self._clock_s()
         step_s = 0.0 if self._boundary_s is None else began_s - self._boundary_s
         self._boundary_s = began_s

@@ -39,7 +39,7 @@ _OF_A_HOOK = frozenset({Via.CELL, Via.FUNCTION, Via.ITEM})
 
 
 class RefStep(NamedTuple):
-    """One step, and the object it leads to."""
+    """One reference on a path, and the object it leads to."""
 
     via: Via
     text: str
@@ -49,7 +49,7 @@ class RefStep(NamedTuple):
     items: Optional[int] = None
     """Its length, if it is a container."""
     where: Optional[CodeLine] = None
-    """Where the name lives."""
+    """Code location of the name."""
     thread: Optional[str] = None
     """Of a local variable in another thread than the main one."""
     bound: Optional[ItemBound] = None
@@ -70,7 +70,7 @@ class RefPath:
         self.step = step
         self.before = before
         self.hooked: bool = step.via is Via.HOOK or (before is not None and before.hooked and step.via in _OF_A_HOOK)
-        """Whether it leads from a hook by nothing but what the hook's function has: not the attributes of its object,
+        """Whether it leads from a hook only through parts of the hook's function, not through attributes of its object,
         which others may use as well."""
 
     @property
@@ -94,5 +94,5 @@ def trail_of(steps: Iterable[RefStep]) -> RefPath:
 
 
 def passes(steps: Iterable[RefStep], *via: Via) -> bool:
-    """Whether a way has a step of one of these kinds."""
+    """Whether a path has a step of one of these kinds."""
     return any(step.via in via for step in steps)

@@ -23,11 +23,11 @@ from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBl
 from tidegauge.probe.holders.wording import holder_of
 
 EXPLAINED = 0.9
-"""Beyond this share of the wanted bytes the whole heap is not looked at."""
+"""Share of the wanted bytes beyond which the whole heap is not searched."""
 MAX_KINDS = 6
-"""Of tensors that only the heap knows, by shape and class, that are followed back; the largest first."""
+"""Kinds of unnamed tensors, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
-"""Of each: if all are held alike, so are the others."""
+"""Of each kind, which stand for the others."""
 
 
 class _Stray(NamedTuple):
@@ -36,7 +36,7 @@ class _Stray(NamedTuple):
     reference: weakref.ref[Any]
     look: TensorDescription
     block: Optional[int]
-    """Wanted, and not explained; ``None``: what counts is its graph."""
+    """A wanted block without explanation; ``None``: only its graph counts."""
 
 
 def search_holders(
@@ -67,7 +67,7 @@ class _Search:
         self._problem: Optional[str] = None
 
     def run(self) -> HolderSearch:
-        """Look, until it is done or out of time."""
+        """Search until done or out of time."""
         try:
             self._slices.run(self._look())
         except OutOfTimeError:

@@ -17,7 +17,7 @@ from tidegauge.probe.holders.looks import has_base, mro, type_name
 
 MAX_DIMS = 8
 PINNED_BY_VIEW = 2
-"""A view is called one where the storage that it keeps is so many times larger."""
+"""A tensor is shown as a view where its storage is this many times larger."""
 
 
 class WantedBlocks:
@@ -50,14 +50,14 @@ class TensorDescription(NamedTuple):
     """Of its elements: less than its block where it is a view of a part."""
 
     def words(self, block_bytes: int) -> str:
-        """A text for the end of a path."""
+        """Text at the end of a path."""
         if self.own_bytes * PINNED_BY_VIEW > block_bytes or block_bytes <= 512:
             return self.name
         return f"{self.name}, a view of a {format_bytes(block_bytes)} storage"
 
 
 class Tensors:
-    """Reads one torch's tensors, only within a slice (``pace``). One that cannot be read has nothing to say."""
+    """Reads one torch's tensors, only within a slice (``pace``). What cannot be read is ``None`` or empty."""
 
     def __init__(self, torch: Any) -> None:
         self._base = torch.Tensor

@@ -16,7 +16,7 @@ from tidegauge.probe.holders.finds import FindGroup
 from tidegauge.probe.holders.ref_paths import RefStep, Via, passes
 
 MAX_PARTS = 8
-"""Of a path; what is left out of a longer one lies in its middle."""
+"""Of a path; a longer one is cut in its middle."""
 MAX_SAVERS = 3
 
 _CACHES = (Via.CACHE, Via.CACHE_KEY)
@@ -28,7 +28,7 @@ _BY_STEP = (
     (Via.STATE, HolderKind.OPTIMIZER),
     (Via.CELL, HolderKind.CLOSURE),
 )
-"""In this order: a step that says more of what went wrong than the names beside it."""
+"""Kinds of steps that explain more than names, in order of precedence."""
 
 
 def holder_of(group: FindGroup, bound: Optional[ContainerBound] = None) -> Holder:
@@ -85,7 +85,7 @@ def _path(group: FindGroup, steps: Sequence[RefStep]) -> str:
 
 
 def _place(steps: Sequence[RefStep]) -> Optional[CodeLine]:
-    """The first that is known."""
+    """The first known location."""
     return next((step.where for step in steps if step.where is not None), None)
 
 
@@ -102,7 +102,7 @@ def _root_place(root: RefStep) -> str:
 
 
 def _parts(steps: Sequence[RefStep], *, mixed: Container[int] = ()) -> list[str]:
-    """One text for each step that says something; ``mixed``: which of them have keys that speak for one tensor only."""
+    """One text for each step that adds information; ``mixed``: indices of steps whose keys hold for one tensor only."""
     parts: list[str] = []
     before: Optional[RefStep] = None
     for number, (step, following) in enumerate(zip(steps, (*steps[1:], None))):
@@ -156,7 +156,7 @@ def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
 
 
 def _up_to_hook(steps: Sequence[RefStep]) -> Sequence[RefStep]:
-    """To the hook, and the name of its function."""
+    """The steps to the hook and its function."""
     end = next(number for number, step in enumerate(steps) if step.via is Via.HOOK)
     return steps[: end + 2]
 

@@ -22,10 +22,10 @@ from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.watching.watch import Watch
 
-# At the interpreter's end: if an out-of-memory error ended the program, say below its traceback what it was.
+# At the interpreter's end: if an out-of-memory error ended the program, explain it below its traceback.
 # Python leaves the exception that ended a program in ``sys.last_exc`` (before 3.12: ``sys.last_value``) and prints its
 # traceback before the functions of ``atexit`` run. So nothing is hooked: whatever the job or its framework does with
-# ``sys.excepthook`` goes on as it was. Under ``tidegauge run`` the keeper tells it, and this does not.
+# ``sys.excepthook`` goes on as it was. Under ``tidegauge run`` the keeper explains it instead.
 
 PREFIX = "tidegauge: "
 MAX_LINES = 10
@@ -41,7 +41,7 @@ def wanted(environ: Mapping[str, str]) -> bool:
 
 
 def has_keeper(environ: Mapping[str, str]) -> bool:
-    """Whether a ``tidegauge run`` that lives on this machine keeps this job: it speaks when the command has ended."""
+    """Whether a living ``tidegauge run`` on this machine keeps this job: it explains the error at the command's end."""
     keeper = process_of(environ.get(KEEPER_VARIABLE, "") + LAUNCH_SUFFIX)
     return keeper is not None and is_alive(keeper)
 
@@ -64,7 +64,7 @@ def tell(
     held: Optional[HeldMemory],
     descriptor: int = _STDERR,
 ) -> None:
-    """Print the words on the last out-of-memory error of ``samples``, unless it is long ago; ``held`` is of it.
+    """Print the explanation of the last out-of-memory error of ``samples``, unless it is old; ``held``: memory then.
 
     Raises ``OSError`` if nothing can be printed.
     """
@@ -89,7 +89,7 @@ def _last_exception() -> Optional[BaseException]:
 
 
 def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """``error`` and what it came from."""
+    """``error`` and its causes."""
     for _ in range(_MAX_LINKS):
         if error is None:
             return
@@ -98,14 +98,14 @@ def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 class OomObserver:
-    """One process's observer."""
+    """Observes one process's out-of-memory errors."""
 
     def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
         self._environ = environ
         self._backend = backend
         self._last: Optional[RefusedAllocation] = None
         self._held: Optional[HeldMemory] = None
-        """What ``_last`` found held; ``None`` where no snapshot of it was taken."""
+        """Memory held at ``_last``; ``None`` where no snapshot of it was taken."""
 
     def saw(self, refusal: RefusedAllocation, watch: Watch, outlet: RunFiles) -> None:
         """An error is about to be raised: record it, then what was held."""
@@ -119,7 +119,7 @@ class OomObserver:
                 watch.event(EventCode.POOLS_AT_OOM, (held.private_free_bytes, 0, 0), device=refusal.device)
 
     def last_words(self, outlet: Optional[RunFiles]) -> None:
-        """The program ends: explain the error that ended it, if one did and nobody else will."""
+        """The program ends: explain the out-of-memory error that ended it, unless a keeper does."""
         if self._last is None or outlet is None or outlet.ring is None or outlet.identity is None:
             return
         if not wanted(self._environ) or has_keeper(self._environ) or not ended_by(self._backend.is_out_of_memory):
@@ -129,7 +129,7 @@ class OomObserver:
 
 
 def _facts(who: RankIdentity, refusal: RefusedAllocation) -> dict[str, object]:
-    """What torch's snapshot does not say."""
+    """Facts that torch's snapshot lacks."""
     fraction = who.limit_fraction
     capped = fraction is not None and fraction < 1
     return {

@@ -20,7 +20,7 @@ from tidegauge.probe.run_files.run_folder import RunFolder
 MAX_LINE_BYTES = 8192
 MAX_CLIENTS = 8
 MAX_REPLY_BYTES = 60_000
-"""Of an answer: the socket's buffer takes it though its client does not read yet, and clients read 64 KiB."""
+"""Of a reply: fits the socket's buffer before its client reads, and the 64 KiB that clients read."""
 IDLE_S = 5.0
 """Seconds after which a silent client is dropped, so that eight sleepers do not lock others out for good."""
 
@@ -62,7 +62,7 @@ class CommandSocket:
             self._clients.pop(descriptor).close()
 
     def drop_idle(self, *, now_s: float) -> None:
-        """Close clients that said nothing for ``IDLE_S``."""
+        """Close clients that sent nothing for ``IDLE_S``."""
         for descriptor, client in list(self._clients.items()):
             if now_s - client.heard_s > IDLE_S:
                 self._clients.pop(descriptor).close()
@@ -99,7 +99,7 @@ class _Client:
         self._pending = b""
 
     def serve(self, answer: Answer, now_s: float) -> bool:
-        """Read what is there and answer whole lines; false when the connection is over.
+        """Read the received bytes and answer whole lines; false when the connection is over.
 
         Raises ``DescriptorLostError``.
         """
@@ -151,7 +151,7 @@ def _reply_to(line: bytes, answer: Answer) -> Mapping[str, Any]:
 
 
 def peer_uid(connection: socket.socket) -> Optional[int]:
-    """The uid at the other end, as the kernel says (SO_PEERCRED, unix(7))."""
+    """The uid at the other end, from the kernel (SO_PEERCRED, unix(7))."""
     try:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     except OSError:

@@ -28,7 +28,7 @@ _AT_ONCE = 1 << 16
 
 
 class EvidenceFiles:
-    """One process's files."""
+    """Writes one process's evidence files."""
 
     def __init__(self, folder: RunFolder, process: ProcessId) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class EvidenceFiles:
         self._lock = threading.Lock()  # for the draft's name
 
     def write_snapshot(self, suffix: str, snapshot: PackedSnapshot, pacer: Pacer) -> tuple[str, int]:
-        """Its name and its size in bytes. Raises ``OSError`` and ``StoppedError``."""
+        """Write a snapshot; returns its name and size in bytes. Raises ``OSError`` and ``StoppedError``."""
         compress = zlib.compressobj(_ZLIB_LEVEL)
         parts = []
         for part in pack_parts(snapshot):
@@ -50,11 +50,11 @@ class EvidenceFiles:
         return name, len(content)
 
     def write_evidence(self, evidence: RankEvidence) -> None:
-        """The last of the files: whoever sees it finds the others complete. Raises ``OSError``."""
+        """Write the last of the files: its reader finds the others complete. Raises ``OSError``."""
         self._write(evidence_name(self._process), to_json(evidence))
 
     def remove_evidence(self) -> None:
-        """The files of a window, whole or begun; a snapshot that somebody asked for stays. Raises ``OSError``."""
+        """Remove a window's files, whole or begun; a requested snapshot stays. Raises ``OSError``."""
         with self._lock:
             for name in (
                 evidence_name(self._process),

@@ -28,7 +28,7 @@ MAX_EVENTS = 20_000
 snapshot is: a history of 100,000 events with C++ stacks holds up the process for nine seconds."""
 MAX_FILE_BYTES = 16 << 20
 REST = 20
-"""A job that catches the error and tries again spends at most 1/20 of its time on snapshots."""
+"""A job that catches the error and retries spends at most 1/20 of its time on snapshots."""
 
 
 class RefusedAllocation(NamedTuple):
@@ -41,7 +41,7 @@ class RefusedAllocation(NamedTuple):
 
 
 class OomSnapshots:
-    """One process's snapshots: keeps the newest."""
+    """Takes one process's OOM snapshots, and keeps the newest."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class OomSnapshots:
     def take(
         self, refusal: RefusedAllocation, devices: Sequence[int], facts: Mapping[str, object]
     ) -> Optional[HeldMemory]:
-        """Take one and write it; what the device held, or ``None`` where it is left out.
+        """Take a snapshot and write it; the memory that the device held, or ``None`` where it is left out.
 
-        ``devices`` are those in use; ``facts`` is what else the file should say. Whatever torch raises comes through.
+        ``devices``: those in use; ``facts``: further content of the file. Exceptions of torch pass through.
         """
         began_s, unix_s = self._clock_s(), time.time()
         if began_s < self._not_before_s:

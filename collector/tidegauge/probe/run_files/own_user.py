@@ -17,10 +17,10 @@ def outer_uid(uid: int) -> int:
 
 
 def allowed_peers() -> frozenset[int]:
-    """Uids that may ask this process, as SO_PEERCRED tells them here: its own user, and root.
+    """Uids that may send commands to this process, as SO_PEERCRED gives them here: its own user, and root.
 
-    The node's root is nobody in particular in a user namespace that has no name for it. Who else looks like that is
-    kept out by the folder, which is its owner's alone.
+    In a user namespace without a mapping for it, the node's root has the overflow uid. Others with that uid cannot
+    enter the folder, which is its owner's alone.
     """
     allowed = {0, os.geteuid()}
     unnamed = _read("/proc/sys/kernel/overflowuid").strip()

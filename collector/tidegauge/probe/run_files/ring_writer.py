@@ -36,7 +36,7 @@ from tidegauge.probe.run_files.run_folder import NoRoomError, RunFolder, open_ru
 from tidegauge.probe.runtime.readings import Counts
 
 MIN_CAPACITY = 256
-"""Records per device below which a ring is not worth having: an agent that looks twice a second would miss some."""
+"""Records per device: with fewer an agent that reads twice a second would miss some."""
 _SHARE_OF_FREE = 64
 """A ring takes at most this part of what is free: containers have 64 MiB of /dev/shm, and NCCL lives there too."""
 
@@ -124,11 +124,11 @@ class RingWriter:
         return [sample for sample in decoded if sample is not None]
 
     def touch(self) -> None:
-        """Say by the file's time that the writer lives: writes through a map do not."""
+        """Update the file's time as a sign of life: writes through a map do not."""
         os.utime(self._own.number())
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's ring without a trace. The file stays the parent's."""
+        """Release the parent's ring in a forked child, without changing the file."""
         if self._own.is_ours():
             self._map.close()
         else:

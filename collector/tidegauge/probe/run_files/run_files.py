@@ -20,7 +20,7 @@ from tidegauge.probe.runtime.backend import Backend
 
 
 class RunFiles:
-    """One process's files, once its device has started. What cannot be opened is said once and left out."""
+    """One process's files, once its device has started. One that cannot be opened is reported once and left out."""
 
     def __init__(self, environ: Mapping[str, str], facts: OwnProcessFacts, backend: Backend, faults: Faults) -> None:
         self.ring: Optional[RingWriter] = None
@@ -54,7 +54,7 @@ class RunFiles:
         return self.ring
 
     def publish(self, *, level: str, limit_fraction: Optional[float], checkpoint: Optional[str]) -> None:
-        """Write into the ring, if there is one, who this is; see ``identity.identify``."""
+        """Write the identity into the ring, if there is one; see ``identity.identify``."""
         if self.ring is None:
             return
         distributed = self._backend.distributed()
@@ -95,7 +95,7 @@ class RunFiles:
         return commands
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's files without a trace."""
+        """Release the parent's files in a forked child, without changing them."""
         if self.ring is not None:
             self.ring.abandon()
         for folder in self._folders:

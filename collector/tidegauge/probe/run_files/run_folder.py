@@ -32,7 +32,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafeFolderError(OSError):
-    """The folder is unsafe to write to: a link, somebody else's, or open to others."""
+    """The folder is unsafe to write to: a link, another user's, or writable for others."""
 
 
 class NoRoomError(OSError):
@@ -94,9 +94,9 @@ class RunFolder:
         now_s: Callable[[], float] = time.time,
         alive: Callable[[ProcessId], bool] = is_alive,
     ) -> int:
-        """Remove files of dead processes (rings, snapshots …) that nobody touched for ``LEFTOVER_AGE_S``; how many.
+        """Remove files of dead processes (rings, snapshots …) that are older than ``LEFTOVER_AGE_S``; their number.
 
-        Looks at a bounded number of files and stops at nothing that it may not remove.
+        Checks a bounded number of files, and goes on past any that it may not remove.
         """
         removed = 0
         oldest_kept_s = now_s() - LEFTOVER_AGE_S

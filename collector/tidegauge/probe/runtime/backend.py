@@ -26,12 +26,12 @@ StepHook = Callable[[Any, FrameType], None]
 
 
 class Backend(Protocol):
-    """One kind of device under one torch. Torch's exceptions pass through: the callers catch in one place."""
+    """One kind of device under one torch. Torch's exceptions pass through to the callers."""
 
     name: str
     torch_version: str
     torch: Any
-    """For what looks at the job's own tensors (``probe.holders``)."""
+    """For searches of the job's own tensors (``probe.holders``)."""
     read: Callable[[int], Mapping[str, Any]]
     """The allocator's counters of one device by ordinal, nested as ``memory_stats_as_nested_dict()`` nests them.
     Only once ``ready()``. One C call; it takes the device's allocator lock for a moment."""
@@ -59,13 +59,13 @@ class Backend(Protocol):
         """Cap the allocator of one device at this part of the device's memory."""
 
     def on_out_of_memory(self, call: OutOfMemoryCall, /) -> bool:
-        """Have ``call`` told of each OutOfMemoryError before it is raised, for good. False: not supported."""
+        """Call ``call`` before each OutOfMemoryError is raised, for good. False: not supported."""
 
     def is_out_of_memory(self, error: BaseException, /) -> bool:
         """Whether it is this torch's OutOfMemoryError."""
 
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
-        """What the allocator holds on all devices, block by block, as ``torch.cuda.memory._snapshot()`` says it.
+        """The allocator's blocks on all devices, as ``torch.cuda.memory._snapshot()``.
 
         With the events of a recording only if ``history``. ``None``: not supported, or this torch cannot leave them
         out. No call to the device; holds the GIL and each device's lock.

@@ -1,8 +1,8 @@
 """Agreement of a job's ranks on a checkpoint: each at its own step boundary, either all of them save or none.
 
 Saving is often collective, and a rank that enters it alone hangs the job. A step number alone cannot rule that
-out: a request may reach one rank in time and another too late, or a deadline may fall between two ranks. So they meet
-in ``torch.distributed``'s key-value store, where one word is written once and for all.
+out: a request may reach one rank in time and another too late, or a deadline may fall between two ranks. So they agree
+in ``torch.distributed``'s key-value store, where the verdict is written only once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 PATIENCE_S = 30.0
-"""How long a rank waits at its boundary for the others. They were together in the last gradient exchange, so that they
-come within a step of each other; a job of which one rank never comes is held up this long, once, and goes on."""
+"""How long a rank waits at its boundary for the others. After the last gradient exchange they are within a step of each
+other; a job with a rank that never comes is delayed this long, once, and goes on."""
 _POLL_S = 0.01
 _GO, _NO = "go", "no"
 

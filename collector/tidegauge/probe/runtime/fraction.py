@@ -14,7 +14,7 @@ from tidegauge.probe.runtime.backend import Backend
 
 
 def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Optional[str]:
-    """One line about a variable that is set to what is no fraction, or ``None``."""
+    """One line about an invalid fraction in a variable, or ``None``."""
     text = environ.get(name)
     if not text or parse_fraction(text) is not None:
         return None
@@ -26,7 +26,7 @@ class DeviceCap:
 
     def __init__(self, backend: Backend) -> None:
         self.fraction: Optional[float] = None
-        """What was asked for last; ``None``: nothing was."""
+        """The last requested fraction; ``None``: none was."""
         self._backend = backend
         self._due: list[int] = []
 

@@ -39,7 +39,7 @@ class History:
         """Size of the ring on each device while ours is on."""
         self.stacks: Optional[str] = None
         self.began_step: Optional[int] = None
-        """The step at which the recording that is on began, as far as it is ours."""
+        """The step at which our recording began, while one is on."""
         self.taken_over = False
         """Whether the job called torch's recorder while ours was on, so that ours ended."""
         self._native = torch._C
@@ -56,7 +56,7 @@ class History:
             return Recorder.JOB if self._native._cuda_isHistoryEnabled() else Recorder.NOBODY
 
     def begin(self, *, entries: int, stacks: str = "python", step: int) -> bool:
-        """Record from now on, if nobody does; whether it began. ``stacks``: one of ``STACKS``."""
+        """Record from now on, unless a recording is on; whether it began. ``stacks``: one of ``STACKS``."""
         with self._lock:
             if self.recorder() is not Recorder.NOBODY:
                 return False
@@ -71,7 +71,7 @@ class History:
             return True
 
     def end(self) -> None:
-        """End our recording, if one is on. Stacks of blocks that live on stay; the events are gone."""
+        """End our recording, if one is on. Stacks of live blocks stay; the events are gone."""
         with self._lock:
             if self.entries is None:
                 return
@@ -82,7 +82,7 @@ class History:
                 self._leave_seats()
 
     def forget(self) -> None:
-        """In a forked child, where CUDA cannot be used: the job gets torch's calls back, nothing is called."""
+        """Give the job torch's calls back in a forked child, where CUDA cannot be used and nothing is called."""
         self._lock = threading.RLock()  # the old one may be held by a thread that does not exist here
         self.entries = self.stacks = self.began_step = None
         self._leave_seats()

@@ -18,11 +18,11 @@ from tidegauge.probe.runtime.history import History, Recorder
 MAX_BLOCKS = 30_000
 """Beyond this none is taken: with stacks, that many blocks take some 30 ms."""
 MAX_EVENTS = 20_000
-"""That torch (before 2.11, which cannot leave them out) may bring along unasked: 22 ms on an H200's host."""
+"""Events that torch before 2.11, which cannot leave them out, may add: 22 ms on an H200's host."""
 
 
 class NoSnapshotError(Exception):
-    """No snapshot can be taken; the message says why, for people."""
+    """No snapshot can be taken; the message gives the reason, for people."""
 
 
 class RawSnapshot(NamedTuple):
@@ -30,9 +30,9 @@ class RawSnapshot(NamedTuple):
 
     content: Mapping[str, Any]
     facts: Mapping[str, Any]
-    """What Tidegauge adds (``PackedSnapshot.facts``)."""
+    """Tidegauge's additions (``PackedSnapshot.facts``)."""
     took_s: float
-    """For which the thread that took it, and every other thread of Python's, stood still."""
+    """Seconds for which all Python threads stood still."""
 
     @property
     def step(self) -> int:
@@ -46,7 +46,7 @@ class Counts(NamedTuple):
     blocks: int
     """Live ones (``allocation.all.current``)."""
     events: int
-    """As many as a recording from the beginning could have; freeing is two."""
+    """Events that a recording from the beginning could have; freeing is two."""
 
 
 def counted(backend: Backend, devices: Sequence[int]) -> Counts:

@@ -101,7 +101,7 @@ class Commands:
         }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out ``{"command": NAME, …}``: ``{"ok": true, …}``, or ``{"error": …}`` with what would be right."""
+        """Carry out ``{"command": NAME, …}``: ``{"ok": true, …}``, or ``{"error": …}`` with the expected values."""
         name = request.get("command")
         if not isinstance(name, str) or name not in self._table:
             return {"error": f"no such command: {str(name)[:40]}", "known": list(self._table)}

@@ -30,7 +30,7 @@ class Helper:
         self._stopping = False
         self._wake_read, self._wake_write = map(OwnDescriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._deaf = False
-        """The job closed our descriptors: no commands and no waking any more, but ticks."""
+        """The job closed our descriptors: only ticks are left, without commands and waking."""
         self._thread = threading.Thread(target=self._run, name="tidegauge", daemon=True)
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Helper:
             self._commands.close(unlink=True)
 
     def abandon(self) -> None:
-        """In a forked child, where the thread does not exist: close what was inherited, touch nothing shared."""
+        """Close inherited descriptors in a forked child, where the thread does not exist, and change nothing shared."""
         self._wake_read.close()
         self._wake_write.close()
         if self._commands is not None:
@@ -67,7 +67,7 @@ class Helper:
             next_tick_s = self._turn(next_tick_s)
 
     def _turn(self, next_tick_s: float) -> float:
-        """Wait for a command or the next tick, and handle it; when the tick after that is."""
+        """Wait for a command or the next tick, and handle it; the time of the tick after that."""
         try:
             self._wait(max(0.0, next_tick_s - time.monotonic()) if self.ticking else None)
             now_s = time.monotonic()

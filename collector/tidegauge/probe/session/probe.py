@@ -37,11 +37,11 @@ from tidegauge.probe.watching.steps import StepCounter, inside_another_step, ste
 from tidegauge.probe.watching.watch import Watch
 
 MAX_TICKS_ALONE = int(TICKS_ALONE_S / TICK_PERIOD_S)
-"""Ticks without a step after which the job is told how to make steps."""
+"""Ticks without a step after which the job is told about ``tidegauge.step()``."""
 
 
 class Probe:
-    """One per process. ``arm`` makes it wait for the device; ``close`` ends it; ``after_fork`` starts afresh."""
+    """The probe, one per process. ``arm`` makes it wait for the device; ``close`` ends it; ``after_fork`` resets it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Probe:
         self._reset(save)
 
     def _reset(self, save: Optional[Save]) -> None:
-        """The state of a process in which nothing has begun; at construction, and in a forked child."""
+        """Set the initial state, at construction and in a forked child."""
         self.watch = None
         self.steps = StepCounter()
         self.helper: Optional[Helper] = None
@@ -99,7 +99,7 @@ class Probe:
             self.faults.caught("arming", error)
 
     def device_ready(self) -> None:
-        """The device runtime came up in this process: cap it, then watch, or wait for the command to."""
+        """The device runtime came up in this process: cap it, then watch it, or wait for the command ``attach``."""
         try:
             with self._lock:
                 if self._begun or self._off:
@@ -227,7 +227,7 @@ class Probe:
             self._publish_identity()
 
     def _look_for_steps(self) -> None:
-        """A loop that calls no optimizer of torch's makes no steps unless it says so: tell it once."""
+        """Tell a job without steps once how to count them: its loop calls no optimizer of torch."""
         if self.steps.raw_steps or self.steps.steps or self._ticks_alone > MAX_TICKS_ALONE:
             return
         self._ticks_alone += 1
@@ -299,14 +299,14 @@ class Probe:
     # ----------------------------------------------------------------- ending
 
     def last_words(self) -> None:
-        """Below the traceback of an out-of-memory error that ended the program: what it was."""
+        """Explain an out-of-memory error that ended the program, below its traceback."""
         try:
             self._witness.last_words(self._outlet)
         except Exception as error:
             self.faults.caught("its last words", error)
 
     def close(self) -> None:
-        """Over, for the process ends or the probe fails too often: say so in the ring, which stays for the agent."""
+        """End, with the process or after too many errors: note it in the ring, which stays for the agent."""
         try:
             self._off = True
             self._asked.clear()  # nobody could look any more
@@ -319,7 +319,7 @@ class Probe:
             self.faults.caught("ending", error)
 
     def after_fork(self) -> None:
-        """In a forked child: forget the parent's ring, socket and thread. A child that uses a device gets its own."""
+        """Forget the parent's ring, socket and thread in a forked child, which gets its own if it uses a device."""
         try:
             outlet, helper = self._outlet, self.helper
             self._forked = True

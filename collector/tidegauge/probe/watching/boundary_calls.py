@@ -11,7 +11,7 @@ from tidegauge.probe.requests import RequestRefusedError
 
 STEP_WAIT_S = 10.0
 LOOK_WAIT_S = 0.2
-"""For whoever tries again at once: the end of watching waits no longer for its thread than half a second."""
+"""For callers that retry at once: the end of watching waits only half a second for their thread."""
 T = TypeVar("T")
 
 

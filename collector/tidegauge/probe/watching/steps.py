@@ -83,7 +83,7 @@ class _Turn:
     def __init__(self) -> None:
         self.owner_id = 0
         self.owner: Optional[_Owner] = None
-        """Nothing for an object without weak references, which is then told from others by its address alone."""
+        """``None`` for an object without weak references, which is then known by its address alone."""
         self.gone = False
 
     def belongs_to(self, optimizer: object, key: int, when_gone: Callable[[_Owner], None]) -> None:
@@ -96,7 +96,7 @@ class _Turn:
 
 
 class StepCounter:
-    """Counts training steps and says when one should be recorded.
+    """Counts training steps and decides which hook call is recorded.
 
     A parameter is known by its address while its optimizer lives. Only optimizers are weakly referenced:
     ``torch.utils.swap_tensors``, and so ``Module.to()`` of a DTensor, raises for a tensor that is.
@@ -108,7 +108,7 @@ class StepCounter:
         self.raw_steps = 0
         """Hook calls so far, ungrouped, nested ones included."""
         self._round: dict[int, _Turn] = {}
-        """What was stepped in this round, by the address of its first parameter; without those whose owner is gone."""
+        """Parameter sets stepped in this round, by their first parameter's address; without those of dead owners."""
         self._size = 0
         """Hook calls in this round."""
         self._lost = False
@@ -117,8 +117,8 @@ class StepCounter:
         """The round before, likewise."""
         self._size_before = 0
         self._dead: list[_Owner] = []
-        """Optimizers that died since the last call. The list's own ``append`` is told, so that no code of the probe
-        runs wherever in the job an optimizer dies."""
+        """Optimizers that died since the last call. The callback is the list's own ``append``, so that no code of the
+        probe runs where an optimizer dies in the job."""
         self._last: Optional[_Turn] = None
         self._closer: Optional[_Turn] = None
         self._recorded = False
@@ -165,7 +165,7 @@ class StepCounter:
         self._lost = self._recorded = False
 
     def _forget_the_dead(self) -> None:
-        """Another object may have their parameters' addresses by now."""
+        """Forget dead optimizers: other objects may have their parameters' addresses by now."""
         count = len(self._dead)  # more may come meanwhile, from a collection or another thread
         for owner in self._dead[:count]:
             for turns in (self._round, self._before):

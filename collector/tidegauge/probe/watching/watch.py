@@ -79,7 +79,7 @@ class Watch:
             self._record(device, RecordKind.TICK)
 
     def event(self, event: EventCode, facts: tuple[int, int, int] = (0, 0, 0), *, device: Optional[int] = None) -> None:
-        """Something happened, on one device or on all in use. A device that was not in use begins to be."""
+        """Record an event on one device, which is in use from now on, or on all in use."""
         if device is not None and device not in self.used:
             self._begin(device)
         for each in self.used if device is None else [device]:
@@ -87,7 +87,7 @@ class Watch:
                 self._record(each, RecordKind.EVENT, event, facts)
 
     def note(self, event: EventCode, facts: tuple[int, int, int] = (0, 0, 0)) -> None:
-        """An event that carries the last known numbers: for moments when the allocator must not be asked."""
+        """Record an event with the last known numbers, when the allocator must not be asked."""
         for device in self.used:
             if device in self._last:
                 self._write(device, self._last[device], RecordKind.EVENT, event, facts)
