@@ -78,7 +78,7 @@ def _save(request: tidegauge.CheckpointRequest, save: SaveInto) -> None:
         checkpoint = _uploaded(save, name)
     except Exception as error:
         problem = error
-    verdicts = _told_to_all((problem is None, checkpoint is not None))
+    verdicts = _gathered((problem is None, checkpoint is not None))
     if problem is not None:
         raise problem
     if not all(fine for fine, _ in verdicts):
@@ -117,11 +117,11 @@ def _process_group() -> Optional[Any]:
     return distributed if ready else None
 
 
-def _told_to_all(word: tuple[bool, bool]) -> list[tuple[bool, bool]]:
+def _gathered(verdict: tuple[bool, bool]) -> list[tuple[bool, bool]]:
     """The results of all ranks, gathered on each."""
     distributed = _process_group()
     if distributed is None:
-        return [word]
-    words = [word] * distributed.get_world_size()
-    distributed.all_gather_object(words, word)
-    return words
+        return [verdict]
+    verdicts = [verdict] * distributed.get_world_size()
+    distributed.all_gather_object(verdicts, verdict)
+    return verdicts

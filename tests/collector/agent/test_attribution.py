@@ -171,9 +171,9 @@ def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
 
 def test_who_ended_before_slurmd_was_asked_is_an_outsider() -> None:
     waiting = attribution(NoPlace.WAITING)
-    assert waiting.word_on(FACTS, SourceAnswer(), (), alive=True).slurm is NoPlace.WAITING
-    assert waiting.word_on(FACTS, SourceAnswer(), (), alive=False).slurm is NoPlace.OUTSIDE
-    assert waiting.word_on(FACTS, SourceAnswer(SEVEN), (), alive=False).slurm == SEVEN
+    assert waiting.ask(FACTS, SourceAnswer(), (), alive=True).slurm is NoPlace.WAITING
+    assert waiting.ask(FACTS, SourceAnswer(), (), alive=False).slurm is NoPlace.OUTSIDE
+    assert waiting.ask(FACTS, SourceAnswer(SEVEN), (), alive=False).slurm == SEVEN
 
 
 # --- in the agent

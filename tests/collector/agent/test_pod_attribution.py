@@ -206,13 +206,13 @@ def test_nothing_is_known_while_one_of_them_is_waited_for() -> None:
 def test_a_process_in_no_pod_waits_for_no_head() -> None:
     found = attribution(pods=PodBook())
     facts = ProcessFacts(PID, UID, None)
-    word = found.word_on(facts, SourceAnswer(), (), alive=True)
+    word = found.ask(facts, SourceAnswer(), (), alive=True)
     assert found.evidence(word, facts) == IdentityProof()
 
 
 def test_where_kubernetes_is_switched_off_pods_are_not_looked_at() -> None:
     found = attribution()
-    word = found.word_on(PROCESS, SourceAnswer(), (), alive=True)
+    word = found.ask(PROCESS, SourceAnswer(), (), alive=True)
     assert found.evidence(word, PROCESS) == IdentityProof()
 
 

@@ -15,7 +15,7 @@ from probe_fakes import MIB, FakeBackend, FakeOutOfMemoryError, facts_of_this_pr
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.oom.observer import MAX_LINES
+from tidegauge.probe.oom_observer import MAX_LINES
 from tidegauge.probe.run_files.oom_snapshot import (
     FACTS_KEY,
     MAX_BLOCKS,
@@ -295,9 +295,9 @@ class TheObserver(OomTestCase):
     def test_the_ring_gives_back_what_it_holds(self) -> None:
         probe = self.probe()
         self.run_out()
-        assert probe._outlet is not None
-        assert probe._outlet.ring is not None
-        events = [sample.event for sample in probe._outlet.ring.samples(0)]
+        assert probe._run_files is not None
+        assert probe._run_files.ring is not None
+        events = [sample.event for sample in probe._run_files.ring.samples(0)]
         self.assertEqual(events, [EventCode.ATTACHED, EventCode.OUT_OF_MEMORY])
 
     def test_what_was_free_in_private_pools_is_noted_beside_the_error(self) -> None:
@@ -306,9 +306,9 @@ class TheObserver(OomTestCase):
         self.backend.snapshot_taken = pooled
         probe = self.probe()
         self.run_out()
-        assert probe._outlet is not None
-        assert probe._outlet.ring is not None
-        noted = probe._outlet.ring.samples(0)[-1]
+        assert probe._run_files is not None
+        assert probe._run_files.ring is not None
+        noted = probe._run_files.ring.samples(0)[-1]
         self.assertEqual((noted.event, noted.event_a), (EventCode.POOLS_AT_OOM, 5 * MIB))
 
 

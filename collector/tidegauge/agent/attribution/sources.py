@@ -47,7 +47,7 @@ class AttributionSources:
         self._pods = pods
         self._holders = holders or NoHolders()
 
-    def word_on(
+    def ask(
         self, facts: ProcessFacts, before: SourceAnswer, gpus: Sequence[GpuReading], *, alive: bool
     ) -> SourceAnswer:
         """Ask the sources about a process again; ``before`` was their last answer, ``gpus`` what NVML says now.
@@ -57,26 +57,26 @@ class AttributionSources:
         """
         return SourceAnswer(self._slurm(facts, before.slurm, alive=alive), *self._kubernetes(facts, before, gpus))
 
-    def evidence(self, word: SourceAnswer, facts: ProcessFacts) -> IdentityProof | None:
-        """The evidence in the answer ``word``; ``None`` while a source has yet to answer."""
-        if word.slurm is NoPlace.WAITING:
+    def evidence(self, answer: SourceAnswer, facts: ProcessFacts) -> IdentityProof | None:
+        """The evidence in ``answer``; ``None`` while a source has yet to answer."""
+        if answer.slurm is NoPlace.WAITING:
             return None
-        if isinstance(word.slurm, SlurmPlace):
-            return self._of_job(word.slurm, facts)
+        if isinstance(answer.slurm, SlurmPlace):
+            return self._of_job(answer.slurm, facts)
         if self._pods is not None and facts.pod is not None:
-            if word.pod is NoPlace.WAITING:
+            if answer.pod is NoPlace.WAITING:
                 return None
-            known = word.pod if isinstance(word.pod, PodFacts) else None
-            return IdentityProof(pod=PodProof(facts.pod, known, word.holders))
+            known = answer.pod if isinstance(answer.pod, PodFacts) else None
+            return IdentityProof(pod=PodProof(facts.pod, known, answer.holders))
         if facts.slurm is not None:
             return self._of_job(facts.slurm, facts)
-        return IdentityProof(outside=word.slurm is NoPlace.OUTSIDE)
+        return IdentityProof(outside=answer.slurm is NoPlace.OUTSIDE)
 
     def _slurm(self, facts: ProcessFacts, before: SlurmPlace | NoPlace, *, alive: bool) -> SlurmPlace | NoPlace:
         if not alive and before is not NoPlace.WAITING:
             return before
-        word = self._steps.place_of(facts.process)
-        return NoPlace.OUTSIDE if word is NoPlace.WAITING and not alive else word
+        answer = self._steps.place_of(facts.process)
+        return NoPlace.OUTSIDE if answer is NoPlace.WAITING and not alive else answer
 
     def _kubernetes(
         self, facts: ProcessFacts, before: SourceAnswer, gpus: Sequence[GpuReading]

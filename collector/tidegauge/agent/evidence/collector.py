@@ -64,7 +64,7 @@ class EvidenceCollector:
 
     def __init__(
         self,
-        shelf: SnapshotArchive,
+        archive: SnapshotArchive,
         waiting: WaitingEvidence,
         attempts: EvidenceAttempts,
         budget: EvidenceBudget,
@@ -73,11 +73,11 @@ class EvidenceCollector:
         hostname: str,
         clock: Clock,
     ) -> None:
-        self._shelf = shelf
+        self._archive = archive
         self._bounds = bounds
         self._waiting = waiting
         self._budget = budget
-        self._work = EvidenceWork(shelf, waiting, attempts)
+        self._work = EvidenceWork(archive, waiting, attempts)
         self._hostname = hostname
         self._clock = clock
         self._skips = SkipCounts(_log)
@@ -227,7 +227,7 @@ class EvidenceCollector:
                     self._refusals.put(_Refusal(task.found, refused))
                 self._bounds.learn(done.evidence)
                 self._waiting.add(done.evidence)
-                success = self._shelf.works
+                success = self._archive.works
         except UnsafeFileError as error:
             self._refusals.put(_Refusal(task.found, error))
         except OSError as error:
@@ -241,11 +241,11 @@ class EvidenceCollector:
     @property
     def _protected(self) -> frozenset[str]:
         """Keys of snapshots that must stay; before the coordinator's first answer all of them."""
-        return self._shelf.keys() if self._wanted_before is None else self._wanted_before
+        return self._archive.keys() if self._wanted_before is None else self._wanted_before
 
     def _tidy(self) -> None:
         try:
-            self._shelf.tidy(
+            self._archive.tidy(
                 now_unix_s=self._clock.unix_s(),
                 wanted=self._wanted,
                 protected=self._protected | self._waiting.snapshot_keys(),
@@ -266,11 +266,11 @@ def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) 
     keeping = Keeping(settings.keep_snapshots_days * _DAY_S, int(settings.keep_snapshots_gib * _GIB))
     folder = settings.state_dir / EVIDENCE_FOLDER
     steady = SteadyClock(folder / CLOCK_FILE)
-    shelf = SnapshotArchive(
+    archive = SnapshotArchive(
         store, keeping, budget, cluster=settings.cluster, problem=problem, steady_unix_s=steady.unix_s
     )  # fmt: skip
     return EvidenceCollector(
-        shelf,
+        archive,
         WaitingEvidence(folder),
         EvidenceAttempts(folder),
         budget,

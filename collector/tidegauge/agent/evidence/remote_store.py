@@ -74,7 +74,7 @@ class RemoteStore:
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
         path = self._path(key)
-        with self._told("could not be written"):
+        with self._store_errors("could not be written"):
             if self._system.exists(path):
                 raise KeyTakenError(f"{self.name}: {key} already exists")
             # First, so that a crash leaves no snapshot that the index does not list.
@@ -88,19 +88,19 @@ class RemoteStore:
 
     def get(self, key: str, *, most_bytes: int) -> bytes:
         path = self._path(key)
-        with self._told("could not be read"):
+        with self._store_errors("could not be read"):
             content: bytes = self._system.cat_file(path, start=0, end=most_bytes + 1)
         if len(content) > most_bytes:
             raise SnapshotStoreError(f"{self.name}: {key} is larger than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
-        with self._told("could not be listed"):
+        with self._store_errors("could not be listed"):
             return tuple(self._own().values())
 
     def remove(self, key: str) -> None:
         path = self._path(key)
-        with self._told("could not be deleted"):
+        with self._store_errors("could not be deleted"):
             with contextlib.suppress(FileNotFoundError):
                 self._system.rm_file(path)
             self._save({own: entry for own, entry in self._own().items() if own != key})
@@ -111,7 +111,7 @@ class RemoteStore:
             self.check_driver()
             import fsspec
 
-            with self._told("could not be reached"):
+            with self._store_errors("could not be reached"):
                 self._system, self._root = fsspec.core.url_to_fs(self._url)
         return f"{self._root.rstrip('/')}/{key}"
 
@@ -125,7 +125,7 @@ class RemoteStore:
         self._stored = stored
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _store_errors(self, what: str) -> Iterator[None]:
         """Turn any error of a driver into ``SnapshotStoreError``, without the URL's secrets, which drivers quote."""
         try:
             yield

@@ -103,7 +103,7 @@ class SnapshotArchive:
         if not self._budget.store(tenant := view.tenant, len(stored), now_s):
             raise SnapshotStoreError(f"the ranks of {tenant} have reached the hourly limit of stored snapshots")
         put_unix_s = self._ages_by(now_unix_s)
-        with self._told(self._store):
+        with self._health_logged(self._store):
             self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)
             return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=put_unix_s)
 
@@ -122,7 +122,7 @@ class SnapshotArchive:
         if self._store is None:
             return
         keep_s, keep_bytes = self._keeping
-        with suppress(SnapshotStoreError), self._told(self._store):
+        with suppress(SnapshotStoreError), self._health_logged(self._store):
             self._delete(
                 self._store, keep_s=None if wanted is None else keep_s, keep_bytes=keep_bytes,
                 now_unix_s=self._ages_by(now_unix_s), protected={*protected, *(wanted or ())},
@@ -159,7 +159,7 @@ class SnapshotArchive:
             )
 
     @contextmanager
-    def _told(self, store: SnapshotStore) -> Iterator[None]:
+    def _health_logged(self, store: SnapshotStore) -> Iterator[None]:
         """Log a failure of the store when it begins and when it ends."""
         try:
             yield

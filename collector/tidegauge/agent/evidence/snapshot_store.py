@@ -98,7 +98,7 @@ class FolderStore:
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
         check_key(key)
-        with self._told("cannot be written"):
+        with self._store_errors("cannot be written"):
             self._check_room(len(content))
             path = self._root / key
             if path.exists():
@@ -114,19 +114,19 @@ class FolderStore:
 
     def get(self, key: str, *, most_bytes: int) -> bytes:
         check_key(key)
-        with self._told("cannot be read"), (self._root / key).open("rb") as file:
+        with self._store_errors("cannot be read"), (self._root / key).open("rb") as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise SnapshotStoreError(f"{self.name}: {key} is larger than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
-        with self._told("cannot be listed"):
+        with self._store_errors("cannot be listed"):
             return tuple(self._listed())
 
     def remove(self, key: str) -> None:
         check_key(key)
-        with self._told("cannot be deleted"):
+        with self._store_errors("cannot be deleted"):
             path = self._root / key
             path.unlink(missing_ok=True)
             for folder in path.relative_to(self._root).parents:
@@ -163,7 +163,7 @@ class FolderStore:
         return self._drafts
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _store_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

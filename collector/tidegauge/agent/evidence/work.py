@@ -38,8 +38,8 @@ class Done(NamedTuple):
 class EvidenceWork:
     """Processes found files, one set at a time. For one thread."""
 
-    def __init__(self, shelf: SnapshotArchive, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
-        self._shelf = shelf
+    def __init__(self, archive: SnapshotArchive, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
+        self._archive = archive
         self._waiting = waiting
         self._attempts = attempts
 
@@ -58,7 +58,7 @@ class EvidenceWork:
             self._attempts.end(found)
 
     def _done(self, found: FoundFiles, node: NodeFacts, *, now_s: float, protected: Collection[str]) -> Done | None:
-        task = _Task(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
+        task = _Task(self._archive, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
         if found.evidence is None:
             return self._snapshot(task, found.snapshots[ASKED_SUFFIX])
         said = read_evidence(found.evidence.read(MAX_EVIDENCE_BYTES), found.at.claimed)
@@ -99,14 +99,14 @@ class _Task:
     """One set of files in progress: the snapshots stored and the problems met."""
 
     def __init__(
-        self, shelf: SnapshotArchive, found: FoundFiles, node: NodeFacts, now_s: float, protected: Collection[str]
+        self, archive: SnapshotArchive, found: FoundFiles, node: NodeFacts, now_s: float, protected: Collection[str]
     ) -> None:
         self.found = found
         self.node = node
         self.stored: list[SnapshotRef] = []
         self.problems: list[str] = []
         self.refused: list[UnsafeFileError] = []
-        self._shelf = shelf
+        self._archive = archive
         self._now_s = now_s
         self._protected = set(protected)
 
@@ -129,7 +129,7 @@ class _Task:
     def _stored(self, content: bytes, snapshot: ReadSnapshot, file: OpenFile) -> SnapshotRef:
         node = self.node
         written_unix_s = file.signature.mtime_ns / 1e9
-        ref = self._shelf.keep(
+        ref = self._archive.keep(
             node.view,
             content,
             step=node.view.step if snapshot.step is None else snapshot.step,

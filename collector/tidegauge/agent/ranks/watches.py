@@ -115,7 +115,7 @@ class _Watch:
     turn: int = 0
     """The poll at which it was read last."""
     read_to_the_end: bool = False
-    word: SourceAnswer = field(default_factory=SourceAnswer)
+    answer: SourceAnswer = field(default_factory=SourceAnswer)
     """The sources' answer about the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
@@ -294,10 +294,10 @@ class WatchedRanks:
         return seen
 
     def _hear(self, watch: _Watch, gpus: Sequence[GpuReading]) -> None:
-        word = self._attribution.word_on(watch.facts, watch.word, gpus, alive=watch.ended_s is None)
-        evidence = self._attribution.evidence(word, watch.facts) if word != watch.word else None
+        answer = self._attribution.ask(watch.facts, watch.answer, gpus, alive=watch.ended_s is None)
+        evidence = self._attribution.evidence(answer, watch.facts) if answer != watch.answer else None
         if evidence is not None:
-            watch.word = word
+            watch.answer = answer
             watch.rank.weigh(evidence)
             self._count_overruled(watch)
 

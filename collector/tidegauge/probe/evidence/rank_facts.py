@@ -50,10 +50,10 @@ def read_facts(
         Slices(torch, MAX_FACTS_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
     return RankFacts(
         gc_enabled=gc.isenabled(),
-        gc_frozen=_told(gc.get_freeze_count),
+        gc_frozen=_or_none(gc.get_freeze_count),
         graph_nodes=seen.graph_nodes,
-        process_groups=_told(_process_groups),
-        pinned_bytes=_told(lambda: _pinned_bytes(torch)),
+        process_groups=_or_none(_process_groups),
+        pinned_bytes=_or_none(lambda: _pinned_bytes(torch)),
         optimizers=seen.optimizers,
         parameter_bytes=seen.parameter_bytes,
         python=platform.python_version(),
@@ -61,7 +61,7 @@ def read_facts(
     )
 
 
-def _told(read: Callable[[], Optional[T]]) -> Optional[T]:
+def _or_none(read: Callable[[], Optional[T]]) -> Optional[T]:
     try:
         return read()
     except Exception:

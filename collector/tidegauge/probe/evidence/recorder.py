@@ -112,22 +112,22 @@ class EvidenceRecorder:
 
     # ----------------------------------------------------------------- beginning and ending
 
-    def open(self, outlet: RunFiles, watch: Watch, steps: StepCounter, level: str) -> None:
+    def open(self, run_files: RunFiles, watch: Watch, steps: StepCounter, level: str) -> None:
         """Watching begins; the device is initialised in this very process."""
         try:
-            self._open(outlet, watch, steps)
+            self._open(run_files, watch, steps)
             self.follow(level)
         except Exception as error:  # the readings begin all the same
             self._faults.caught("starting to record", error)
 
-    def _open(self, outlet: RunFiles, watch: Watch, steps: StepCounter) -> None:
+    def _open(self, run_files: RunFiles, watch: Watch, steps: StepCounter) -> None:
         if self.history is None:
             self.history = self._backend.history(self._faults)
-        self.files = outlet.evidence_files
+        self.files = run_files.evidence_files
         self.snapshots = RankSnapshots(
             self._backend,
             self.history,
-            identity=lambda: outlet.identity,
+            identity=lambda: run_files.identity,
             devices=lambda: watch.used,
             steps=lambda: steps.steps,
         )

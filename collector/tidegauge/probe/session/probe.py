@@ -23,7 +23,7 @@ from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
-from tidegauge.probe.oom.observer import OomObserver
+from tidegauge.probe.oom_observer import OomObserver
 from tidegauge.probe.process_facts import OwnProcessFacts, read_process_facts
 from tidegauge.probe.requests import Save
 from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
@@ -74,12 +74,12 @@ class Probe:
         boundary = BoundaryCalls(self.at_next_step, self.capturing, wait_s=LOOK_WAIT_S)
         self.evidence = EvidenceRecorder(self._environ, self._backend, self.faults, boundary)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
-        self._outlet: Optional[RunFiles] = None
+        self._run_files: Optional[RunFiles] = None
         self._begun = False
         self._off = False
         self._observing = False
         self._ticks_alone = 0
-        self._witness = OomObserver(self._environ, self._backend)
+        self._oom_observer = OomObserver(self._environ, self._backend)
         self._at_step: deque[Callable[[], None]] = deque()
         self.checkpoints = Checkpoints(
             self._environ, backend=self._backend, steps=lambda: self.steps.steps, faults=self.faults, save=save
@@ -105,7 +105,7 @@ class Probe:
                 if self._begun or self._off:
                     return
                 self._begun = True
-                self._outlet = RunFiles(self._environ, self._process_facts(), self._backend, self.faults)
+                self._run_files = RunFiles(self._environ, self._process_facts(), self._backend, self.faults)
                 self._apply_fraction_from_environment()
                 self._say_what_is_wrong_in_the_environment()
                 if self.level in WATCHING_LEVELS:
@@ -129,9 +129,9 @@ class Probe:
             self.faults.say_once(line)
 
     def _start_watching(self) -> None:
-        assert self._outlet is not None
+        assert self._run_files is not None
         devices = self._backend.device_count()
-        ring = self._outlet.open_ring(devices) if 1 <= devices <= MAX_DEVICES else None
+        ring = self._run_files.open_ring(devices) if 1 <= devices <= MAX_DEVICES else None
         if ring is None:
             return
         self._publish_identity()
@@ -144,19 +144,19 @@ class Probe:
         self.watch = watch
         if not self._observing:
             self._observing = self._backend.on_out_of_memory(self.out_of_memory)
-        self.evidence.open(self._outlet, watch, self.steps, self.level)
+        self.evidence.open(self._run_files, watch, self.steps, self.level)
 
     def _publish_identity(self) -> None:
         with self._lock:  # the training thread and the helper may both have news, and the older must not come last
-            if self._outlet is not None:
+            if self._run_files is not None:
                 way = self.checkpoints.means().way
-                self._outlet.publish(level=self.level, limit_fraction=self.cap.fraction, checkpoint=way)
+                self._run_files.publish(level=self.level, limit_fraction=self.cap.fraction, checkpoint=way)
 
     def _start_helper(self) -> None:
         if not self._with_helper or self.helper is not None:
             return
-        assert self._outlet is not None
-        self.helper = Helper(self._outlet.open_socket(Commands(self).answer), self.tick, self.faults)
+        assert self._run_files is not None
+        self.helper = Helper(self._run_files.open_socket(Commands(self).answer), self.tick, self.faults)
         self.helper.ticking = self.watch is not None
         self.helper.start()
 
@@ -209,9 +209,9 @@ class Probe:
     def out_of_memory(self, device: int, wanted_bytes: int, limit_bytes: int, free_bytes: int) -> None:
         """The allocator's observer, in the thread that is about to get the OutOfMemoryError."""
         try:
-            if self.watch is not None and self._outlet is not None:
+            if self.watch is not None and self._run_files is not None:
                 refusal = RefusedAllocation(device, max(wanted_bytes, 0), max(limit_bytes, 0), max(free_bytes, 0))
-                self._witness.saw(refusal, self.watch, self._outlet)
+                self._oom_observer.saw(refusal, self.watch, self._run_files)
         except Exception as error:  # an exception from here would take the place of the job's OutOfMemoryError
             self.faults.caught("the out-of-memory observer", error)
 
@@ -223,7 +223,7 @@ class Probe:
         watch.tick()
         self._look_for_steps()
         self.cap.catch_up(used=watch.used)
-        if self._outlet is not None and not self._outlet.place_known and self._backend.distributed() is not None:
+        if self._run_files is not None and not self._run_files.place_known and self._backend.distributed() is not None:
             self._publish_identity()
 
     def _look_for_steps(self) -> None:
@@ -301,7 +301,7 @@ class Probe:
     def last_words(self) -> None:
         """Explain an out-of-memory error that ended the program, below its traceback."""
         try:
-            self._witness.last_words(self._outlet)
+            self._oom_observer.last_words(self._run_files)
         except Exception as error:
             self.faults.caught("its last words", error)
 
@@ -321,25 +321,25 @@ class Probe:
     def after_fork(self) -> None:
         """Forget the parent's ring, socket and thread in a forked child, which gets its own if it uses a device."""
         try:
-            outlet, helper = self._outlet, self.helper
+            run_files, helper = self._run_files, self.helper
             self._forked = True
             self.evidence.abandon()
             self._reset(self.checkpoints.save)
             if helper is not None:
                 helper.abandon()
-            if outlet is not None:
-                outlet.abandon()
+            if run_files is not None:
+                run_files.abandon()
         except Exception as error:
             self.faults.caught("forgetting its parent", error)
 
     @property
     def socket_path(self) -> Optional[str]:
         """Path of the command socket, once there is one."""
-        return self._outlet.socket_path if self._outlet is not None else None
+        return self._run_files.socket_path if self._run_files is not None else None
 
     def describe(self) -> dict[str, Any]:
         """The answer to ``ping``: plain values, small."""
-        history, ring = self.evidence.history, self._outlet.ring if self._outlet is not None else None
+        history, ring = self.evidence.history, self._run_files.ring if self._run_files is not None else None
         return {
             "pid": os.getpid(),
             "version": __version__,

@@ -107,25 +107,25 @@ class OomObserver:
         self._held: Optional[HeldMemory] = None
         """Memory held at ``_last``; ``None`` where no snapshot of it was taken."""
 
-    def saw(self, refusal: RefusedAllocation, watch: Watch, outlet: RunFiles) -> None:
+    def saw(self, refusal: RefusedAllocation, watch: Watch, run_files: RunFiles) -> None:
         """An error is about to be raised: record it, then what was held."""
         facts = (refusal.wanted_bytes, refusal.free_bytes, refusal.limit_bytes)
         watch.event(EventCode.OUT_OF_MEMORY, facts, device=refusal.device)
         self._last, self._held = refusal, None
-        if outlet.oom_snapshots is not None and outlet.identity is not None and wanted(self._environ):
-            held = outlet.oom_snapshots.take(refusal, watch.used, _facts(outlet.identity, refusal))
+        if run_files.oom_snapshots is not None and run_files.identity is not None and wanted(self._environ):
+            held = run_files.oom_snapshots.take(refusal, watch.used, _facts(run_files.identity, refusal))
             self._held = held
             if held is not None and held.private_free_bytes:
                 watch.event(EventCode.POOLS_AT_OOM, (held.private_free_bytes, 0, 0), device=refusal.device)
 
-    def last_words(self, outlet: Optional[RunFiles]) -> None:
+    def last_words(self, run_files: Optional[RunFiles]) -> None:
         """The program ends: explain the out-of-memory error that ended it, unless a keeper does."""
-        if self._last is None or outlet is None or outlet.ring is None or outlet.identity is None:
+        if self._last is None or run_files is None or run_files.ring is None or run_files.identity is None:
             return
         if not wanted(self._environ) or has_keeper(self._environ) or not ended_by(self._backend.is_out_of_memory):
             return
-        samples = outlet.ring.samples(self._last.device)
-        tell(outlet.identity, samples, mono_ns=time.monotonic_ns(), held=self._held)
+        samples = run_files.ring.samples(self._last.device)
+        tell(run_files.identity, samples, mono_ns=time.monotonic_ns(), held=self._held)
 
 
 def _facts(who: RankIdentity, refusal: RefusedAllocation) -> dict[str, object]:

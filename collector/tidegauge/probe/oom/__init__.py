@@ -1,1 +1,0 @@
-"""Out-of-memory errors of this process: the probe's record of them, and its explanation at the end."""
