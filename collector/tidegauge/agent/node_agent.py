@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tidegauge.agent.attribution.sources import AttributionSources
+from tidegauge.agent.attribution import AttributionSources
 from tidegauge.agent.containers.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources

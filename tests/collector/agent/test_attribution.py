@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import PID, FakeNode, FakeRank, FakeRecords, FakeSteps, identity
-from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, IdentityProof, attribute
-from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
+from tidegauge.agent.attribution import (
+    MAX_ATTEMPT,
+    Attribution,
+    AttributionSources,
+    IdentityProof,
+    SourceAnswer,
+    attribute,
+)
 from tidegauge.agent.ports import NoPlace, ProcessFacts, SourceHealth
 from tidegauge.core.ids import JobId, ProcessId, RankIdentity
 from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace

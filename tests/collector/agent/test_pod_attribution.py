@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import GIB, PID, UUID0, UUID1, FakeNode, FakeRank, FakeRecords, FakeSteps, gpu_reading, identity
-from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, IdentityProof, PodProof, attribute
-from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
+from tidegauge.agent.attribution import (
+    MAX_ATTEMPT,
+    Attribution,
+    AttributionSources,
+    IdentityProof,
+    PodProof,
+    SourceAnswer,
+    attribute,
+)
 from tidegauge.agent.kubernetes.pods import PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import HeldBy, NoPlace, ProcessFacts, SourceHealth
 from tidegauge.core.ids import JobId, RankIdentity

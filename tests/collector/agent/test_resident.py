@@ -12,8 +12,7 @@ import pytest
 
 from fake_node import FakeClock
 from tidegauge.agent.node_agent import OPEN_FILES
-from tidegauge.agent.processes.procfs import ProcFs
-from tidegauge.agent.processes.resident import FORGET_S, OpenStatms
+from tidegauge.agent.processes.procfs import FORGET_S, OpenStatms, ProcFs
 from tidegauge.core.ids import ProcessId
 
 SOME = ProcessId(77, 5)
@@ -131,7 +130,7 @@ LIMITED = """
 import os, resource, sys
 from pathlib import Path
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.processes.resident import OpenStatms
+from tidegauge.agent.processes.procfs import OpenStatms
 from tidegauge.settings import Settings
 from tidegauge.core.ids import ProcessId
 

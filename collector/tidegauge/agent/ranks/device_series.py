@@ -94,7 +94,6 @@ class StepRuns:
 
     @property
     def stepped(self) -> bool:
-        """Whether there was a step at all."""
         return self._last_step_s is not None
 
     def record(self, now_s: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tidegauge.agent.attribution.rules import Attribution, IdentityProof, attribute
+from tidegauge.agent.attribution import Attribution, IdentityProof, attribute
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.ranks.device_series import DeviceSeries
 from tidegauge.agent.ranks.names import RankNames
@@ -133,7 +133,6 @@ class RankState:
         return self._claimed is not None
 
     def claim(self, identity: RankIdentity) -> None:
-        """Take the identity that the rank claims."""
         believed, overruled = self._names.believe(identity)
         self._claimed = believed
         self.overruled |= overruled

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
+from tidegauge.agent.attribution import AttributionSources, SourceAnswer
 from tidegauge.agent.evidence.files import RankFolder
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
@@ -386,11 +386,9 @@ class WatchedRanks:
         }
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
-        """The command socket of each living rank."""
         return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}
 
     def tenants(self) -> dict[ProcessId, Tenant]:
-        """Each rank's tenant."""
         return {watch.facts.process: watch.tenant for watch in self._watches.values()}
 
     def close(self) -> None:
