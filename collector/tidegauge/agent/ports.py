@@ -243,8 +243,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def unix_s(self) -> float:
         return time.time()
 

@@ -128,7 +128,6 @@ class Ticker:
         return True
 
     def hasten(self, due_s: float) -> None:
-        """Be due at ``due_s``, if that is earlier."""
         self.due_s = min(self.due_s, due_s)
 
 
@@ -177,7 +176,6 @@ class ReportPace:
         return now_s >= self._due_s - self._period_s / 2 or standing(summary) != self._told
 
     def sent(self, summary: NodeSummary, now_s: float) -> None:
-        """Note that this one was sent."""
         self._due_s = now_s + self._every_s
         self._told = standing(summary)
 

@@ -62,7 +62,6 @@ class NodeSearch:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it looks in its own thread."""
         return self._thread is not None
 
     def start(self, every_s: float) -> None:
@@ -132,7 +131,6 @@ class NodeSearch:
                 yield self._found.popleft()
 
     def hear_of_gpus(self, pids: frozenset[int]) -> None:
-        """Processes on GPUs, now."""
         self._gpu_pids = pids
 
     @property

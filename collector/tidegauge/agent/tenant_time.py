@@ -96,6 +96,5 @@ class FairQueue(Generic[Item]):
         return sorted(self._turns, key=self._turns.__getitem__)
 
     def had(self, item: Item) -> None:
-        """Note a turn of ``item``."""
         self._turn += 1
         self._turns[item] = self._turn

@@ -47,7 +47,6 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def read_process_facts() -> OwnProcessFacts:
-    """The facts about the calling process."""
     pid = os.getpid()
     own = stat_of(pid)
     spawner = _multiprocessing_parent_pid()

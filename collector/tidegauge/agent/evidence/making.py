@@ -116,7 +116,6 @@ def evidence_of_snapshot(
 
 
 def job_of(view: RankView) -> JobKey:
-    """The rank's job, as kernel and scheduler identify it."""
     return JobKey(view.identity.job_id, view.identity.attempt, view.uid)
 
 

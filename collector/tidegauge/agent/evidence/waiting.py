@@ -62,7 +62,6 @@ class WaitingEvidence:
             return _name(process, evidence_id) in self._taken
 
     def add(self, evidence: Evidence) -> None:
-        """Add a complete piece."""
         name = _name(evidence.process, evidence.evidence_id)
         with self._lock:
             self._waiting[name] = evidence

@@ -26,8 +26,6 @@ MAX_PODS = 512
 
 @dataclass
 class _Pod:
-    """A pod with ranks on this node."""
-
     since_s: float
     facts: PodFacts | None = None
     heard_s: float = float("-inf")

@@ -108,7 +108,6 @@ class Launches:
         return tuple(_summary(process, launch) for process, launch in sorted(self._living.items()))
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
-        """The command socket of each living keeper."""
         return {
             process: ProcessSocket(launch.folder, launch.uid, launch_socket_name(launch.claimed), process)
             for process, launch in self._living.items()

@@ -112,8 +112,6 @@ class Progress(NamedTuple):
 
 
 class _Request:
-    """An accepted request."""
-
     def __init__(
         self, ask: SaveRequest, until_s: float, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str
     ) -> None:
@@ -159,7 +157,6 @@ class Checkpoints:
         self._requests: dict[str, _Request] = {}
 
     def means(self) -> Means:
-        """The current means of asking the job."""
         return means_of(self._environ, self.save)
 
     # ----------------------------------------------------------------- in the helper thread

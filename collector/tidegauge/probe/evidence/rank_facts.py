@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 
 class _Seen:
-    """Results of the looks at the heap so far."""
-
     optimizers: Optional[int] = None
     parameter_bytes: Optional[int] = None
     graph_nodes: Optional[int] = None

@@ -181,7 +181,6 @@ class EvidenceWindow:
                 self._end("it was stopped")
 
     def _end(self, problem: Optional[str]) -> None:
-        """Recording is over."""
         self.phase = WindowPhase.SEARCHING
         if problem is not None:
             self._note(problem)

@@ -28,8 +28,6 @@ class Searches(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A packed snapshot."""
-
     step: int
     packed: PackedSnapshot
     file: Optional[str]

@@ -34,8 +34,6 @@ class _Entry(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Facts about a class."""
-
     name: str
     base: Optional[type[Any]]
     """The built-in container that it derives from."""
@@ -62,7 +60,6 @@ class Forward:
         """Whether there was more than ``MAX_OBJECTS``."""
 
     def run(self) -> Work[None]:
-        """Search from all roots."""
         try:
             self._begin_in_frames(of_libraries=False)
             yield False

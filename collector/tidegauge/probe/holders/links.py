@@ -173,7 +173,6 @@ def leads_on(value: object) -> bool:
 
 
 def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
-    """The hooks of a tensor."""
     return _hooks(hooks, "tensor hook", None)
 
 

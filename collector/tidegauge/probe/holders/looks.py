@@ -72,7 +72,6 @@ def name_of(cls: type) -> str:
 
 
 def type_name(obj: object) -> str:
-    """The name of an object's class."""
     return name_of(type(obj))
 
 

@@ -67,7 +67,6 @@ class _Search:
         self._problem: Optional[str] = None
 
     def run(self) -> HolderSearch:
-        """Search until done or out of time."""
         try:
             self._slices.run(self._look())
         except OutOfTimeError:

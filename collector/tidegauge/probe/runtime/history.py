@@ -49,7 +49,6 @@ class History:
         self._seats: dict[str, tuple[Any, Any]] = {}
 
     def recorder(self) -> Recorder:
-        """The current owner of the recording."""
         with self._lock:
             if self.entries is not None:
                 return Recorder.OURS

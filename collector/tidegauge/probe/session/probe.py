@@ -263,7 +263,6 @@ class Probe:
                 self.helper.ticking = False
 
     def set_fraction(self, fraction: float) -> None:
-        """Cap the devices now, and record it."""
         with self._lock:
             self.cap.set(fraction, used=self.watch.used if self.watch is not None else ())
             if self.watch is not None:
