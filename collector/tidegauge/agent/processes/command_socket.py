@@ -15,14 +15,13 @@ import stat
 import struct
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegauge.agent.run_dirs.folders import UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import opened_folder, opened_name
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.text import one_line
+from tidegauge.osproc.processes import identity_of
 
 MAX_REPLY_BYTES = 64 << 10
 MAX_REPLY_TEXT_CHARS = 1000
@@ -96,11 +95,7 @@ def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:
     if (pid, uid) != (to.process.pid, to.uid):
         meant = f"pid {to.process.pid} of uid {to.uid}"
         raise NotAskedError(f"{to.name} is served by pid {pid} of uid {uid}, not by {meant}: nothing was sent")
-    try:
-        now = parse_proc_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
-    except (FileNotFoundError, ProcessLookupError):
-        now = None
-    if now is None or now.process != to.process:
+    if identity_of(pid) != to.process:
         raise NotAskedError(f"pid {pid} is now another process: nothing was sent")
 
 

@@ -23,6 +23,7 @@ from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.proc_stat import ProcStat, effective_uid, parse_proc_stat, status_numbers
+from tidegauge.osproc.processes import MAX_GENERATIONS
 
 # The user who made a process's user namespace: with a range of uids in it (``/etc/subuid``) one user can be many on the
 # host. See user_namespaces(7) and ioctl_ns(2).
@@ -59,8 +60,6 @@ NESTED_REFRESH_S = 5.0
 
 ASK_AGAIN_S = 60.0
 """Pause before a uid without a name is looked up again."""
-MAX_GENERATIONS = 64
-"""Ancestors that are looked at; a chain that changes while it is read could have a loop."""
 
 DATA_WORKER = "pt_data_worker"
 """What ``torch/utils/data/_utils/worker.py`` calls itself (proc_pid_comm(5)) in releases that name their threads."""

@@ -11,9 +11,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Protocol
 
-from tidegauge.agent.processes.procfs import MAX_GENERATIONS
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.osproc.processes import MAX_GENERATIONS
 
 MAX_PROCESSES = 65_536
 """Processes of one node; higher pids are not looked at."""
