@@ -22,7 +22,7 @@ from tidegauge.core.ring_layout import (
 from tidegauge.core.samples import Sample
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.process_facts import OwnProcessFacts
-from tidegauge.probe.runtime.backend import OutOfMemoryCall, StepHook
+from tidegauge.probe.runtime.backend import Backend, OutOfMemoryCall, StepHook
 from tidegauge.probe.runtime.history import History
 
 MIB = 1 << 20
@@ -53,7 +53,7 @@ def nested_stats(
     }
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """A device runtime under the test's control: nothing is there until ``initialise()``."""
 
     def __init__(self, devices: int = 1, *, caps_without_context: bool = True) -> None:

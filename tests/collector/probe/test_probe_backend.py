@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Optional
 
 from probe_fakes import fake_torch
-from tidegauge.probe.runtime.backend import Cuda, DeviceModule, choose_backend
+from tidegauge.probe.runtime.backend import Backend, Cuda, choose_backend
 
 UUID = "4ee4d5e0-1234-5678-9abc-def012345678"
 hooks: list[Callable[..., None]] = []
@@ -162,7 +162,7 @@ class ChoosingTheBackend(unittest.TestCase):
             accelerator=SimpleNamespace(current_accelerator=lambda: SimpleNamespace(type="xpu")),
         )
         backend = choose_backend(torch)
-        assert isinstance(backend, DeviceModule)
+        assert isinstance(backend, Backend)
         self.assertEqual((backend.name, backend.read(1)), ("xpu", {"public": 1}))
 
     def test_an_accelerator_without_statistics_is_not_watched(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.ring_layout import MAX_DEVICES
@@ -25,98 +25,38 @@ StepHook = Callable[[Any, FrameType], None]
 """``(optimizer, frame of torch's wrapper around its step)``."""
 
 
-class Backend(Protocol):
-    """One kind of device under one torch. Torch's exceptions pass through to the callers."""
-
-    name: str
-    torch_version: str
-    torch: Any
-    """For searches of the job's own tensors (``probe.holders``)."""
-    read: Callable[[int], Mapping[str, Any]]
-    """The allocator's counters of one device by ordinal, nested as ``memory_stats_as_nested_dict()`` nests them.
-    Only once ``ready()``. One C call; it takes the device's allocator lock for a moment."""
-
-    def when_ready(self, call: Callable[[], None]) -> None:
-        """Have ``call`` run in the initialising thread right after the runtime is up and before anything is
-        allocated, or at once if it is up."""
-
-    def ready(self) -> bool:
-        """Whether the runtime is initialised in this very process (never so in a fork of one that was)."""
-
-    def device_count(self) -> int:
-        """Visible devices. Only once ``ready()``, or inside ``when_ready``'s call."""
-
-    def device_uuids(self, environ: Mapping[str, str], /) -> tuple[DeviceUuid, ...]:
-        """One per visible device in their order; empty if this torch cannot tell. As ``device_count``."""
-
-    def blind_because(self) -> Optional[str]:
-        """The reason why the counters mean nothing (an allocator that does not count), or ``None``."""
-
-    def caps_without_context(self) -> bool:
-        """Whether ``set_fraction`` leaves devices alone that are not in use yet."""
-
-    def set_fraction(self, fraction: float, device: int) -> None:
-        """Cap the allocator of one device at this part of the device's memory."""
-
-    def on_out_of_memory(self, call: OutOfMemoryCall, /) -> bool:
-        """Call ``call`` before each OutOfMemoryError is raised, for good. False: not supported."""
-
-    def is_out_of_memory(self, error: BaseException, /) -> bool:
-        """Whether it is this torch's OutOfMemoryError."""
-
-    def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
-        """The allocator's blocks on all devices, as ``torch.cuda.memory._snapshot()``.
-
-        With the events of a recording only if ``history``. ``None``: not supported, or this torch cannot leave them
-        out. No call to the device; holds the GIL and each device's lock.
-        """
-
-    def history(self, faults: Faults, /) -> Optional[History]:
-        """The process's allocation history, nothing of it touched yet; ``None``: not supported. As ``device_count``."""
-
-    def total_bytes(self, device: int, /) -> Optional[int]:
-        """``totalGlobalMem`` of a device; ``None`` if this torch cannot tell. As ``device_count``."""
-
-    def empty_cache(self, device: int, /) -> None:
-        """Give cached memory back to the driver; ``device`` is one that the process uses already."""
-
-    def capturing(self) -> bool:
-        """Whether the calling thread's current stream is being captured into a graph."""
-
-    def on_optimizer_step(self, hook: StepHook) -> None:
-        """Have ``hook`` called after every ``step()`` of every optimizer, for good: torch iterates over its hooks
-        while it calls them, so removing one from within, or from a thread, would raise in the job's step."""
-
-    def distributed(self) -> Optional[tuple[int, int]]:
-        """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
-
-    def store(self) -> Optional[TorchStore]:
-        """The key-value store of the default process group, or ``None`` while there is none."""
-
-
-class DeviceModule:
-    """Any accelerator with a module like ``torch.cuda`` (``torch.xpu``), through its Python functions."""
+class Backend:
+    """One kind of device under one torch: any accelerator with a module like ``torch.cuda`` (``torch.xpu``), through
+    its Python functions. Torch's exceptions pass through to the callers."""
 
     def __init__(self, torch: Any, name: str) -> None:
         self.name = name
         self.torch_version = str(torch.__version__)
         self.torch = torch
+        """For searches of the job's own tensors (``probe.holders``)."""
         self._module = getattr(torch, name)
-        self.read = self._module.memory_stats_as_nested_dict
+        self.read: Callable[[int], Mapping[str, Any]] = self._module.memory_stats_as_nested_dict
+        """The allocator's counters of one device by ordinal, nested as ``memory_stats_as_nested_dict()`` nests them.
+        Only once ``ready()``. One C call; it takes the device's allocator lock for a moment."""
 
     def when_ready(self, call: Callable[[], None]) -> None:
+        """Have ``call`` run in the initialising thread right after the runtime is up and before anything is
+        allocated, or at once if it is up."""
         if self.ready():
             call()  # not through _lazy_call: it would hold torch's initialisation lock meanwhile
         else:
             self._module._lazy_call(call)
 
     def ready(self) -> bool:
+        """Whether the runtime is initialised in this very process (never so in a fork of one that was)."""
         return bool(self._module.is_initialized())
 
     def device_count(self) -> int:
+        """Visible devices. Only once ``ready()``, or inside ``when_ready``'s call."""
         return min(int(self._module.device_count()), MAX_DEVICES)
 
     def device_uuids(self, _environ: Mapping[str, str], /) -> tuple[DeviceUuid, ...]:
+        """One per visible device in their order; empty if this torch cannot tell. As ``device_count``."""
         uuids = []
         for device in range(self.device_count()):
             uuid = getattr(self._module.get_device_properties(device), "uuid", None)
@@ -126,47 +66,65 @@ class DeviceModule:
         return tuple(uuids)
 
     def blind_because(self) -> Optional[str]:
+        """The reason why the counters mean nothing (an allocator that does not count), or ``None``."""
         return None
 
     def caps_without_context(self) -> bool:
+        """Whether ``set_fraction`` leaves devices alone that are not in use yet."""
         return False
 
     def set_fraction(self, fraction: float, device: int) -> None:
+        """Cap the allocator of one device at this part of the device's memory."""
         self._module.set_per_process_memory_fraction(float(fraction), device)
 
     def on_out_of_memory(self, _call: OutOfMemoryCall, /) -> bool:
+        """Have a function called before each OutOfMemoryError is raised, for good. False: not supported."""
         return False
 
     def is_out_of_memory(self, error: BaseException, /) -> bool:
+        """Whether it is this torch's OutOfMemoryError."""
         kinds = (getattr(self.torch, "OutOfMemoryError", None), getattr(self._module, "OutOfMemoryError", None))
         return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
 
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:  # noqa: ARG002
+        """The allocator's blocks on all devices, as ``torch.cuda.memory._snapshot()``.
+
+        With the events of a recording only if ``history``. ``None``: not supported, or this torch cannot leave them
+        out. No call to the device; holds the GIL and each device's lock.
+        """
         return None
 
     def history(self, _faults: Faults, /) -> Optional[History]:
+        """The process's allocation history, nothing of it touched yet; ``None``: not supported. As ``device_count``."""
         return None
 
     def total_bytes(self, device: int, /) -> Optional[int]:
+        """``totalGlobalMem`` of a device; ``None`` if this torch cannot tell. As ``device_count``."""
         total_bytes = getattr(self._module.get_device_properties(device), "total_memory", None)
         return None if total_bytes is None else int(total_bytes)
 
     def empty_cache(self, _device: int, /) -> None:
+        """Give cached memory back to the driver; the device is one that the process uses already."""
         self._module.empty_cache()
 
     def capturing(self) -> bool:
+        """Whether the calling thread's current stream is being captured into a graph."""
         return False
 
     def on_optimizer_step(self, hook: StepHook) -> None:
+        """Have ``hook`` called after every ``step()`` of every optimizer, for good: torch iterates over its hooks
+        while it calls them, so removing one from within, or from a thread, would raise in the job's step."""
         register_step_hook(self.torch, hook)
 
     def distributed(self) -> Optional[tuple[int, int]]:
+        """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
         distributed = self.torch.distributed
         if not distributed.is_available() or not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
 
     def store(self) -> Optional[TorchStore]:
+        """The key-value store of the default process group, or ``None`` while there is none."""
         if self.distributed() is None:
             return None
         # Not public, but there since 1.x; the public way to a store is to make one, which needs a port of its own.
@@ -175,7 +133,7 @@ class DeviceModule:
         return store
 
 
-class Cuda(DeviceModule):
+class Cuda(Backend):
     """NVIDIA's CUDA and, under the same names, AMD's ROCm."""
 
     def __init__(self, torch: Any) -> None:
@@ -264,7 +222,7 @@ def choose_backend(torch: Any) -> Optional[Backend]:
     module = getattr(torch, device.type, None) if device is not None else None
     wanted = ("memory_stats_as_nested_dict", "_lazy_call", "is_initialized", "device_count", "get_device_properties")
     if device is not None and all(hasattr(module, name) for name in wanted):
-        return DeviceModule(torch, str(device.type))
+        return Backend(torch, str(device.type))
     return None
 
 
