@@ -2,7 +2,7 @@
 
 A user controls everything behind /proc/PID/root. An absolute link there would lead into *our* root, and a mount may
 block for ever. So every folder on the way is opened by its name alone, without following links, and a name is looked
-up only on file systems that answer by themselves (``mounts``). Where the way crosses others (a root on squashfuse),
+up only on file systems that answer by themselves (``Mounts``). Where the way crosses others (a root on squashfuse),
 the process itself may have the folder open, as probes do.
 """
 
