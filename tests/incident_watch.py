@@ -11,7 +11,8 @@ from sample_views import GIB, NOW_S, rank_summary
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incidents import Incident, IncidentChange
-from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker, _Followed
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker, _Followed
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import JobView, RankSummary
