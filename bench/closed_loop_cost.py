@@ -32,7 +32,7 @@ from tidegauge.core.views import GpuView, NodeSummary, RankSummary
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
-from tidegauge_scheduler_hooks.policy_source import PolicySource
+from tidegauge_scheduler_hooks.policy.files import PolicySource
 
 TARGET_MS = 500.0
 RANKS = 8

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidegauge.core.evidence import EvidenceReason
-from tidegauge.core.evidence.request import evidence_request, window_for
 from tidegauge.core.incidents.actions import (
     ActionKind,
     Decision,
@@ -21,11 +19,8 @@ from tidegauge.core.incidents.actions import (
     DecisionStatus,
     JobTarget,
     Outcome,
-    RankTarget,
 )
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge.core.orders import GONE
-from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S
 from tidegauge_scheduler_hooks.ports import (
     Audit,
     AuditError,
@@ -40,9 +35,9 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerPort,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_notices import NO_SUCH_COMMAND
+from tidegauge_scheduler_hooks.rank_commands import ask_for_evidence
 
-# Telling an owner, by all ways that there are: through the job's scheduler, and by a messenger.
+log = logging.getLogger(__name__)
 
 _WHERE: Mapping[str, str] = {KUBERNETES: "Kubernetes Event"}
 """Where an owner reads it, by adapter. A line on the standard error of a rank goes with the Event, if it can."""
@@ -82,37 +77,6 @@ def _through_the_scheduler(decision: Decision, port: SchedulerPort) -> str:
     port.notify(decision.target, text, decision_id=decision.decision_id)
     return _WHERE.get(decision.target.scheduler, "job output")
 
-
-# Asking the rank that an incident is about for evidence: the same under every scheduler.
-
-UNABLE, BUSY = "unable", "busy"
-"""Kinds of a rank's answer: it never can; it is recording for somebody else."""
-BUSY_AGAIN_S = 60.0
-
-
-def ask_for_evidence(commands: ProcessCommands | None, decision: Decision) -> str:
-    """Have the rank to look at first collect evidence; returns what it said, for people. The evidence itself comes with
-    its node's reports, and goes to the incident. Its id is the decision's, so that asking twice is harmless.
-
-    Raises ``TemporaryError``, ``PermanentError``.
-    """
-    job, first = decision.target.job, next(iter(decision.incident.findings), None)
-    if commands is None or first is None:
-        raise PermanentError(f"job {job.job_id}: no rank to request evidence from")
-    target = RankTarget(first.rank, first.node_id, first.process, first.step)
-    request = evidence_request(decision.decision_id, EvidenceReason.POLICY, window_for(first.verdict))
-    reply = commands.ask_ranks(job, [target], request, timeout_s=RANK_TIMEOUT_S)[first.rank]
-    if reply.error is None:
-        return f"rank {first.rank} is collecting evidence {decision.decision_id}"
-    what = f"job {job.job_id}: rank {first.rank} cannot collect evidence: {reply.error}"
-    if reply.kind == BUSY:
-        raise TemporaryError(what, retry_after_s=BUSY_AGAIN_S)
-    if reply.kind in (GONE, UNABLE) or NO_SUCH_COMMAND in reply.error:
-        raise PermanentError(what)
-    raise TemporaryError(what)
-
-
-log = logging.getLogger(__name__)
 
 LEADS_TO: Mapping[ActionKind, frozenset[Presence]] = {
     ActionKind.REQUEUE: frozenset({Presence.REPLACED}),

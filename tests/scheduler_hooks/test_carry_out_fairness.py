@@ -16,9 +16,8 @@ from scheduler_values import target
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out import MAX_REMEMBERED, CarryOut, FairCalls
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
-from tidegauge_scheduler_hooks.fair_calls import MAX_REMEMBERED, FairCalls
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 TIMES = CarryOutTimes()

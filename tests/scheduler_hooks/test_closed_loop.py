@@ -27,8 +27,8 @@ from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.verdicts import OK, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
+from tidegauge_scheduler_hooks.policy.files import PolicySource
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
-from tidegauge_scheduler_hooks.policy_source import PolicySource
 from tidegauge_scheduler_hooks.ports import SchedulerPort, TemporaryError
 
 POLICY = """

@@ -13,8 +13,8 @@ from scheduler_values import finding, incident
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, Outcome, RankTarget
 from tidegauge.core.orders import GONE
-from tidegauge_scheduler_hooks.carry_out_steps import ask_for_evidence
 from tidegauge_scheduler_hooks.ports import PermanentError, Reply, TemporaryError
+from tidegauge_scheduler_hooks.rank_commands import ask_for_evidence
 
 MADE = wanted(ActionKind.SNAPSHOT, incident=incident(findings=(finding(3), finding(0))))
 

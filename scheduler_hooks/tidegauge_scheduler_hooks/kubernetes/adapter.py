@@ -34,14 +34,13 @@ from tidegauge_scheduler_hooks.kubernetes.events import (
     record_event,
 )
 from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
-from tidegauge_scheduler_hooks.kubernetes.failure_policies import goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, COPIED, HOLD, Changes, IncidentIntent, Stopped, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
-from tidegauge_scheduler_hooks.kubernetes.requeue_orders import encoded, requeue_order, wanted_changes
-from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops
+from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
+from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
@@ -53,8 +52,7 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerError,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_caps import cap_ranks
-from tidegauge_scheduler_hooks.rank_notices import tell_through_rank
+from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 
 # Where one run of a workload stands, from the object, what we wrote on it, and its pods. Pure.
 

@@ -26,7 +26,7 @@ from tidegauge_scheduler_hooks.ports import (
     RequeueChanges,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+from tidegauge_scheduler_hooks.rank_commands import cap_ranks
 
 log = logging.getLogger(__name__)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tidegauge_scheduler_hooks.policy.lint import lint
-from tidegauge_scheduler_hooks.policy.models import Policy
-from tidegauge_scheduler_hooks.policy.rungs import Rung
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.verdicts import Severity
+from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
+from tidegauge_scheduler_hooks.policy.durations import write_duration
+from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before, stop_after
+from tidegauge_scheduler_hooks.policy.models import Brakes, Policy, Rule
+from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, NotifyRung, RequeueRung, Rung, StopRung, stops
 from tidegauge_scheduler_hooks.policy.yaml_lines import YamlError, read
 
 RUNGS: dict[str, type[BaseModel]] = {
@@ -123,3 +127,106 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+class LintFinding(NamedTuple):
+    """``level`` is ``error`` where the policy cannot mean it, ``warning`` where it may."""
+
+    level: str
+    path: tuple[str | int, ...]
+    message: str
+
+
+def lint(policy: Policy) -> Iterator[LintFinding]:
+    """All of them."""
+    if not policy.rules:
+        yield LintFinding("warning", ("rules",), "no rules: Tidegauge never does anything")
+    yield from _about_brakes(policy.brakes)
+    for index, rule in enumerate(policy.rules):
+        wider = next((one for one in policy.rules[:index] if one.when.covers(rule.when)), None)
+        if wider is not None:
+            message = (
+                f"rule {rule.name} is never reached: rule {wider.name} before it matches everything that it matches"
+            )
+            yield LintFinding("error", ("rules", index, "name"), message)
+        for rung in range(len(rule.ladder)):
+            for level, message in _about_rung(policy, rule, rung):
+                yield LintFinding(
+                    level, ("rules", index, "ladder", rung), f"rule {rule.name}, rung {rung + 1}: {message}"
+                )
+
+
+def _about_brakes(brakes: Brakes) -> Iterator[LintFinding]:
+    if brakes.min_severity is not Severity.CRITICAL:
+        message = (
+            "jobs are acted on even when their growth is no longer critical: most growth that slows down ends by "
+            "itself (docs/detector.md)"
+        )
+        yield LintFinding("warning", ("brakes", "min_severity"), message)
+    if brakes.warnings_before_stop == 0:
+        yield LintFinding("warning", ("brakes", "warnings_before_stop"), "jobs may be stopped without a warning")
+
+
+def _about_rung(policy: Policy, rule: Rule, index: int) -> Iterator[tuple[str, str]]:
+    rung, when, brakes = rule.ladder[index], rule.when, policy.brakes
+    causes = when.cause or tuple(IncidentCause)
+    if any(stops(one) for one in rule.ladder[:index]):
+        yield "error", "never reached: an earlier rung ends the job"
+        return
+    if stops(rung):
+        yield from _about_stop(rule, index, rung, brakes)
+    if rung.before_oom is not None and not any(cause.is_growth for cause in causes):
+        yield "error", "never due: before_oom needs a predicted OOM, and only growth has one"
+    least = when.severity.level if when.severity is not None else 0
+    if rung.kind.is_acting and any(cause.is_growth for cause in causes) and least < brakes.min_severity.level:
+        severity = brakes.min_severity.value
+        yield (
+            "warning",
+            f"growth below {severity} gets stuck here; `severity: {severity}` keeps it out of the rule",
+        )
+    if isinstance(rung, CheckpointRung):
+        if rung.before_oom is not None and rung.before_oom < rung.grace:
+            yield "warning", "before_oom is less than grace: the job may run out of memory during the checkpoint"
+        stop = stop_after(rule, index + 1)
+        if when.checkpoint is not True and not (stop is not None and stop.without_checkpoint):
+            yield "warning", "a job that cannot checkpoint gets stuck here; `checkpoint: true` keeps it out of the rule"
+    if isinstance(rung, RequeueRung) and set(causes) == {IncidentCause.CUDA_GRAPHS} and rung.sets(EXPANDABLE):
+        yield "error", "never done: expandable_segments does not fix private pools of CUDA graphs"
+    if isinstance(rung, RequeueRung) and when.requeueable is not True:
+        yield "warning", "a job that must not be requeued gets stuck here; `requeueable: true` keeps it out of the rule"
+
+
+def _about_stop(rule: Rule, index: int, stop: StopRung, brakes: Brakes) -> Iterator[tuple[str, str]]:
+    given, wanted = _warnings_before(rule, index, brakes), brakes.warnings_before_stop
+    if given < wanted:
+        yield (
+            "error",
+            f"never done: it requires {wanted} notify rungs before it, at least "
+            f"{write_duration(brakes.warning_interval)} apart (brakes.warnings_before_stop and warning_interval), and "
+            f"there are {given}",
+        )
+    if stop.without_checkpoint:
+        yield "warning", "the job may be stopped without a proven checkpoint: work is lost"
+        return
+    checkpoint = checkpoint_before(rule, index)
+    if checkpoint is None:
+        yield "error", "never done: add a checkpoint before it, or `without_checkpoint: true` (work is lost)"
+        return
+    age_s = sum(rung.after for rung in rule.ladder[checkpoint + 1 : index + 1])
+    if age_s > brakes.proof_max_age:
+        yield "error", f"its checkpoint would be {write_duration(age_s)} old, more than brakes.proof_max_age"
+    limits = (brakes.actions_per_hour, brakes.actions_per_user_per_hour, brakes.actions_per_job_per_hour)
+    if min(limits) < 2:
+        yield "warning", "never done: with its checkpoint it counts as two actions, and an hourly limit is below two"
+    if isinstance(stop, RequeueRung) and brakes.requeues_per_job == 0:
+        yield "warning", "never a requeue: brakes.requeues_per_job is 0, so when_used_up applies at once"
+
+
+def _warnings_before(rule: Rule, index: int, brakes: Brakes) -> int:
+    """How many of the messages before the stop are sure to count as warnings."""
+    count, since_counted_s = 0, 0.0
+    for rung in rule.ladder[:index]:
+        since_counted_s += rung.after
+        if isinstance(rung, NotifyRung) and (count == 0 or since_counted_s >= brakes.warning_interval):
+            count, since_counted_s = count + 1, 0.0
+    return count

@@ -1,12 +1,16 @@
-"""A policy from its file, or the default one."""
+"""Reads policies from files: the default policy, and the policy in force, which is read again when its file changes."""
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 
 from tidegauge_scheduler_hooks.policy.check import Findings, check_policy
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.yaml_lines import MAX_FILE_CHARS
+
+log = logging.getLogger(__name__)
 
 DEFAULT_FILE = Path(__file__).with_name("default_policy.yaml")
 """What is in force where no other is given; the comments explain it to admins."""
@@ -41,3 +45,51 @@ def read_policy(path: Path) -> str:
         raise PolicyFileError(path, f"the policy file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PolicyFileError(path, f"the policy file is not UTF-8, at byte {error.start}") from error
+
+
+_Signature = tuple[int, int, int]
+
+
+class PolicySource:
+    """``path`` of ``None`` is the default policy, for good.
+
+    Where the file cannot be used from the start, the default policy is in force, which only observes; where it breaks
+    later, the last good one stays. ``problem`` says so for as long as it lasts.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.problem: str | None = None
+        self._policy = load_policy(None)
+        self._seen: _Signature | None = None
+
+    def current(self) -> Policy:
+        """Looks at the file's state; reads it only when that is another than before."""
+        if self.path is not None:
+            signature = _signature(self.path)
+            if signature is None or signature != self._seen:
+                self._seen = signature
+                self._read(self.path)
+        return self._policy
+
+    def _read(self, path: Path) -> None:
+        try:
+            policy = load_policy(path)
+        except (PolicyFileError, OSError) as error:
+            if self.problem != str(error):
+                log.error("the policy file cannot be used, keeping the last good policy: %s", error)
+            self.problem = str(error)
+            return
+        if self.problem is not None or policy != self._policy:
+            log.info("policy %s is in force, mode %s", path, policy.mode)
+        self.problem = None
+        self._policy = policy
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    # Not the time of the last write: a file that became readable by chmod must be read as well.
+    return status.st_ino, status.st_ctime_ns, status.st_size

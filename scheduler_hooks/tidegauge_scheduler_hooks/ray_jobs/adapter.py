@@ -21,7 +21,7 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerError,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+from tidegauge_scheduler_hooks.rank_commands import cap_ranks
 from tidegauge_scheduler_hooks.ray_jobs import submissions
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
 

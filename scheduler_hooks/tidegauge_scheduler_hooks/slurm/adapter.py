@@ -25,8 +25,7 @@ from tidegauge_scheduler_hooks.ports import (
     SettingsStore,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_caps import cap_ranks
-from tidegauge_scheduler_hooks.rank_notices import tell_through_rank
+from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find
 from tidegauge_scheduler_hooks.slurm.gpu_shares import needs_nodes

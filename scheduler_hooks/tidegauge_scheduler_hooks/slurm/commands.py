@@ -1,4 +1,4 @@
-"""The only place that runs Slurm's commands. What they answer is read by ``jobs_json``, ``job_looks``, ``refusals``.
+"""The only place that runs Slurm's commands. ``jobs_json`` and ``squeue_rows`` read the answers.
 
 Commands, not slurmrestd: they are on every node, and a REST ``DELETE`` by somebody without rights froze slurmctld on
 two releases, as did ``scancel --ctld``, which is never used here (ADR 11). No shell; what is a job's own (a comment, a
@@ -8,17 +8,19 @@ name) is one argument or one field.
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
-from collections.abc import Sequence
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
-from tidegauge_scheduler_hooks.slurm import jobs_json
-from tidegauge_scheduler_hooks.slurm import squeue_rows as job_looks
-from tidegauge_scheduler_hooks.slurm.bounded_run import Finished, OverrunError, run_bounded
-from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
-from tidegauge_scheduler_hooks.slurm.refusals import check
-from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow
+from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob, read_jobs
+from tidegauge_scheduler_hooks.slurm.squeue_rows import FORMAT, SqueueRow, parse_look
 
 TIMEOUT_S = 30.0
 """For a whole command. Without a slurmctld squeue gives up after 18 s and the others after 9 s; with one that hangs,
@@ -33,7 +35,7 @@ class SlurmCommands:
     """``bin_dir`` is where the commands are, wrappers for another user or cluster perhaps (default: ``PATH``); ``conf``
     is their ``SLURM_CONF`` (default: this process's, or Slurm's own). Thread-safe.
 
-    Every method raises ``TemporaryError``, ``PermanentError`` and ``ChangedError`` as ``refusals`` says. Those that
+    Every method raises ``TemporaryError``, ``PermanentError`` and ``ChangedError`` as ``_ERRORS`` says. Those that
     take a ``name`` want ``SlurmJob.name``.
     """
 
@@ -56,7 +58,7 @@ class SlurmCommands:
         except ChangedError:
             return []  # the only job that was named is none
         try:
-            return jobs_json.read_jobs(answer)
+            return read_jobs(answer)
         except ValueError as error:
             raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 
@@ -70,15 +72,13 @@ class SlurmCommands:
         """One job as it is now; ``None``: slurmctld does not know it (any more, five minutes after its end)."""
         asked = f"describe job {name}"
         try:
-            answer = self._ask(
-                asked, "squeue", "--all", "--noheader", "-t", "all", "-j", name, "-O", job_looks.FORMAT
-            )  # fmt: skip
+            answer = self._ask(asked, "squeue", "--all", "--noheader", "-t", "all", "-j", name, "-O", FORMAT)
         except ChangedError:
             return None
         if not answer:
             return None
         try:
-            return job_looks.parse_look(answer)
+            return parse_look(answer)
         except ValueError as error:
             raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 
@@ -96,7 +96,7 @@ class SlurmCommands:
         self._ask(f"cancel job {name}", "scancel", name)
 
     def set_comment(self, name: str, comment: str) -> None:
-        """``comment`` as ``JobLook.comment`` has it."""
+        """``comment`` as ``SqueueRow.comment`` has it."""
         # A NUL ends an argument; no comment that Slurm has told us holds one.
         self._ask(f"set the comment of job {name}", "scontrol", "update", f"jobid={name}", f"comment={comment}")
 
@@ -131,3 +131,111 @@ def _cannot_start(program: str, asked: str, error: Exception) -> SchedulerError:
     if isinstance(error, ValueError):
         return PermanentError(f"Slurm: cannot {asked}: {error}")
     return TemporaryError(f"Slurm: cannot {asked}: {program} cannot be started ({error})")
+
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Finished(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    """Negative: the signal that ended it."""
+    stdout: bytes
+    stderr: bytes
+
+
+class OverrunError(Exception):
+    """It took too long or said too much, and was killed with all that it had started. The message says which."""
+
+
+def run_bounded(argv: Sequence[bytes], *, environ: Mapping[str, str], timeout_s: float, most_bytes: int) -> Finished:
+    """Run ``argv`` without a shell and without input, in a session of its own; ``most_bytes`` holds for each output.
+
+    Raises ``OverrunError``, and ``OSError`` if it cannot be started.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(environ),
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = _read(process, deadline_s, most_bytes)
+            return Finished(process.wait(max(0.0, deadline_s - time.monotonic())), stdout, stderr)
+        except subprocess.TimeoutExpired as error:
+            raise OverrunError(f"no answer within {timeout_s:g} s") from error
+        finally:
+            # A leader that was not waited for keeps its number, so that the group is its own.
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(process: subprocess.Popen[bytes], deadline_s: float, most_bytes: int) -> tuple[bytes, bytes]:
+    """Both outputs, until everybody who holds them has closed them. Raises ``TimeoutExpired``, ``OverrunError``."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for descriptor in outputs:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in selector.select(left_s):
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                if not chunk:
+                    selector.unregister(key.fd)
+                outputs[key.fd] += chunk
+                if len(outputs[key.fd]) > most_bytes:
+                    raise OverrunError(f"the answer is longer than {most_bytes} bytes")
+    stdout, stderr = outputs.values()
+    return bytes(stdout), bytes(stderr)
+
+
+MAX_ERROR_CHARS = 300
+
+NO_SUCH_JOB = "Invalid job id specified"
+
+RIGHTS = (
+    "the user of this service must be the job's owner, a coordinator of its account or Operator: "
+    "sacctmgr modify user USER set AdminLevel=Operator (docs/slurm_actions.md)"
+)
+
+_ERRORS: Mapping[str, tuple[Callable[[str], SchedulerError], str]] = {
+    # Not the run that it was a moment ago.
+    NO_SUCH_JOB: (ChangedError, ""),
+    "Job/step already completing or completed": (ChangedError, ""),
+    "Job has already finished": (ChangedError, ""),
+    "Job is pending execution": (ChangedError, ""),
+    # Never.
+    "Access/permission denied": (PermanentError, RIGHTS),
+    "Invalid user id": (PermanentError, RIGHTS),
+    "Requested operation is presently disabled": (
+        PermanentError,
+        "the job was submitted with --no-requeue, or the site has JobRequeue=0; its owner may change that: "
+        "scontrol update jobid=N requeue=1",
+    ),
+    "Only batch jobs are accepted or processed": (PermanentError, "srun and salloc jobs cannot be requeued"),
+    "parameter too long": (PermanentError, ""),
+    "Unable to process configuration file": (PermanentError, "set slurm_conf (docs/settings.md)"),
+}
+"""By a part of the text: the error, and what the reader can do. Any other text is worth another try: without slurmctld
+scontrol(1) says "Unexpected message received", and the others "Unable to contact slurm controller" or "Socket timed
+out"."""
+
+
+def check(finished: Finished, asked: str) -> None:
+    """Raise what an answer means if it is a refusal. ``asked`` tells people what was asked for: "requeue job 7"."""
+    said = words(finished.stderr)
+    for text, (error, advice) in _ERRORS.items():
+        if text in said:
+            raise error(f"Slurm: cannot {asked}: {said}" + (f"; {advice}" if advice else ""))
+    if finished.returncode != 0:
+        raise TemporaryError(f"Slurm: cannot {asked}: {said or f'exit status {finished.returncode}'}")
+
+
+def words(output: bytes) -> str:
+    """For people: on one line, short, with nothing that a terminal would take for an order."""
+    text = " ".join(output.decode(errors="replace").split())
+    return one_line(text, MAX_ERROR_CHARS)

@@ -15,9 +15,8 @@ from kube_standins.images import Image
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
-from tidegauge_scheduler_hooks.kubernetes.injection.review import Injector
-from tidegauge_scheduler_hooks.kubernetes.injection.webhook import WebhookServer
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi
 
 PROBE_IMAGE = "registry.example.org/tidegauge-probe:1"

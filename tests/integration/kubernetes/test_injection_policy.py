@@ -28,9 +28,8 @@ from tidegauge.core.jobs.kubernetes import (
     PROFILE_LABEL,
 )
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INIT_CONTAINER, POLICY_VERSION, VOLUME
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
-from tidegauge_scheduler_hooks.kubernetes.injection.volumes import probe_container, volume
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions, probe_container, volume
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload

@@ -9,7 +9,7 @@ from scheduler_hooks.kubernetes.fake_controllers import FIRST_S, FakeControllers
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by, workload
 from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
-from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode

@@ -15,7 +15,6 @@ from fakes.kube import FakeKube
 from scheduler_hooks.kubernetes.workload_samples import owned_by, template
 from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, REQUEUE, STOPPED
 from tidegauge.core.jobs.settings import JobSettings, changes
-from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, Stopped, decode_changes, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
@@ -28,6 +27,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
 )
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object, Resource
+from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import MANAGER, Workload
 
 FIRST_S = 1_700_000_000

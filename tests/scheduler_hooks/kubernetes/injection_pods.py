@@ -8,8 +8,8 @@ from typing import Any
 
 from fakes.kube_patches import patched
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 
 OPTIONS = InjectionOptions("registry.example/tidegauge-probe:1")

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tidegauge_exporter.metrics.families import exposition
-from tidegauge_scheduler_hooks.kubernetes.controller import health
-from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthPage, HealthServer
-from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts, gauge
+from tidegauge_scheduler_hooks.kubernetes.controller import monitoring
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import HealthPage, HealthServer, StepCounts, gauge
 
 PAGES = {
     "/healthz": lambda: HealthPage("ok\n"),
@@ -58,11 +57,11 @@ def test_another_path_says_what_there_is(server: HealthServer) -> None:
 def test_whoever_holds_connections_open_keeps_no_kubelet_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet that is kept out starts the container again; any pod of the cluster can get here."""
     # Nobody goes for being silent, even if this machine stands still for a second.
-    monkeypatch.setattr(health, "LIMITS", health.LIMITS._replace(ask_within_s=300.0))
+    monkeypatch.setattr(monitoring, "LIMITS", monitoring.LIMITS._replace(ask_within_s=300.0))
     with serving(PAGES) as server, ExitStack() as stack:
         held = [
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
-            for _ in range(4 * health.CONNECTIONS_AT_ONCE)
+            for _ in range(4 * monitoring.CONNECTIONS_AT_ONCE)
         ]
         for connection in held:
             connection.sendall(b"GET")

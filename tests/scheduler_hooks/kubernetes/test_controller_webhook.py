@@ -11,9 +11,8 @@ from fakes.kube import FakeKube
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
-from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import NamedNamespaces, Upkeep, WatchedNamespaces
-from tidegauge_scheduler_hooks.kubernetes.controller.webhook import reviews
-from tidegauge_scheduler_hooks.kubernetes.injection.review import ReviewCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.webhook import NamedNamespaces, Upkeep, WatchedNamespaces, reviews
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import ReviewCounts
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
 from tidegauge_scheduler_hooks.ports import TemporaryError
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from scheduler_hooks.kubernetes.workload_samples import owned_by, workload
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE
-from tidegauge_scheduler_hooks.kubernetes.copies import GENERATED_LABELS, MAX_NAME_CHARS, copy_name, copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, KINDS, OwnerKind, at
+from tidegauge_scheduler_hooks.kubernetes.requeues import GENERATED_LABELS, MAX_NAME_CHARS, copy_name, copy_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 ORDER = RequeueOrder(

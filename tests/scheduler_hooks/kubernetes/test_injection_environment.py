@@ -11,7 +11,7 @@ import pytest
 from scheduler_hooks.kubernetes.injection_pods import Pod, environ, injected, plan, pod
 from tidegauge.core.jobs.kubernetes import CHANGES, FRACTION, IMAGE_PYTHONPATH
 from tidegauge_scheduler_hooks.kubernetes.injection import names
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
 SHARED = {"name": "main", "resources": {"limits": {"nvidia.com/gpu.shared": 1}}}
 WHOLE = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}

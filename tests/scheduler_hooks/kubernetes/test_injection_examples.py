@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "kubernetes").glob("*.yaml"))
 

@@ -23,8 +23,8 @@ from tidegauge.core.jobs.kubernetes import (
 from tidegauge.probe.activation import launch
 from tidegauge.probe.levels import LEVELS as PROBE_LEVELS
 from tidegauge_scheduler_hooks.kubernetes.injection import names
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import MAX_WATCHED, Injection, Skipped
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
-from tidegauge_scheduler_hooks.kubernetes.injection.review import MAX_POD_BYTES, Injector, ReviewCounts
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_POD_BYTES, Injector, ReviewCounts
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 
 POD: dict[str, Any] = {

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core.jobs.settings import JobSettings, changes
-from tidegauge_scheduler_hooks.slurm.bounded_run import Finished
-from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
+from tidegauge_scheduler_hooks.slurm.commands import Finished, SlurmCommands
 
 RECORDINGS = Path(__file__).parents[2] / "data/slurm"
 RELEASES = ("22.05", "24.11", "26.05")

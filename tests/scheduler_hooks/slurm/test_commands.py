@@ -25,10 +25,15 @@ from scheduler_hooks.slurm.fake_slurm import (
     recorded,
 )
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
-from tidegauge_scheduler_hooks.slurm import bounded_run
-from tidegauge_scheduler_hooks.slurm.bounded_run import Finished, OverrunError, run_bounded
-from tidegauge_scheduler_hooks.slurm.commands import MAX_NAMED, SlurmCommands
-from tidegauge_scheduler_hooks.slurm.refusals import check
+from tidegauge_scheduler_hooks.slurm import commands as slurm_commands
+from tidegauge_scheduler_hooks.slurm.commands import (
+    MAX_NAMED,
+    Finished,
+    OverrunError,
+    SlurmCommands,
+    check,
+    run_bounded,
+)
 
 ENVIRON = {"PATH": os.defpath}
 MAX_OUTPUT_BYTES = 1 << 20
@@ -150,7 +155,7 @@ def time_is_up_with(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def monotonic() -> float:
         return 10.0 if child.exists() and child.read_text().endswith("\n") else 0.0
 
-    monkeypatch.setattr(bounded_run, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(slurm_commands, "time", SimpleNamespace(monotonic=monotonic))
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tidegauge_scheduler_hooks.ports import (
     PermanentError,
     RequeueChanges,
 )
-from tidegauge_scheduler_hooks.slurm.bounded_run import Finished
+from tidegauge_scheduler_hooks.slurm.commands import Finished
 
 CHANGES = RequeueChanges(alloc_conf={"expandable_segments": "True"}, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.8"})
 STOPS = (ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL)

@@ -24,7 +24,7 @@ from tidegauge_scheduler_hooks.ports import (
     RequeueChanges,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.slurm.bounded_run import Finished, OverrunError
+from tidegauge_scheduler_hooks.slurm.commands import Finished, OverrunError
 
 CHANGES = RequeueChanges(alloc_conf={"expandable_segments": "True"}, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.8"})
 

@@ -154,7 +154,7 @@ def _loop_over(
 ) -> tuple[Loop, Callable[[], float]]:
     """The loop, and the clock that it goes by."""
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
-    from tidegauge_scheduler_hooks.policy_source import PolicySource
+    from tidegauge_scheduler_hooks.policy.files import PolicySource
 
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
     switch = ActionSwitch(files.actions)

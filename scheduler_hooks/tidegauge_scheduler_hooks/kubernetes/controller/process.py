@@ -14,9 +14,14 @@ from prometheus_client.metrics_core import Metric
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
-from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthPage, HealthServer
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import (
+    HealthPage,
+    HealthServer,
+    Samples,
+    StepCounts,
+    gauge,
+)
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
-from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import Samples, StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import Webhook
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey, WorkQueue

@@ -15,10 +15,9 @@ from typing import Any
 from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, REQUEUE, STOPPED
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
-from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadStep, can_copy, next_step
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, record_event
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch
@@ -34,6 +33,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ObjectNotFoundError,
     Patch,
 )
+from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
@@ -90,7 +90,7 @@ AGAIN_S, SELDOM_S = 2.0, 30.0
 """While something is waited for: soon at first, then after a tenth of the time that it has taken."""
 MARKED_AT_ONCE = 20
 """Pods, which is about a second's requests. No pod must be given the condition long after the annotation was taken off
-(``failure_policies.SETTLES_S``)."""
+(``stops.SETTLES_S``)."""
 SLOW_S = 600.0
 """A workload whose pods have not ended by then is a matter for people (a node that does not answer)."""
 TRAINER_REFUSES_S = 120.0

@@ -8,11 +8,11 @@ from enum import Enum
 
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE
 from tidegauge.core.text import one_line
-from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, decode_requeue
 from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
 from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, template_attempt
 
 DEACTIVATED_WITHIN_S = 900.0

@@ -1,19 +1,130 @@
-"""The webhook as a part of this process: its server, and what looks after its certificate."""
+"""The webhook in the controller: its server, its certificate, and the labels of namespaces."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from prometheus_client.metrics_core import Metric
 
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import Samples, counter
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
-from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import Samples, counter
-from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import Upkeep
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
-from tidegauge_scheduler_hooks.kubernetes.injection.review import Injector, ReviewCounts
-from tidegauge_scheduler_hooks.kubernetes.injection.webhook import WebhookServer
-from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Watches
+from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import DirCertificate, SecretCertificate, trust
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import service_names
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import (
+    Injector,
+    ReviewCounts,
+    ServerCertificate,
+    WebhookServer,
+)
+from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
+from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
+from tidegauge_scheduler_hooks.ports import SchedulerError
+
+log = logging.getLogger(__name__)
+
+
+class WatchedNamespaces:
+    """Labels of all namespaces, by a watch."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._store = watches.store(NAMESPACES)
+
+    def labels(self, name: str) -> Mapping[str, str] | None:
+        found = self._store.get(None, name)
+        return None if found is None else labels_of(found)
+
+    def refresh(self) -> None:
+        """The watch does it."""
+
+
+class NamedNamespaces:
+    """Labels of some namespaces, asked for by name: a role that is limited to them can allow no watch."""
+
+    def __init__(self, api: KubeApi, names: Sequence[str]) -> None:
+        self._api = api
+        self._names = tuple(names)
+        self._labels: Mapping[str, Mapping[str, str]] = {}
+
+    def labels(self, name: str) -> Mapping[str, str] | None:
+        return self._labels.get(name)
+
+    def refresh(self) -> None:
+        """Raises what ``KubeApi.get`` does; then what was known before stays."""
+        found = {}
+        for name in self._names:
+            with suppress(ObjectNotFoundError):  # nobody makes pods there either
+                found[name] = labels_of(self._api.get(NAMESPACES, None, name))
+        self._labels = found
+
+
+class Upkeep:
+    """``leading``: this replica makes and renews the certificate, where it is kept in a Secret."""
+
+    def __init__(
+        self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
+    ) -> None:
+        self.namespaces: WatchedNamespaces | NamedNamespaces = (
+            WatchedNamespaces(watches) if whole.namespaces is None else NamedNamespaces(api, whole.namespaces)
+        )
+        self._api = api
+        self._leading = leading
+        self._configuration = options.configuration
+        self._secret: SecretCertificate | None = None
+        if options.certificate_secret is not None:
+            names = service_names(options.service_name, whole.namespace)
+            self._secret = SecretCertificate(api, whole.namespace, options.certificate_secret, names)
+        folder = options.certificate_dir
+        certificate = self._secret if folder is None else DirCertificate(folder)
+        assert certificate is not None, "options have exactly one source of the certificate"
+        self.certificate: ServerCertificate = certificate
+        self._problem: str | None = None
+
+    def why_not_ready(self) -> str | None:
+        """For people; ``None``: there is a certificate."""
+        if self.certificate.current() is not None:
+            return None
+        return f"the webhook has no certificate: {self._problem or 'not loaded yet'}"
+
+    @property
+    def settled(self) -> bool:
+        """There is nothing to hurry for."""
+        return self._problem is None and self.why_not_ready() is None
+
+    def keep_up(self) -> None:
+        """Look after certificate and namespaces once; what does not work is said, and tried at the next round."""
+        tried = (_tried(self._keep_certificate), _tried(self.namespaces.refresh))
+        found = "; ".join(problem for problem in tried if problem is not None) or None
+        if found is not None and found != self._problem:
+            log.warning("the webhook cannot be maintained: %s", found)
+        self._problem = found
+
+    def _keep_certificate(self) -> None:
+        if self._secret is None:
+            return
+        if not self._leading():
+            self._secret.refresh()
+            return
+        self._secret.maintain()
+        trusted = self._secret.trusted
+        if self._configuration is not None and trusted is not None and trust(self._api, self._configuration, trusted):
+            log.info("%s now trusts the webhook's certificate", self._configuration)
+
+
+def _tried(chore: Callable[[], None]) -> str | None:
+    """Why it did not work, for people."""
+    try:
+        chore()
+    except SchedulerError as error:
+        return str(error)
+    except Exception as error:  # the thread is the only one that renews the certificate
+        log.exception("internal error in maintaining the webhook; retrying")
+        return f"internal error: {error!r}"
+    return None
+
 
 DRAIN_S = 5.0
 """How long questions under way may take once no more are taken."""

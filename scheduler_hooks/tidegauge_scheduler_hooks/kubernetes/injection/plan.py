@@ -27,9 +27,14 @@ from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
 from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, LEVELS, VERSION, VOLUME
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
-from tidegauge_scheduler_hooks.kubernetes.injection.volumes import free_name, mounts, probe_container, volume
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
+    InjectionOptions,
+    free_name,
+    mounts,
+    probe_container,
+    volume,
+)
 
 # Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
 # A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are

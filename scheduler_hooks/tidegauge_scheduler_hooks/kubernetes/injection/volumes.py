@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -15,7 +16,20 @@ from tidegauge_scheduler_hooks.kubernetes.injection.names import (
     RUN_FOLDER,
     RUN_PART,
 )
-from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+
+
+@dataclass(frozen=True)
+class InjectionOptions:
+    probe_image: str
+    """Image with ``install-probe.sh`` and the probe."""
+    shared_gpu_replicas: int | None = None
+    """How many pods share one GPU where NVIDIA's device plugin shares them (its ``replicas``). ``None``: not known, and
+    no fraction follows from ``nvidia.com/gpu.shared``."""
+    probe_resources: Mapping[str, Any] | None = None
+    """``requests`` and ``limits`` of the init container. ``None`` or empty: CPU and memory of the first watched
+    container, which waits meanwhile. Then nothing is added to what the pod asks for (the larger of both counts), its
+    QoS class stays, and a LimitRange or quota that the pod satisfies is satisfied."""
+
 
 SIZE_LIMIT = "256Mi"
 """A bound, no reservation: the probe takes 1 MiB, a rank 1 MiB for each GPU that it uses, and a ring gets its full

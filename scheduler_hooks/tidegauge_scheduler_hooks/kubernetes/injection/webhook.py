@@ -1,20 +1,121 @@
-"""A small TLS server for the API server's questions: POST /mutate.
-
-It faces the cluster's network, so whatever arrives is bounded (``tidegauge.web.server``). It has no other page. One
-question a connection: an API server that finds a kept one closed at the moment when it asks gets no answer, and the pod
-no probe.
-"""
+"""The admission webhook: a small TLS server that answers the API server's AdmissionReviews (admission.k8s.io/v1)."""
 
 from __future__ import annotations
 
+import base64
 import json
+import logging
 import ssl
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from tidegauge.core.text import one_line
 from tidegauge.web.access import OpenDoor, Refusal
 from tidegauge.web.connections import ServerLimits
 from tidegauge.web.server import App, HttpRequest, HttpServer, Response, Routes, text_error
+from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
+
+_logger = logging.getLogger(__name__)
+
+API_VERSION = "admission.k8s.io/v1"
+MAX_POD_BYTES = 1 << 20
+"""A larger pod is left as it is: with what is added it might not fit into etcd (1.5 MiB) any more."""
+MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
+"""The API server cuts a warning at 256 characters, and drops all that come after 4096 together."""
+
+
+class ReviewCounts(NamedTuple):
+    """Since the start of the process."""
+
+    injected: int
+    skipped: Mapping[str, int]
+    """By reason."""
+    failed: int
+    """Defects of ours, and questions that are none: the pod was created without the probe."""
+
+
+class Injector:
+    """Answers reviews. Thread-safe, never raises for what the API server sends."""
+
+    def __init__(self, options: InjectionOptions, namespace_labels: Callable[[str], Mapping[str, str] | None]) -> None:
+        """``namespace_labels``: of a namespace by its name, ``None`` if it is not known (yet). Must not block."""
+        self._options = options
+        self._namespace_labels = namespace_labels
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def answer(self, body: bytes) -> Mapping[str, Any]:
+        """The AdmissionReview to send back. Raises ``ValueError`` for what is no AdmissionReview: without the
+        question's uid there is no answer to it."""
+        request = self._request(body)
+        try:
+            outcome = self._outcome(request, len(body))
+        except Exception:  # a defect here is no reason to keep a pod from being created
+            _logger.exception("pod %s is created without the probe", _whose(request))
+            self._count("failed")
+            return _review(request, {})
+        self._count(*(("injected",) if isinstance(outcome, Injection) else ("skipped", outcome.reason)))
+        for warning in outcome.warnings:
+            _logger.info("pod %s: %s", _whose(request), warning)
+        return _review(request, _changes(outcome))
+
+    def counts(self) -> ReviewCounts:
+        with self._lock:
+            counts = dict(self._counts)
+        skipped = {reason: number for (what, reason), number in counts.items() if what == "skipped"}
+        return ReviewCounts(counts.get(("injected", ""), 0), skipped, counts.get(("failed", ""), 0))
+
+    def _request(self, body: bytes) -> Mapping[str, Any]:
+        try:
+            review = json.loads(body)
+            request = review["request"]
+            if review["apiVersion"] != API_VERSION or not isinstance(request["uid"], str):
+                raise ValueError(f"not a review of {API_VERSION}")
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            self._count("failed")
+            raise ValueError(f"not an AdmissionReview: {type(error).__name__}") from error
+        found: Mapping[str, Any] = request
+        return found
+
+    def _outcome(self, request: Mapping[str, Any], size_bytes: int) -> Injection | Skipped:
+        if (request.get("resource") or {}).get("resource") != "pods" or request.get("operation") != "CREATE":
+            return Skipped("no_new_pod")
+        if size_bytes > MAX_POD_BYTES:
+            return Skipped("too_large")
+        namespace = request["namespace"]
+        labels = self._namespace_labels(namespace) or {}
+        return plan_injection(request["object"], namespace=namespace, namespace_labels=labels, options=self._options)
+
+    def _count(self, what: str, reason: str = "") -> None:
+        with self._lock:
+            self._counts[what, reason] += 1
+
+
+def _changes(outcome: Injection | Skipped) -> Mapping[str, Any]:
+    changes: dict[str, Any] = {}
+    if outcome.warnings:
+        told = outcome.warnings[:MAX_WARNINGS]
+        changes["warnings"] = [one_line(f"tidegauge: {text}", MAX_WARNING_CHARS) for text in told]
+    if isinstance(outcome, Injection):
+        patch = json.dumps(outcome.operations).encode()
+        changes.update(patchType="JSONPatch", patch=base64.b64encode(patch).decode())
+    return changes
+
+
+def _review(request: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    response = {"uid": request["uid"], "allowed": True, **changes}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _whose(request: Mapping[str, Any]) -> str:
+    pod = request.get("object")
+    metadata = pod.get("metadata") if isinstance(pod, Mapping) else None
+    name = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, Mapping) else "?"
+    return one_line(f"{request.get('namespace')}/{name}", 200)
+
 
 PATH = "/mutate"
 MAX_BODY_BYTES = 3 << 20

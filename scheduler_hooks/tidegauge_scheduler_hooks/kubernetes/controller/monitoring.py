@@ -1,0 +1,90 @@
+"""The controller's pages ``/healthz``, ``/readyz`` and ``/metrics``: plain HTTP, nothing secret, read only."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from tidegauge.web.access import Refusal
+from tidegauge.web.connections import ServerLimits
+from tidegauge.web.server import TEXT_TYPE, App, Handler, HttpServer, Response, Routes, text_error
+
+CONNECTIONS_AT_ONCE = 16
+LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=5.0, whole_s=30.0, patience_s=0.05, queues=True)
+"""A kubelet's probe says at once which page it wants, and gives up after 1 s by default."""
+
+
+class HealthPage(NamedTuple):
+    """What is answered; ``good`` is what a probe looks at."""
+
+    text: str
+    good: bool = True
+    content_type: str = TEXT_TYPE
+
+
+class HealthServer(HttpServer):
+    """``pages`` by path; each is made anew for every request, in the server's threads, so it must not block."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HealthPage]]) -> None:
+        """Binds the port. Raises ``OSError`` if it is taken or the host is not ours."""
+        routes: Routes = {
+            **{("GET", path): _page(make) for path, make in pages.items()},
+            ("GET", None): lambda _: Refusal(404, f"not found: try {', '.join(pages)}"),
+        }
+        super().__init__(App(routes, LIMITS, "controller", text_error), host=host, port=port)
+        self.bind()
+
+
+def _page(make: Callable[[], HealthPage]) -> Handler:
+    def page(_: object) -> Response:
+        text, good, content_type = make()
+        return Response(text.encode(errors="replace"), content_type, status=200 if good else 503)
+
+    return page
+
+
+PREFIX = "tidegauge_controller_"
+
+Samples = Mapping[tuple[str, ...], float]
+"""Numbers by the values of their labels."""
+
+
+class StepCounts:
+    """How steps ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    def count(self, step: str, outcome: str) -> None:
+        with self._lock:
+            self._counts[step, outcome] += 1
+
+    def family(self) -> Metric:
+        with self._lock:
+            counts = dict(self._counts)
+        name = f"{PREFIX}steps_total"
+        return counter(name, "Steps on workloads, by outcome.", ("step", "outcome"), counts)
+
+
+def counter(name: str, help_text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
+    """A counter, its values by those of its labels."""
+    family = CounterMetricFamily(name, help_text, labels=labels)
+    for values, number in sorted(samples.items()):
+        family.add_metric(values, number)
+    return family
+
+
+def gauge(
+    name: str, help_text: str, value: float | None = None, *, labels: tuple[str, ...] = (),
+    samples: Samples | None = None,
+) -> Metric:  # fmt: skip
+    """A gauge: one value, none where it is not known, or values by those of its labels."""
+    family = GaugeMetricFamily(PREFIX + name, help_text, labels=labels)
+    for values, number in sorted((samples or ({} if value is None else {(): value})).items()):
+        family.add_metric(values, number)
+    return family
