@@ -14,20 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Stage, StepProgress, Steps
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
 
 log = logging.getLogger(__name__)
-
-
-class _Job(NamedTuple):
-    """What at most one acting decision is carried out on at a time: a job in all its attempts."""
-
-    scheduler: str
-    job_id: str
-    uid: int
 
 
 @dataclass
@@ -188,9 +181,9 @@ class CarryOut:
             )  # fmt: skip
 
 
-def _job(decision: Decision) -> _Job:
-    target = decision.target
-    return _Job(target.scheduler, target.job.job_id, target.job.uid)
+def _job(decision: Decision) -> tuple[str, OwnedJob]:
+    """The job in all its attempts: at most one acting decision is carried out on it at a time."""
+    return decision.target.scheduler, decision.target.job.owned
 
 
 def _standing(work: _Work, now_s: float) -> str:

@@ -12,14 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidegauge.core.incidents.actions import (
-    ActionKind,
-    Decision,
-    DecisionRecord,
-    DecisionStatus,
-    JobTarget,
-    Outcome,
-)
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.ports import (
     Audit,

@@ -17,13 +17,7 @@ from typing import Any, NamedTuple
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, JobTarget, RankTarget
 from tidegauge.core.orders import GONE
-from tidegauge_scheduler_hooks.ports import (
-    CheckpointProgress,
-    CheckpointStage,
-    ProcessCommands,
-    Reply,
-    TemporaryError,
-)
+from tidegauge_scheduler_hooks.ports import CheckpointProgress, CheckpointStage, ProcessCommands, Reply, TemporaryError
 
 RANK_TIMEOUT_S = 10.0
 """A node's agent takes orders about once a second; a probe answers at once, unless its file server is slow."""

@@ -130,7 +130,7 @@ class ClosedLoop:
             still_open, next_number=incidents.next_number(), explain_oom=_explained, rules=rules,
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MAX_RECENT),
         )  # fmt: skip
-        self._state = PolicyState.of(audit.memory(since_s=now_s() - MEMORY_S))
+        self._state = PolicyState().with_records(audit.memory(since_s=now_s() - MEMORY_S))
         self._forgot_s = float("-inf")
         self._judged: dict[int, _Judged] = {}
         """What was last judged of each incident, by number, and when."""

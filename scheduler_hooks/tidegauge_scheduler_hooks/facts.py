@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidegauge.core.ids import DeviceUuid, OwnedJob
 from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
@@ -15,6 +15,8 @@ from tidegauge.core.jobs.fraction import cap_of_job
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
+
+Value = TypeVar("Value", str, float)
 
 
 class Surroundings(NamedTuple):
@@ -72,8 +74,8 @@ def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFact
         checkpoint=None if unasked else _common_way(list(ways.values())),
         groups_without_checkpoint=unasked if others else (),
         shared_gpu=shared_gpu,
-        torch_version=_common(rank.identity.torch_version for rank in living),
-        alloc_conf=_common(rank.identity.alloc_conf for rank in living),
+        torch_version=common(rank.identity.torch_version for rank in living),
+        alloc_conf=common(rank.identity.alloc_conf for rank in living),
         limit_fraction=min((rank.cap_fraction for rank in living if rank.cap_fraction is not None), default=None),
         cap_fraction=cap.fraction,
         cap_explanation=cap.explanation,
@@ -167,7 +169,13 @@ def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     return False
 
 
-def _common(values: Iterable[str | None]) -> str | None:
-    """What all of them say; ``None`` if they differ, or if nobody says anything."""
+def common(values: Iterable[Value | None]) -> Value | None:
+    """The value that all of them are; ``None`` if they differ, or if there is none."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
+
+
+def torch_handle(job: JobView) -> dict[str, Any]:
+    """``torch_version`` for ``JobTarget.handle``: the version that living ranks report; empty if they differ."""
+    versions = {rank.identity.torch_version for rank in job.ranks if rank.alive} - {None}
+    return {"torch_version": versions.pop()} if len(versions) == 1 else {}

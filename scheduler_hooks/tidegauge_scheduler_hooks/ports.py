@@ -12,11 +12,22 @@ from enum import Enum
 from typing import Any, Protocol
 
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import (
+    ActionKind,
+    Decision,
+    DecisionRecord,
+    JobTarget,
+    Outcome,
+    RankTarget,
+    SchedulerFacts,
+)
 from tidegauge.core.incidents.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
-from tidegauge.core.incidents.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.orders import Reply as Reply  # part of ``ProcessCommands``; the coordinator makes them
 from tidegauge.core.views import JobView
+
+THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
+"""Actions that reach ranks by their own command sockets and need no scheduler."""
 
 
 class SchedulerError(Exception):

@@ -325,7 +325,7 @@ def test_who_was_counted_is_known_again_from_the_audit() -> None:
     run = Run(rules, of_job=first, job=first.target.job)
     assert run.at(0) == ["do cap"]
     again = Run(rules, of_job=second, job=second.target.job, number=2)
-    again.state = PolicyState.of([record(run.last)])
+    again.state = PolicyState().with_records([record(run.last)])
     assert again.at(0) == HELD
 
 

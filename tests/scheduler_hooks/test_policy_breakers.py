@@ -52,7 +52,7 @@ class Cluster:
         audit = MemoryAudit()
         audit.kept = {decision.decision_id: record(decision, Outcome.DONE) for decision in self.decisions}
         running = self.state.with_records(audit.kept.values()).forget(long_after_s, open_incidents=[])
-        state = replace(PolicyState.of(audit.memory(since_s=long_after_s)), breaker_reset_s=reset_s)
+        state = replace(PolicyState().with_records(audit.memory(since_s=long_after_s)), breaker_reset_s=reset_s)
         self.state = state.forget(long_after_s, open_incidents=[])
         assert self.state.marks.keys() == running.marks.keys()
 
@@ -136,7 +136,7 @@ def test_what_opened_the_breaker_in_an_old_audit_keeps_it_open() -> None:
     opened = decision(
         ActionKind.CAP, disposition=Disposition.WITHHELD, brake=BREAKER, parameters={"breaker_reset_s": None}
     )
-    state = PolicyState.of([record(opened)])
+    state = PolicyState().with_records([record(opened)])
     assert state.breaker is not None
     assert state.user_breakers == ()
 

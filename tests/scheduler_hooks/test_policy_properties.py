@@ -160,9 +160,9 @@ def test_the_breakers_open_in_time_and_stay_open_until_they_are_reset(policy: Po
 @given(policies("observe", "warn", "act"), courses(*MODES, *EDITS))
 def test_the_audit_alone_gives_the_same_state(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
-    folded = PolicyState.of(world.records.values())
+    folded = PolicyState().with_records(world.records.values())
     assert folded.marks == world.state.marks
-    assert PolicyState.of(reversed(world.records.values())) == folded
+    assert PolicyState().with_records(reversed(world.records.values())) == folded
 
 
 @given(policies("observe", "warn", "act"), courses(*MODES, *EDITS))

@@ -9,17 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.jobs.kubernetes import (
-    ACTIONS,
-    CHANGES,
-    INCIDENT,
-    KEEP,
-    MAY_REQUEUE,
-    REMARK,
-    REQUEUE,
-    SCHEDULER,
-    STOPPED,
-)
+from tidegauge.core.jobs.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, STOPPED
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -96,7 +86,6 @@ def _ended_by_us(incarnation: str, workload: Workload) -> Presence | None:
 
 log = logging.getLogger(__name__)
 
-NAME = SCHEDULER
 CONTROLLER_AWAY_S = 60.0
 """A Lease that was not renewed for so long has no holder: leaders renew it every few seconds."""
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
 
 from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
 from tidegauge.core.jobs.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.facts import torch_handle
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
 from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at
-from tidegauge_scheduler_hooks.kubernetes.ports import Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
     annotations_of,
@@ -20,9 +19,9 @@ from tidegauge_scheduler_hooks.kubernetes.workloads import (
     restart_label,
     template_attempt,
 )
+from tidegauge_scheduler_hooks.ports import THROUGH_RANKS
 
 TELLING = frozenset({ActionKind.NOTIFY, ActionKind.ANNOTATE})
-THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
 STOPS = frozenset({ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL})
 
 
@@ -75,7 +74,7 @@ def facts_of(
             "kind": workload.kind.name,
             "name": workload.name,
             **({"foreign": workload.foreign} if workload.foreign is not None else {}),
-            **_torch(view.ranks),
+            **torch_handle(view),
         },
     )
 
@@ -118,15 +117,6 @@ def _share(workload: Workload, shared_gpu_replicas: int | None) -> float | None:
     shares = [
         gpu_share(container, annotations_of(pod), shared_gpu_replicas=shared_gpu_replicas)
         for pod in workload.living
-        for container in _containers(pod)
+        for container in at(pod, ("spec", "containers")) or ()
     ]
     return min((share for share in shares if share is not None), default=None)
-
-
-def _containers(pod: Object) -> Sequence[Mapping[str, Any]]:
-    return at(pod, ("spec", "containers")) or ()
-
-
-def _torch(ranks: Sequence[RankSummary]) -> Mapping[str, str]:
-    versions = {rank.identity.torch_version for rank in ranks if rank.alive} - {None}
-    return {"torch_version": str(versions.pop())} if len(versions) == 1 else {}

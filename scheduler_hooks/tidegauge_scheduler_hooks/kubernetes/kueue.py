@@ -8,26 +8,27 @@ from typing import Any
 
 from tidegauge_scheduler_hooks.kubernetes.owners import at, controller_of
 from tidegauge_scheduler_hooks.kubernetes.ports import ForbiddenError, KubeApi, Object, ObjectNotFoundError, Resource
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 QUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 """Kueue 0.15 and later."""
 
 
-def find_queue_workload(api: KubeApi, namespace: str, owner_uid: str, *, queued: bool) -> Object | None:
-    """The Workload that stands for an object; ``None`` without one, and where there is no Kueue.
+def find_queue_workload(api: KubeApi, workload: Workload) -> Object | None:
+    """Kueue's Workload that stands for a workload; ``None`` without one, and where there is no Kueue.
 
-    ``queued``: the object says that it goes through Kueue. If it does not, a role that may not look at Workloads is
-    taken for a cluster without Kueue. Raises ``TemporaryError``, ``PermanentError``.
+    If the workload names no queue, a role that may not read Workloads is taken for a cluster without Kueue. Raises
+    ``TemporaryError``, ``PermanentError``.
     """
     try:
-        found = api.list(QUEUE_WORKLOADS, namespace)
+        found = api.list(QUEUE_WORKLOADS, workload.namespace)
     except ObjectNotFoundError:
         return None
     except ForbiddenError:
-        if queued:
+        if workload.queue is not None:
             raise
         return None
-    owned = (item for item in found if (owner := controller_of(item)) is not None and owner.uid == owner_uid)
+    owned = (item for item in found if (owner := controller_of(item)) is not None and owner.uid == workload.uid)
     return next(owned, None)
 
 

@@ -28,7 +28,7 @@ def suspend_patch(
     """Suspend it and say why, at once. ``by_kueue``: only say why; its Workload is what is switched off."""
     if kind.suspend is None:
         raise ValueError(f"a {kind.name} cannot be suspended")
-    after = _copy(obj)
+    after: Any = copy.deepcopy(dict(obj))
     _annotate(after, changed)
     if not by_kueue:
         _set(after, kind.suspend, True)
@@ -50,7 +50,7 @@ def resume_patch(
     workload = Workload(kind, obj)
     changes = merged(workload.changes, order.changes)
     kept = {ATTEMPT: str(order.attempt), **({CHANGES: encode(changes)} if changes else {})}
-    after = _copy(obj)
+    after: Any = copy.deepcopy(dict(obj))
     _annotate(after, {**kept, INCIDENT: None, STOPPED: None, **({} if by_kueue else {REQUEUE: None})})
     if templates and kind is TRAINJOB:
         _patch_runtime(after, kept)
@@ -109,7 +109,3 @@ def _set(obj: Any, path: Path, value: object) -> None:
             obj[step] = {}
         obj = obj[step]
     obj[last] = value
-
-
-def _copy(obj: Object) -> Any:
-    return copy.deepcopy(dict(obj))

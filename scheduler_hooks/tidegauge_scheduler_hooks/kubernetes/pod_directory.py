@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidegauge.core.jobs.kubernetes import OWNER, PROFILE_LABEL, PodFacts
 from tidegauge_scheduler_hooks.kubernetes.owners import (
@@ -20,13 +20,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore, Resource, Watches
-from tidegauge_scheduler_hooks.kubernetes.workloads import (
-    Workload,
-    annotations_of,
-    attempt_of,
-    job_name,
-    restart_label,
-)
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name, restart_label
 
 SELECTOR = PROFILE_LABEL
 """Pods with the label, whatever it says; the injection puts it on pods that it watches for their namespace's sake. No
@@ -42,6 +36,8 @@ class PodDirectory:
 
     def __init__(self, watches: Watches, kinds: Iterable[str]) -> None:
         self.kinds: Mapping[str, OwnerKind] = watched_kinds(kinds)
+        self.on_change: Callable[[Object, bool], None] | None = None
+        """Called in a watch's thread with each object and whether it was deleted, once the directory knows it."""
         self._lock = threading.Lock()
         self._below: dict[str, set[str]] = defaultdict(set)
         """Uids of what is right below an owner, by the owner's."""
@@ -52,6 +48,7 @@ class PodDirectory:
         self._owners = {
             kind.resource: watches.store(kind.resource, on_change=self._changed) for kind in self.kinds.values()
         }
+        self.stores: Mapping[Resource, ObjectStore] = {PODS: self._pods, **self._owners}
 
     @property
     def problem(self) -> str | None:
@@ -92,7 +89,7 @@ class PodDirectory:
         return Workload(owned.kind, owned.obj, tuple(self.pods_of(owned.obj)), owned.foreign)
 
     def owner_of(self, pod: Object) -> Owned | None:
-        return topmost(pod, self.kinds, self._owner)
+        return topmost(pod, self.kinds, self.owner)
 
     def pods_of(self, owner: Object) -> Sequence[Object]:
         """The pods below an owner, over all links between; of a pod, the pod. Others' namespaces do not count, whatever
@@ -122,7 +119,7 @@ class PodDirectory:
         kind = None if reference is None else self.kinds.get(reference.kind)
         if reference is None or kind is None:
             return 0
-        job = self._owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
+        job = self.owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
         if job is None or not runs_one_pod(kind, job):
             return 0
         others = [other for other in self.pods_of(job) if other["metadata"]["uid"] != uid]
@@ -135,8 +132,9 @@ class PodDirectory:
                 seen = self._earlier[uid] = max(seen, self._earlier.get(uid, 0))
         return seen
 
-    def _owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
-        store: ObjectStore | None = self._owners.get(resource)
+    def owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
+        """The object of a known kind in that namespace, as last heard."""
+        store = self._owners.get(resource)
         found = None if store is None else store.by_uid(uid)
         return found if found is None or _namespace(found) == namespace else None
 
@@ -154,6 +152,8 @@ class PodDirectory:
             elif reference is not None:
                 self._above[uid] = reference.uid
                 self._below[reference.uid].add(uid)
+        if self.on_change is not None:
+            self.on_change(obj, deleted)
 
 
 def _namespace(obj: Object) -> str | None:

@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE, STOPPED
-from tidegauge_scheduler_hooks.kubernetes.kueue import (
-    QUEUE_WORKLOADS,
-    active_patch,
-    find_queue_workload,
-    is_active,
-)
+from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch, find_queue_workload, is_active
 from tidegauge_scheduler_hooks.kubernetes.owners import State, is_true
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, ConflictError, KubeApi, Object
@@ -51,7 +46,7 @@ class Stops:
                 self._switch_off_again(workload, incarnation)
                 return None
             intent = may_stop(workload)
-            queued = self._queue_workload(workload)
+            queued = find_queue_workload(self._api, workload)
             patch = suspend_patch(workload.kind, workload.obj, intent, by_kueue=queued is not None)
             try:
                 self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
@@ -65,9 +60,6 @@ class Stops:
                 self._switch_off(workload, look, intent)
             return workload
         raise TemporaryError(f"{look().title}: another client keeps changing it; retrying")
-
-    def _queue_workload(self, workload: Workload) -> Object | None:
-        return find_queue_workload(self._api, workload.namespace, workload.uid, queued=workload.queue is not None)
 
     def _switch_off_again(self, workload: Workload, incarnation: str) -> None:
         """The last try may have ended between the two steps that Kueue needs."""
@@ -83,7 +75,7 @@ class Stops:
 
     def _deactivate(self, workload: Workload) -> None:
         for _ in range(TRIES):
-            queued = self._queue_workload(workload)
+            queued = find_queue_workload(self._api, workload)
             if queued is None or not is_active(queued):
                 return
             try:

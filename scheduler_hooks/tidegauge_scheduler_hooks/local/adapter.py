@@ -16,7 +16,9 @@ from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S, RankCheckpoint
+from tidegauge_scheduler_hooks.facts import common
 from tidegauge_scheduler_hooks.ports import (
+    THROUGH_RANKS,
     ChangedError,
     CheckpointProgress,
     PermanentError,
@@ -27,18 +29,15 @@ from tidegauge_scheduler_hooks.ports import (
     TemporaryError,
 )
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks
+from tidegauge_scheduler_hooks.scheduler_watch import LOCAL
 
 log = logging.getLogger(__name__)
 
-NAME = "local"
 LAUNCH_TIMEOUT_S = 10.0
 STOP_GRACE_S = 30.0
 """Between SIGTERM and SIGKILL, as long as torchrun gives its ranks."""
 BUSY_RETRY_S = 20.0
 """A keeper that says that it cannot be now: its owner asked the job to end a moment ago."""
-
-THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
-"""What needs no keeper."""
 
 _PRESENCE = {
     LaunchState.RUNNING: Presence.RUNNING,
@@ -51,9 +50,9 @@ _PRESENCE = {
 class LocalScheduler:
     """``commands`` is the way to keepers and ranks. A held job is one that has ended: its owner starts it again."""
 
-    def __init__(self, commands: ProcessCommands, *, checkpoints: RankCheckpoint | None = None) -> None:
+    def __init__(self, commands: ProcessCommands) -> None:
         self._commands = commands
-        self._checkpoints = checkpoints or RankCheckpoint(commands)
+        self._checkpoints = RankCheckpoint(commands)
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
         """From what the agents report; jobs of other schedulers are left out. Asks nobody."""
@@ -61,7 +60,7 @@ class LocalScheduler:
         for job in jobs:
             if job.launch is not None and job.launch_node is not None:
                 found[job.key] = _kept(job, job.launch, job.launch_node)
-            elif job.scheduler in (None, NAME):
+            elif job.scheduler in (None, LOCAL):
                 found[job.key] = _alone(job)
         return found
 
@@ -152,7 +151,6 @@ class LocalScheduler:
 
 
 def _kept(job: JobView, launch: LaunchSummary, node_id: str) -> SchedulerFacts:
-    versions = {rank.identity.torch_version for rank in job.ranks if rank.alive}
     requeue = {ActionKind.REQUEUE} if launch.requeueable else set()
     return SchedulerFacts(
         incarnation=f"{launch.process.pid}-{launch.process.start_ticks}#{launch.restarts}",
@@ -168,7 +166,7 @@ def _kept(job: JobView, launch: LaunchSummary, node_id: str) -> SchedulerFacts:
             "start_ticks": launch.process.start_ticks,
             "restarts": launch.restarts,
             "node": node_id,
-            "torch_version": versions.pop() if len(versions) == 1 else None,
+            "torch_version": common(rank.identity.torch_version for rank in job.ranks if rank.alive),
         },
     )
 
@@ -176,12 +174,11 @@ def _kept(job: JobView, launch: LaunchSummary, node_id: str) -> SchedulerFacts:
 def _alone(job: JobView) -> SchedulerFacts:
     """Of a job that nobody keeps: it is the run of its ranks' processes, and runs as long as they do."""
     living = [rank for rank in job.ranks if rank.alive]
-    shares = {rank.identity.gpu_share for rank in living}
     return SchedulerFacts(
         incarnation=_ranks_incarnation([rank.process for rank in living]),
         running=job.running,
         requeueable=False,
-        gpu_share=shares.pop() if len(shares) == 1 else None,
+        gpu_share=common(rank.identity.gpu_share for rank in living),
         can=THROUGH_RANKS,
     )
 

@@ -51,7 +51,7 @@ EXPANDABLE = {"expandable_segments": "True"}
 """The cure for fragmentation."""
 
 
-def check_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
+def check_settings(settings: dict[str, str]) -> dict[str, str]:
     """``settings`` as they are. Raises ``ValueError`` for a key or a value that would break a job's start."""
     for key, value in settings.items():
         setting = ALLOCATOR_SETTINGS.get(key)

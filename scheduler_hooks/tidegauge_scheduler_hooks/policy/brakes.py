@@ -16,13 +16,7 @@ from tidegauge.core.incidents.wording import name_ranks
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy import limits
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE, too_new
-from tidegauge_scheduler_hooks.policy.case import (
-    Case,
-    exemption,
-    requeues_used,
-    wants_new_checkpoint,
-    warnings_given,
-)
+from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, wants_new_checkpoint, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
 from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before
 from tidegauge_scheduler_hooks.policy.rungs import RequeueRung
@@ -213,6 +207,9 @@ def _proof(case: Case) -> str | None:
 _ALL = frozenset(ActionKind)
 _ACTING = frozenset(kind for kind in ActionKind if kind.is_acting)
 _STOPS = frozenset(kind for kind in ActionKind if kind.is_stop)
+_CAP = frozenset({ActionKind.CAP})
+_CHECKPOINT = frozenset({ActionKind.CHECKPOINT})
+_REQUEUE = frozenset({ActionKind.REQUEUE})
 
 BRAKES = (
     Brake("paused", _ALL, "A person paused all actions, messages included (`tidegauge policy pause`).", _paused),
@@ -247,49 +244,39 @@ BRAKES = (
     ),
     Brake("severity", _ACTING, "Growth is less severe than `min_severity`.", _severity),
     Brake("min_age", _ACTING, "The incident has been open for less than `min_age`.", _min_age),
-    Brake(
-        "not_requeueable",
-        frozenset({ActionKind.REQUEUE}),
-        "The owner has not allowed a requeue of the job.",
-        _not_requeueable,
-    ),
+    Brake("not_requeueable", _REQUEUE, "The owner has not allowed a requeue of the job.", _not_requeueable),
     Brake(
         "no_checkpoint",
-        frozenset({ActionKind.CHECKPOINT}),
+        _CHECKPOINT,
         "The job, or one of its running groups of ranks, has no way to checkpoint on request that can be verified.",
         _no_checkpoint,
     ),
     Brake(
         "no_fraction",
-        frozenset({ActionKind.CAP}),
+        _CAP,
         "The cap cannot be computed, usually because the job's share is unknown. The cap is skipped.",
         _no_fraction,
     ),
     Brake(
         "no_change",
-        frozenset({ActionKind.CAP, ActionKind.REQUEUE}),
+        _CAP | _REQUEUE,
         "The cap, or all of `alloc_conf`, is already in force. The cap is skipped; the requeue is not done.",
         _no_change,
     ),
     Brake(
         "allocator_setting",
-        frozenset({ActionKind.REQUEUE}),
+        _REQUEUE,
         "The job's torch does not support, or may not support, a key of `alloc_conf`: it would not start.",
         _allocator_setting,
     ),
     Brake(
         "cuda_graphs",
-        frozenset({ActionKind.REQUEUE}),
+        _REQUEUE,
         "Evidence shows growing private pools of CUDA graphs, and `alloc_conf` has `expandable_segments: True`, "
         "which does not fix that.",
         _cuda_graphs,
     ),
-    Brake(
-        "requeues",
-        frozenset({ActionKind.REQUEUE}),
-        "`requeues_per_job` is used up, and the rung says `when_used_up: leave`.",
-        _requeues,
-    ),
+    Brake("requeues", _REQUEUE, "`requeues_per_job` is used up, and the rung says `when_used_up: leave`.", _requeues),
     Brake("tries", _ALL, "The rung has failed `tries` times: the ladder ends here.", _tries),
     Brake(
         "warnings",

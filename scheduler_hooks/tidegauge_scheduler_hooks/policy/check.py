@@ -21,8 +21,6 @@ RUNGS: dict[str, type[BaseModel]] = {
     get_args(model.model_fields["action"].annotation)[0]: model for model in get_args(get_args(Rung)[0])
 }
 """The kinds of rungs by their action."""
-
-
 MAX_MESSAGE_CHARS = 1_000
 """Characters: twice the longest that lists keys."""
 
@@ -67,7 +65,7 @@ def check_policy(text: str) -> Findings:
     try:
         policy = Policy.model_validate(document.value)
     except ValidationError as error:
-        wrong = [PolicyFinding("error", document.line(_path(one)), _cut(_said(one))) for one in error.errors()]
+        wrong = [PolicyFinding("error", document.line(one["loc"]), _cut(_said(one))) for one in error.errors()]
         return Findings(_by_line(wrong), None)
     found = [PolicyFinding(one.level, document.line(one.path), one.message) for one in lint(policy)]
     return Findings(_by_line(found), None if any(one.level == "error" for one in found) else policy)
@@ -77,18 +75,14 @@ def _by_line(found: Sequence[PolicyFinding]) -> tuple[PolicyFinding, ...]:
     return tuple(sorted(found, key=lambda one: one.line or 0))
 
 
-def _cut(message: str) -> str:
+def _cut(message: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
     """A message quotes the file, and the file may have a key of a thousand letters."""
-    return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 3] + "..."
-
-
-def _path(error: Any) -> tuple[str | int, ...]:
-    return tuple(error["loc"])
+    return message if len(message) <= max_chars else message[: max_chars - 3] + "..."
 
 
 def _said(error: Any) -> str:
     """pydantic's complaint in our words."""
-    path, kind, value = _path(error), error["type"], error.get("input")
+    path, kind, value = error["loc"], error["type"], error.get("input")
     name = ".".join(str(part) for part in path if not (isinstance(part, str) and part in RUNGS)) or "the policy"
     if kind == "extra_forbidden":
         return f"unknown key {path[-1]!r}; the keys here are {', '.join(_keys(path[:-1]))}"
@@ -100,7 +94,7 @@ def _said(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind == "value_error":
         return f"{name}: {message}"
-    return f"{name}: {_short(value)} is not valid: {message[:1].lower()}{message[1:]}"
+    return f"{name}: {_cut(repr(value), 60)} is not valid: {message[:1].lower()}{message[1:]}"
 
 
 def _keys(path: Sequence[str | int]) -> list[str]:
@@ -122,11 +116,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         return annotation
     models = (_model_in(one) for one in get_args(annotation))
     return next((model for model in models if model is not None), None)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class LintFinding(NamedTuple):

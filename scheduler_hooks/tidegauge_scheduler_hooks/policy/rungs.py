@@ -58,10 +58,6 @@ def _check_environ(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def _check_alloc_conf(settings: dict[str, str]) -> dict[str, str]:
-    return dict(check_settings(settings))
-
-
 Template = Annotated[str, Field(min_length=1), AfterValidator(_check_template)]
 
 
@@ -138,7 +134,7 @@ class RequeueRung(_StopRung):
 
     kind: ClassVar[ActionKind] = ActionKind.REQUEUE
     action: Literal["requeue"]
-    alloc_conf: Annotated[Settings, AfterValidator(_check_alloc_conf)] = Field(default_factory=dict)
+    alloc_conf: Annotated[Settings, AfterValidator(check_settings)] = Field(default_factory=dict)
     """Allocator settings to merge into those of the job, such as ``{expandable_segments: True}``. Where they are all in
     force already, the job is not requeued for them."""
     environ: Annotated[Settings, AfterValidator(_check_environ)] = Field(default_factory=dict)

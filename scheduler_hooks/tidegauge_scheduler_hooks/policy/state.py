@@ -63,8 +63,6 @@ class Layers(Mapping[K, V]):
         return len(self._most) + sum(key not in self._most for key in self._late)
 
 
-_K = TypeVar("_K")
-
 UNDONE = frozenset({Outcome.SUPERSEDED, Outcome.STOPPED})
 """Outcomes that say that nothing was done at all."""
 
@@ -106,10 +104,10 @@ class _Index:
 
 
 def _grouped(
-    known: Mapping[_K, Mapping[str, PolicyMark]], marks: Iterable[PolicyMark], key_of: Callable[[PolicyMark], _K]
-) -> dict[_K, Mapping[str, PolicyMark]]:
+    known: Mapping[K, Mapping[str, PolicyMark]], marks: Iterable[PolicyMark], key_of: Callable[[PolicyMark], K]
+) -> dict[K, Mapping[str, PolicyMark]]:
     """The groups that these marks change, each copied once however many of them are in it."""
-    changed: dict[_K, dict[str, PolicyMark]] = {}
+    changed: dict[K, dict[str, PolicyMark]] = {}
     for mark in marks:
         key = key_of(mark)
         if key not in changed:
@@ -145,18 +143,12 @@ class PolicyState:
     index: _Index | None = field(default=None, compare=False, repr=False)
     """Of ``marks``, carried along so that a decision costs no look at all others; ``None``: made when it is needed."""
 
-    @classmethod
-    def of(cls, records: Iterable[DecisionRecord]) -> PolicyState:
-        """The state after these decisions, in any order: those of ``ports.Audit.memory`` for ``MEMORY_S``; more does
-        no harm."""
-        return cls().with_records(records)
-
     def with_decisions(self, decisions: Iterable[Decision]) -> PolicyState:
         """After these decisions were written down."""
         return self._with({decision.decision_id: mark_of(decision) for decision in decisions})
 
     def with_records(self, records: Iterable[DecisionRecord]) -> PolicyState:
-        """After news from the audit: decisions, or how they ended."""
+        """After news from the audit, in any order: decisions, or how they ended. A start takes ``Audit.memory``."""
         news = {
             record.decision.decision_id: mark_of(record.decision)._replace(
                 outcome=record.outcome, finished_s=record.finished_s

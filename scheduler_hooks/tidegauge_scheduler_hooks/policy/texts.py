@@ -37,7 +37,8 @@ def message(case: Case) -> str:
     rung = case.rung
     assert isinstance(rung, (NotifyRung, AnnotateRung)), rung
     if rung.text is None:
-        parts = (_heading(case), incident_sentence(case.incident), next_actions(case), advice(case), _exempting(case))
+        exempting = _how_to_exempt(case.facts) if _acting_rungs(case) else ""
+        parts = (_heading(case), incident_sentence(case.incident), next_actions(case), advice(case), exempting)
         return "\n".join(filter(None, parts))
     text = rung.text.format_map(_placeholders(case))
     adds_next = isinstance(rung, NotifyRung) and "{next}" not in rung.text and _acting_rungs(case)
@@ -148,11 +149,6 @@ def _heading(case: Case) -> str:
     number = len(warnings_given(case)) + 1
     warning = f"; warning {number} of {wanted} before a stop" if threatens and number <= wanted else ""
     return f"Incident {case.incident.number}: {job}{name}, user {case.facts.user_name}{warning}."
-
-
-def _exempting(case: Case) -> str:
-    """How to keep the job from being acted on, where it would be."""
-    return _how_to_exempt(case.facts) if _acting_rungs(case) else ""
 
 
 def _how_to_exempt(facts: JobFacts) -> str:

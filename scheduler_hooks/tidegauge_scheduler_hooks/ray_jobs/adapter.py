@@ -12,6 +12,7 @@ from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFac
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (
+    THROUGH_RANKS,
     ChangedError,
     CheckpointProgress,
     PermanentError,
@@ -27,16 +28,10 @@ from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
 
 log = logging.getLogger(__name__)
 
-NAME = "ray"
-"""As the probe calls this scheduler."""
-
 STOP_WITHIN_S = 45.0
 """Ray kills 3 s after it asked, unless the cluster's ``RAY_JOB_STOP_WAIT_TIME_S`` says otherwise."""
 STOP_RETRY_S = 30.0
 LOOK_EVERY_S = 0.25
-
-THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
-"""What does not need Ray."""
 
 
 class RayJobs:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
+from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -66,7 +66,6 @@ def _tame(text: str) -> str:
 
 log = logging.getLogger(__name__)
 
-NAME = SCHEDULER
 NODES_FOR_S = 600.0
 """What nodes have is asked for again after this; it changes when an admin changes slurm.conf."""
 

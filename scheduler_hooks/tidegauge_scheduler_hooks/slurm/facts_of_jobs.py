@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from tidegauge.core.ids import scheduler_restarts
 from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.views import JobView, RankSummary
+from tidegauge_scheduler_hooks.facts import torch_handle
+from tidegauge_scheduler_hooks.ports import THROUGH_RANKS
 from tidegauge_scheduler_hooks.slurm.gpu_shares import gpu_share
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.squeue_rows import Run
-
-THROUGH_RANKS = frozenset({ActionKind.NOTIFY, ActionKind.CAP, ActionKind.CHECKPOINT})
 
 
 def job_number(view: JobView) -> int | None:
@@ -61,7 +60,7 @@ def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: 
         ends_unix_s=job.ends_unix_s,
         gpu_share=gpu_share(job.gres, job.nodes, node_gres),
         can=_can(job),
-        handle={**({} if job.name is None else {"name": job.name}), **_torch(view)},
+        handle={**({} if job.name is None else {"name": job.name}), **torch_handle(view)},
     )
 
 
@@ -77,7 +76,7 @@ def by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
 
 def _can(job: SlurmJob) -> frozenset[ActionKind]:
     """What Slurm does to such a job at all; whether we have the right to shows when it is asked."""
-    can = set(THROUGH_RANKS)
+    can = {ActionKind.NOTIFY, *THROUGH_RANKS}
     if job.name is not None and not job.het:
         can |= {ActionKind.ANNOTATE, ActionKind.CANCEL}
     if _can_start_again(job):
@@ -94,11 +93,6 @@ def _restarts(view: JobView) -> int:
     """How often Slurm had started these ranks' job before."""
     each = [rank.identity.attempts_each for rank in _living(view)]
     return max((scheduler_restarts(view.attempt, one) for one in each), default=view.attempt)
-
-
-def _torch(view: JobView) -> dict[str, Any]:
-    versions = {rank.identity.torch_version for rank in _living(view)} - {None}
-    return {"torch_version": versions.pop()} if len(versions) == 1 else {}
 
 
 def _living(view: JobView) -> list[RankSummary]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 MAX_NODES = 10_000
 _GRES = re.compile(r"(?P<kind>[A-Za-z_]+)(?::[^:,()]+)?:(?P<count>\d{1,9})(?:\((?P<where>[^()]*)\))?")
 _OF_CARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+"""One entry of a host list: commas in brackets do not end it."""
 SHARED = ("shard", "mps")
 
 
@@ -38,7 +41,7 @@ def gpu_share(gres: Sequence[str], nodes: str, node_gres: Mapping[str, str]) -> 
     ``gres`` is what the job has on each of ``nodes``, ``node_gres`` what each node has in all.
     """
     shares: list[float] = []
-    for text, name in zip(gres, _padded(expand(nodes), len(gres))):
+    for text, name in zip(gres, chain(expand(nodes), repeat(""))):
         for one in parse_gres(text):
             if one.kind in SHARED:
                 shares += _of_cards(one, parse_gres(node_gres.get(name, "")))
@@ -48,7 +51,7 @@ def gpu_share(gres: Sequence[str], nodes: str, node_gres: Mapping[str, str]) -> 
 def expand(nodes: str) -> list[str]:
     """The names in a host list: ``n[1-2],m[01-03]x`` (scontrol(1), ``show hostnames``); at most ``MAX_NODES``."""
     names: list[str] = []
-    for part in _split(nodes):
+    for part in _PART.findall(nodes):
         for name in _names(part):
             if len(names) >= MAX_NODES:
                 return names
@@ -71,15 +74,6 @@ def _cards_used(where: str) -> int:
     """Of ``IDX:0,2-3``: 3."""
     spans = _RANGE.findall(where.removeprefix("IDX:"))
     return max(1, sum(int(last or first) - int(first) + 1 for first, last in spans))
-
-
-def _padded(names: list[str], length: int) -> list[str]:
-    return names + [""] * (length - len(names))
-
-
-def _split(nodes: str) -> list[str]:
-    """At the commas that are not in brackets."""
-    return re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
 
 
 def _names(part: str) -> Iterator[str]:

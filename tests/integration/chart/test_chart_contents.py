@@ -64,8 +64,8 @@ def test_the_controller_takes_its_command_line(full: Rendered) -> None:
     found = options(full)
     assert (found.namespace, found.resubmit, found.namespaces) == (NAMESPACE, True, None)
     assert found.webhook is not None
-    assert found.webhook.shared_gpu_replicas == 4
-    assert found.webhook.probe_resources is not None
+    assert found.webhook.injection.shared_gpu_replicas == 4
+    assert found.webhook.injection.probe_resources is not None
     assert found.webhook.service_name == full.one("Service", "-webhook")["metadata"]["name"]
     assert found.webhook.configuration == full.one("MutatingWebhookConfiguration")["metadata"]["name"]
     assert found.webhook.certificate_secret == full.one("Secret", "-webhook")["metadata"]["name"]

@@ -19,7 +19,8 @@ from cryptography.x509.oid import NameOID
 
 from integration.kubernetes.target import KubeTarget, eventually, pod
 from kube_emulator import Emulator
-from tidegauge_scheduler_hooks.kubernetes.client import ClientApi, ClientWatches, open_api
+from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
+from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     JOBS,
     NAMESPACES,

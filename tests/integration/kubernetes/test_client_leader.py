@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 
 from integration.kubernetes.target import KubeTarget, eventually
 from kube_emulator import Emulator
-from tidegauge_scheduler_hooks.kubernetes.client import ClientApi, Leader, lease_age_s, open_api
+from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
+from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
 
 

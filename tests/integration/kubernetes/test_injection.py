@@ -27,7 +27,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTR
 pytestmark = pytest.mark.timeout(600)
 
 if TYPE_CHECKING:
-    from tidegauge_scheduler_hooks.kubernetes.client import ClientApi
+    from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
 
 GIB = 1 << 30
 USER, OTHER = 5001, 5002

@@ -5,23 +5,24 @@ from __future__ import annotations
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tidegauge.web.server import Handler, Response
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import monitoring
-from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import HealthPage, HealthServer, StepCounts, gauge
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import HealthServer, StepCounts, gauge, text_page
 
-PAGES = {
-    "/healthz": lambda: HealthPage("ok\n"),
-    "/readyz": lambda: HealthPage("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
+PAGES: Mapping[str, Handler] = {
+    "/healthz": lambda _: text_page("ok\n"),
+    "/readyz": lambda _: text_page("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
 }
 
 
 @contextmanager
-def serving(pages: Mapping[str, Callable[[], HealthPage]]) -> Iterator[HealthServer]:
+def serving(pages: Mapping[str, Handler]) -> Iterator[HealthServer]:
     server = HealthServer("127.0.0.1", 0, pages)
     server.start()
     try:
@@ -96,9 +97,9 @@ def test_a_label_cannot_break_out_of_its_quotes(value: str, text: str) -> None:
 def test_pages_are_made_anew_for_every_request() -> None:
     asked: list[Mapping[str, str]] = []
 
-    def count() -> HealthPage:
+    def count(_: object) -> Response:
         asked.append({})
-        return HealthPage(str(len(asked)))
+        return text_page(str(len(asked)))
 
     with serving({"/n": count}) as server:
         assert [ask(server, "/n")[1], ask(server, "/n")[1]] == ["1", "2"]

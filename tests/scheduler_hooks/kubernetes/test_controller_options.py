@@ -20,7 +20,8 @@ def test_in_a_pod_only_the_webhook_has_to_be_said(tmp_path: Path) -> None:
     assert (options.kubeconfig, options.namespaces, options.resubmit) == (None, None, False)
     assert options.kinds == tuple(KINDS)
     assert options.webhook is not None
-    assert (options.webhook.port, options.health_port, options.webhook.shared_gpu_replicas) == (9443, 8081, None)
+    assert (options.webhook.port, options.health_port) == (9443, 8081)
+    assert options.webhook.injection.shared_gpu_replicas is None
 
 
 def test_everything_can_be_said() -> None:
@@ -35,8 +36,8 @@ def test_everything_can_be_said() -> None:
     assert options.kinds == ("Job", "RayJob")
     assert options.webhook is not None
     assert options.webhook.certificate_secret == "c"
-    assert options.webhook.shared_gpu_replicas == 4
-    assert options.webhook.probe_resources == {"limits": {"cpu": "1"}}
+    assert options.webhook.injection.shared_gpu_replicas == 4
+    assert options.webhook.injection.probe_resources == {"limits": {"cpu": "1"}}
     assert (options.health_host, options.health_port, options.log_level) == ("::1", 65535, "debug")
 
 

@@ -12,7 +12,6 @@ from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import NamedNamespaces, Upkeep, WatchedNamespaces, reviews
-from tidegauge_scheduler_hooks.kubernetes.injection.webhook import ReviewCounts
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
@@ -104,7 +103,7 @@ def test_the_labels_of_a_few_namespaces_are_asked_for_and_of_all_watched() -> No
 
 
 def test_reviews_are_counted_by_outcome() -> None:
-    page = exposition([reviews(ReviewCounts(injected=3, skipped={"off": 2}, failed=0))], None).body.decode()
+    page = exposition([reviews({("injected", ""): 3, ("failed", ""): 0, ("skipped", "off"): 2})], None).body.decode()
     assert page.splitlines()[2:] == [
         'tidegauge_webhook_reviews_total{outcome="failed",reason=""} 0.0',
         'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3.0',

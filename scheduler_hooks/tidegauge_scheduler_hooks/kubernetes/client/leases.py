@@ -12,9 +12,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
+from tidegauge_scheduler_hooks.kubernetes.events import micro_time
 from tidegauge_scheduler_hooks.kubernetes.ports import LEASES, ConflictError, KubeApi, Object, ObjectNotFoundError
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
@@ -64,7 +65,8 @@ class Leader:
         self._ending = False
         self._until_s: float | None = None
         """Leads until then unless it renews; ``None``: does not lead."""
-        self._problem: str | None = None
+        self.problem: str | None = None
+        """Why the Lease could not be read or written the last time, for people."""
         self._threads = [
             threading.Thread(target=self._campaign, name=self._place, daemon=True),
             threading.Thread(target=self._mind_the_deadline, name=f"deadline of {self._place}", daemon=True),
@@ -83,11 +85,6 @@ class Leader:
     def holder(self) -> str | None:
         """Who leads as far as is known, this one included."""
         return self._lock.holder
-
-    @property
-    def problem(self) -> str | None:
-        """Why the Lease could not be read or written the last time, for people."""
-        return self._problem
 
     def stop(self) -> None:
         """Stop leading, and give the Lease back so that another may lead at once. Returns within seconds; if a request
@@ -113,14 +110,14 @@ class Leader:
             try:
                 held = self._lock.hold()
             except SchedulerError as error:
-                if self._problem is None:
+                if self.problem is None:
                     logger.warning("%s cannot be renewed: %s", self._place, error)
-                self._problem = str(error)
+                self.problem = str(error)
             except Exception as error:  # without this thread this replica would never lead again, and nobody see why
                 logger.exception("%s: internal error; retrying", self._place)
-                self._problem = f"internal error: {error!r}"
+                self.problem = f"internal error: {error!r}"
             else:
-                self._problem = None
+                self.problem = None
                 if held:
                     self._lead(asked_s + self._renew_deadline_s)
                 else:
@@ -210,7 +207,8 @@ class LeaseLock:
         """Nobody's, for the next to take at once; nothing if it is not known to be ours."""
         mine, self._mine = self._mine, None
         if mine is not None:
-            spec = {**mine["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+            now = micro_time(time.time())
+            spec = {**mine["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
             self._api.replace(LEASES, self._namespace, self._name, {**mine, "spec": spec})
             self.holder = None
 
@@ -242,7 +240,7 @@ class LeaseLock:
 
     def _spec(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """What to write; the meaning of the fields is in the API reference, ``LeaseSpec``."""
-        now = _now()
+        now = micro_time(time.time())
         spec = {
             **before,
             "holderIdentity": self._identity,
@@ -291,8 +289,3 @@ def _renewed(api: KubeApi, namespace: str, name: str) -> datetime | None:
         return datetime.fromisoformat(spec["renewTime"].replace("Z", "+00:00"))
     except (ObjectNotFoundError, KeyError, ValueError):
         return None
-
-
-def _now() -> str:
-    """A ``MicroTime``: always with six digits, or the API server refuses it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -9,24 +9,9 @@ from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
-from tidegauge_scheduler_hooks.kubernetes.owners import (
-    BY_NAME,
-    KINDS,
-    POD,
-    State,
-    state,
-    topmost,
-)
+from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, POD, State, state, topmost
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import (
-    PODS,
-    KubeApi,
-    Object,
-    ObjectNotFoundError,
-    ObjectStore,
-    Resource,
-    Watches,
-)
+from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Object, ObjectNotFoundError, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
 
 ORDERS = (REQUEUE, INCIDENT)
@@ -43,10 +28,9 @@ class ClusterState:
         self._api = api
         self._kinds = tuple(kinds)
         self._on_key = on_key
-        tapped = _Tapped(watches)
-        self._directory = PodDirectory(tapped, self._kinds)
-        self._stores = tapped.stores
-        tapped.tap = self._changed
+        self._directory = PodDirectory(watches, self._kinds)
+        self._stores = self._directory.stores
+        self._directory.on_change = self._changed  # what watches told before is told again by ``tell_all``
 
     def synced(self) -> Mapping[str, bool]:
         """By kind, whether its watch knows all there is."""
@@ -78,11 +62,7 @@ class ClusterState:
         if workload.order is None or workload.state is State.FINISHED:
             return StepSurroundings()
         unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
-        return StepSurroundings(unfinished, self.queue_workload(workload))
-
-    def queue_workload(self, workload: Workload) -> Object | None:
-        """Kueue's Workload for it. Raises ``TemporaryError``, ``PermanentError``."""
-        return find_queue_workload(self._api, workload.namespace, workload.uid, queued=workload.queue is not None)
+        return StepSurroundings(unfinished, find_queue_workload(self._api, workload))
 
     def _unfinished(self, workload: Workload) -> tuple[str, ...]:
         """Asked of the API server and without a selector: a pod that is not there in a cache, or that nobody watches,
@@ -93,7 +73,6 @@ class ClusterState:
     def _may_run_in(self, pod: Object, workload: Workload) -> bool:
         if state(POD, pod) is State.FINISHED:
             return False
-
         owned = topmost(pod, self._directory.kinds, partial(self._owner, workload))
         if owned is None:
             # Its owner has gone, or is so new that the watch has not shown it. All these controllers label pods with
@@ -103,11 +82,7 @@ class ClusterState:
 
     def _owner(self, workload: Workload, resource: Resource, namespace: str, uid: str) -> Object | None:
         """Of a pod in ``namespace``; ``workload`` itself need not have come through a watch yet."""
-        if uid == workload.uid:
-            return workload.obj
-        store = self._stores.get(resource)
-        found = None if store is None else store.by_uid(uid)
-        return found if found is None or found["metadata"].get("namespace") == namespace else None
+        return workload.obj if uid == workload.uid else self._directory.owner(resource, namespace, uid)
 
     def _changed(self, obj: Object, deleted: bool) -> None:
         """In a watch's thread."""
@@ -124,33 +99,3 @@ class ClusterState:
     def _tell(self, kind: str, obj: Object) -> None:
         if kind in self._kinds:
             self._on_key(WorkKey(kind, obj["metadata"]["namespace"], obj["metadata"]["name"]))
-
-
-class _Tapped:
-    """``Watches`` that show every change to ``tap`` as well, after the store's own user has seen it."""
-
-    def __init__(self, watches: Watches) -> None:
-        self._watches = watches
-        self.tap: Callable[[Object, bool], None] | None = None
-        """``None`` until both can be asked; what watches tell before is told again by ``tell_all``."""
-        self.stores: dict[Resource, ObjectStore] = {}
-
-    def store(
-        self,
-        resource: Resource,
-        *,
-        label_selector: str | None = None,
-        on_change: Callable[[Object, bool], None] | None = None,
-    ) -> ObjectStore:
-        def changed(obj: Object, deleted: bool) -> None:
-            if on_change is not None:
-                on_change(obj, deleted)
-            if self.tap is not None:
-                self.tap(obj, deleted)
-
-        store = self._watches.store(resource, label_selector=label_selector, on_change=changed)
-        self.stores[resource] = store
-        return store
-
-    def close(self) -> None:
-        self._watches.close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -18,33 +17,22 @@ LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=5.0, whole_s=30.0, patie
 """A kubelet's probe says at once which page it wants, and gives up after 1 s by default."""
 
 
-class HealthPage(NamedTuple):
-    """What is answered; ``good`` is what a probe looks at."""
-
-    text: str
-    good: bool = True
-    content_type: str = TEXT_TYPE
+def text_page(text: str, *, good: bool = True) -> Response:
+    """A page of text; a probe looks at the status, which says ``good``."""
+    return Response(text.encode(errors="replace"), TEXT_TYPE, status=200 if good else 503)
 
 
 class HealthServer(HttpServer):
     """``pages`` by path; each is made anew for every request, in the server's threads, so it must not block."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HealthPage]]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Handler]) -> None:
         """Binds the port. Raises ``OSError`` if it is taken or the host is not ours."""
         routes: Routes = {
-            **{("GET", path): _page(make) for path, make in pages.items()},
+            **{("GET", path): page for path, page in pages.items()},
             ("GET", None): lambda _: Refusal(404, f"not found: try {', '.join(pages)}"),
         }
         super().__init__(App(routes, LIMITS, "controller", text_error), host=host, port=port)
         self.bind()
-
-
-def _page(make: Callable[[], HealthPage]) -> Handler:
-    def page(_: object) -> Response:
-        text, good, content_type = make()
-        return Response(text.encode(errors="replace"), content_type, status=200 if good else 503)
-
-    return page
 
 
 PREFIX = "tidegauge_controller_"

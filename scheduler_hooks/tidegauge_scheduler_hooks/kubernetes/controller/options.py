@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -22,13 +23,11 @@ class WebhookOptions:
 
     host: str
     port: int
-    probe_image: str
+    injection: InjectionOptions
     service_name: str
     configuration: str | None
     certificate_dir: Path | None
     certificate_secret: str | None
-    shared_gpu_replicas: int | None
-    probe_resources: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--kubeconfig", type=Path, metavar="FILE", help="default: the service account of this pod")
     add("--namespace", metavar="NS", help="namespace of the Lease and of the certificate's Secret; default: this pod's")
     add("--lease", metavar="NAME", default="tidegauge-controller", help="the Lease whose holder acts (%(default)s)")
-    add("--namespaces", type=_namespaces, metavar="A,B", help="act only in these namespaces; default: all")
+    add("--namespaces", type=_words, metavar="A,B", help="act only in these namespaces; default: all")
     add("--kinds", type=_kinds, metavar="A,B", default=tuple(KINDS), help=f"default: {','.join(KINDS)}")
     add("--resubmit", action="store_true", help="requeue a workload that is not injected as a copy")
     add("--no-webhook", action="store_true", help="pods are injected by a MutatingAdmissionPolicy, or not at all")
@@ -122,13 +121,11 @@ def _webhook(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Webh
     return WebhookOptions(
         host=given.webhook_host,
         port=given.webhook_port,
-        probe_image=given.probe_image,
+        injection=InjectionOptions(given.probe_image, given.shared_gpu_replicas or None, given.probe_resources),
         service_name=given.service_name,
         configuration=given.webhook_configuration,
         certificate_dir=given.certificate_dir,
         certificate_secret=given.certificate_secret,
-        shared_gpu_replicas=given.shared_gpu_replicas or None,
-        probe_resources=given.probe_resources,
     )
 
 
@@ -137,10 +134,6 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _namespaces(text: str) -> tuple[str, ...]:
-    return _words(text)
 
 
 def _kinds(text: str) -> tuple[str, ...]:

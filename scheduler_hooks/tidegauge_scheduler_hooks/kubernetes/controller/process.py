@@ -11,15 +11,16 @@ from collections.abc import Callable
 
 from prometheus_client.metrics_core import Metric
 
+from tidegauge.web.server import Handler, Response
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import (
-    HealthPage,
     HealthServer,
     Samples,
     StepCounts,
     gauge,
+    text_page,
 )
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
@@ -53,7 +54,8 @@ class Controller:
         self._ending = threading.Event()
         self._look_at_all = threading.Event()
         self._synced_unix_s: float | None = None
-        self._health = HealthServer(options.health_host, options.health_port, self._pages())
+        pages: dict[str, Handler] = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
+        self._health = HealthServer(options.health_host, options.health_port, pages)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
         self._leader = Leader(api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear)
         self._webhook = None
@@ -148,25 +150,20 @@ class Controller:
 
     # Telling
 
-    def _pages(self) -> dict[str, Callable[[], HealthPage]]:
-        return {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
-
     def _why_out_of_touch(self) -> str | None:
         """Why nothing is known of the API server at this moment."""
         if self._leader.problem is not None:
             return self._leader.problem
         return None if self._leader.holder is not None else "the Lease has not been read yet"
 
-    def _healthz(self) -> HealthPage:
+    def _healthz(self, _: object) -> Response:
         """Whether a restart would help: not where the API server is away."""
         dead = [worker.name for worker in self._workers if not worker.is_alive()]
-        return (
-            HealthPage("ok\n")
-            if not dead or self._ending.is_set()
-            else HealthPage(f"ended: {', '.join(dead)}\n", good=False)
-        )
+        if not dead or self._ending.is_set():
+            return text_page("ok\n")
+        return text_page(f"ended: {', '.join(dead)}\n", good=False)
 
-    def _readyz(self) -> HealthPage:
+    def _readyz(self, _: object) -> Response:
         """Whether it can be sent something. That a kind cannot be watched is told, and keeps no pod from its probe."""
         against = [
             "ending" if self._ending.is_set() else None,
@@ -175,11 +172,11 @@ class Controller:
         ]
         reasons = [reason for reason in against if reason is not None]
         notes = [f"note: {problem}" for problem in self._look.problems()]
-        return HealthPage("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
+        return text_page("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
 
-    def _metrics(self) -> HealthPage:
+    def _metrics(self, _: object) -> Response:
         page = exposition([*self._families(), *self._service.collect()], None)
-        return HealthPage(page.body.decode(), content_type=page.content_type)
+        return Response(page.body, page.content_type)
 
     def _families(self) -> list[Metric]:
         synced: Samples = {(kind,): float(known) for kind, known in self._look.synced().items()}

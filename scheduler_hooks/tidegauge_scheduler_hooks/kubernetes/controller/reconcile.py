@@ -20,7 +20,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadS
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, record_event
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, Stopped, encode
-from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch
+from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch, find_queue_workload
 from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import (
@@ -240,7 +240,7 @@ class Reconciler:
         self._tell_started(workload, order, f"{note}Restarted as attempt {order.attempt}: {order.reason}")
 
     def _activate(self, workload: Workload) -> None:
-        queue_workload = self._look.queue_workload(workload)
+        queue_workload = find_queue_workload(self._api, workload)
         if queue_workload is None:
             return  # it went just now: the next look sees the workload without it
         name = queue_workload["metadata"]["name"]

@@ -137,7 +137,8 @@ def _of_incident(workload: Workload) -> WorkloadStep | None:
     if incident is None or workload.state is not State.RUNNING or incident.mark != workload.incarnation:
         marked = tuple(pod for pod in workload.living if is_marked(pod))
         return WorkloadStep(Act.UNMARK, "the incident is over", pods=marked) if marked else None
-    message = incident_message(incident.text)
+    # The annotation, fit for a condition: whoever may write the workload may have written it.
+    message = one_line(incident.text, MAX_MESSAGE_CHARS, replacement=" ")
     least = template_attempt(workload.kind, workload.obj)
     unmarked = tuple(
         pod
@@ -159,8 +160,3 @@ def can_copy(workload: Workload, order: RequeueOrder) -> bool:
 
 def is_marked(pod: Object) -> bool:
     return is_true(pod, LEAK_CONDITION)
-
-
-def incident_message(text: str) -> str:
-    """What the annotation says, fit for a condition: whoever may write the workload may have written it."""
-    return one_line(text, MAX_MESSAGE_CHARS, replacement=" ")

@@ -13,13 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import Samples, 
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import DirCertificate, SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import service_names
-from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
-from tidegauge_scheduler_hooks.kubernetes.injection.webhook import (
-    Injector,
-    ReviewCounts,
-    ServerCertificate,
-    WebhookServer,
-)
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, ServerCertificate, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
 from tidegauge_scheduler_hooks.ports import SchedulerError
@@ -140,14 +134,7 @@ class Webhook:
     ) -> None:
         """Raises ``OSError`` if it cannot listen."""
         self._upkeep = Upkeep(options, whole, api, watches, leading=leading)
-        self._injector = Injector(
-            InjectionOptions(
-                probe_image=options.probe_image,
-                shared_gpu_replicas=options.shared_gpu_replicas,
-                probe_resources=options.probe_resources,
-            ),
-            self._upkeep.namespaces.labels,
-        )
+        self._injector = Injector(options.injection, self._upkeep.namespaces.labels)
         self._server = WebhookServer(options.host, options.port, self._upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="tidegauge-webhook-upkeep", daemon=True)
@@ -174,9 +161,7 @@ class Webhook:
                 return
 
 
-def reviews(counts: ReviewCounts) -> Metric:
-    """What became of the pods that the webhook was asked about."""
-    samples: Samples = {("injected", ""): counts.injected, ("failed", ""): counts.failed}
-    skipped: Samples = {("skipped", why): number for why, number in counts.skipped.items()}
-    help_text = "Pods that the webhook reviewed."
-    return counter("tidegauge_webhook_reviews_total", help_text, ("outcome", "reason"), {**samples, **skipped})
+def reviews(counts: Samples) -> Metric:
+    """The family of ``Injector.counts``."""
+    name, help_text = "tidegauge_webhook_reviews_total", "Pods that the webhook reviewed."
+    return counter(name, help_text, ("outcome", "reason"), counts)

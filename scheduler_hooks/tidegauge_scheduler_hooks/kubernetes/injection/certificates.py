@@ -73,7 +73,6 @@ class _Parts:
     trusted: list[x509.Certificate]
     authority_key: ec.EllipticCurvePrivateKey
     server: x509.Certificate
-    server_key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def of(cls, found: Certificates) -> _Parts:
@@ -84,7 +83,7 @@ class _Parts:
         for certificate, its_key in ((trusted[0], authority_key), (server, key)):
             if certificate.public_key() != its_key.public_key():
                 raise ValueError("the key belongs to another certificate")
-        return cls(trusted, authority_key, server, key)
+        return cls(trusted, authority_key, server)
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
         """Whether a client that trusts ``trusted`` takes it now, by any of the names."""

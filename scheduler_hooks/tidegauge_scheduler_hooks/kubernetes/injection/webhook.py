@@ -9,7 +9,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tidegauge.core.text import one_line
 from tidegauge.web.access import OpenDoor, Refusal
@@ -27,16 +27,6 @@ MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
 """The API server cuts a warning at 256 characters, and drops all that come after 4096 together."""
 
 
-class ReviewCounts(NamedTuple):
-    """Since the start of the process."""
-
-    injected: int
-    skipped: Mapping[str, int]
-    """By reason."""
-    failed: int
-    """Defects of ours, and questions that are none: the pod was created without the probe."""
-
-
 class Injector:
     """Answers reviews. Thread-safe, never raises for what the API server sends."""
 
@@ -45,7 +35,7 @@ class Injector:
         self._options = options
         self._namespace_labels = namespace_labels
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
     def answer(self, body: bytes) -> Mapping[str, Any]:
         """The AdmissionReview to send back. Raises ``ValueError`` for what is no AdmissionReview: without the
@@ -62,11 +52,13 @@ class Injector:
             _logger.info("pod %s: %s", _whose(request), warning)
         return _review(request, _changes(outcome))
 
-    def counts(self) -> ReviewCounts:
+    def counts(self) -> Mapping[tuple[str, ...], int]:
+        """Reviews since the start of the process, by outcome and reason.
+
+        ``injected``; ``skipped`` for a reason; ``failed``: the pod was created without the probe, by an internal error
+        or because the request was no review."""
         with self._lock:
-            counts = dict(self._counts)
-        skipped = {reason: number for (what, reason), number in counts.items() if what == "skipped"}
-        return ReviewCounts(counts.get(("injected", ""), 0), skipped, counts.get(("failed", ""), 0))
+            return dict(self._counts)
 
     def _request(self, body: bytes) -> Mapping[str, Any]:
         try:
