@@ -1,4 +1,4 @@
-"""Policy, the carrying out of its decisions, and one adapter per scheduler.
+"""Policy, execution of its decisions, and one adapter per scheduler.
 
-Nothing here may import the parts that make values (agent, probe, cluster): what they are needed for comes by ``ports``.
+Nothing here may import the parts that produce values (agent, probe, cluster): ``ports`` declares what it needs of them.
 """

@@ -1,7 +1,7 @@
-"""The decisions that are to be carried out, handed to workers one step at a time.
+"""Hands decisions to workers, one step (``carry_out_steps``) at a time.
 
-What is to be done, and how far it is, stands in the audit: ``CarryOut`` may be thrown away at any moment, and another
-goes on from there. One of them works on an audit at a time. What a step is says ``carry_out_steps``.
+The audit holds what is to be done and how far it is: ``CarryOut`` may be thrown away at any moment, and another one
+goes on from there. Only one of them works on an audit at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Work:
-    """A decision that was taken up, and where it stands; seconds of the policy clock."""
+    """A decision in progress; times in seconds of the policy clock."""
 
     decision: Decision
     since_s: float
@@ -38,13 +38,12 @@ class _Work:
 
 
 class CarryOut:
-    """``tick`` every second or so, from one thread; ``under_way`` from any.
+    """Carries out decisions. Call ``tick`` every second or so, from one thread; ``under_way`` from any.
 
-    ``now_s`` is the policy clock, ``wall_s`` the host's, in which jobs are told their deadlines. ``held_back`` says why
-    a decision must not be carried out now, or ``None``; it is asked right before anything is done. ``submit`` runs a
-    call in a worker, some time soon; a pool needs more workers than ``calls_per_scheduler`` times the schedulers and
-    ``messages_at_once``, so that those that hang leave some free.
-    """
+    ``now_s`` is the policy clock, ``wall_s`` the host's clock, which the deadlines of jobs use. ``held_back`` returns
+    why a decision must not be carried out now, or ``None``; it is asked right before any action. ``submit`` runs a call
+    in a worker, some time soon; the pool needs more workers than ``calls_per_scheduler`` times the schedulers plus
+    ``messages_at_once``, so that calls that hang leave some free."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class CarryOut:
             self._hand_out(record)
 
     def under_way(self) -> tuple[UnderWay, ...]:
-        """What is being carried out now, and where it stands; the longest under way first."""
+        """The decisions that are being carried out now, the oldest first."""
         now_s = self._now_s()
         with self._lock:
             works = [replace(work) for work in self._works.values()]
@@ -107,7 +106,7 @@ class CarryOut:
         )
 
     def _due(self, records: Sequence[DecisionRecord], busy: Mapping[str, _Work]) -> Iterator[DecisionRecord]:
-        """Decisions that could be handed out, begun ones first, then the oldest; at most one acting one of a job."""
+        """Decisions that may be handed out, started ones first, then the oldest; one acting decision per job."""
         now_s = self._now_s()
         taken = {_job(work.decision) for work in busy.values() if work.decision.action.is_acting}
         for record in sorted(records, key=lambda record: record.status is DecisionStatus.DECIDED):
@@ -138,8 +137,8 @@ class CarryOut:
                 work.worker_since_s = None
 
     def _work(self, record: DecisionRecord, work: _Work) -> None:
-        """In a worker: one step, and the outcome if that was the last. What cannot be written is kept and tried again,
-        without asking the scheduler again."""
+        """Run one step in a worker, and write the outcome if that was the last step. An outcome that cannot be written
+        is kept and written again later, without another call to the scheduler."""
         progress, problem = work.progress, None
         try:
             if progress.outcome is None:
@@ -164,7 +163,7 @@ class CarryOut:
                     self._works.pop(work.decision.decision_id, None)
 
     def _forget_all_but(self, decision_ids: set[str]) -> None:
-        """What the audit does not hold as unfinished any more is over, whoever wrote that."""
+        """A decision that the audit no longer holds as unfinished is over, whoever wrote that."""
         with self._lock:
             self._works = {name: work for name, work in self._works.items() if name in decision_ids}
 
@@ -187,7 +186,7 @@ def _job(decision: Decision) -> tuple[str, OwnedJob]:
 
 
 def _standing(work: _Work, now_s: float) -> str:
-    """For people: where a decision that is under way stands."""
+    """The state of a decision in progress, for people."""
     progress = work.progress
     if work.worker_since_s is not None:
         return f"being carried out for {now_s - work.worker_since_s:.0f} s"
@@ -208,8 +207,8 @@ first anyway."""
 
 
 class _Queue(NamedTuple):
-    """What shares a number of calls at once. A message may hang in a chat and in a scheduler, and must not take the
-    place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of, with evidence."""
+    """A lane: decisions that share a number of calls at once. Messages and evidence have a lane of their own over all
+    schedulers, so that a message that hangs never takes the place of a checkpoint."""
 
     scheduler: str | None
     """``None``: messages and evidence."""
@@ -219,7 +218,7 @@ class _Queue(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Who waits where."""
+    """A tenant's place in a lane."""
 
     lane: _Queue
     tenant: Tenant
@@ -232,8 +231,8 @@ class _Turn(NamedTuple):
 
 
 class FairCalls:
-    """Jobs may let calls hang for as long as these last. So in each lane comes first who has the fewest calls under way
-    there, of those who was served longest ago, and the last call is for somebody who has not all the others."""
+    """Shares calls fairly, because a job may let its calls hang. In each lane the tenant with the fewest calls in
+    progress comes first, then the one served longest ago; no tenant holds all calls of a lane."""
 
     def __init__(self, times: CarryOutTimes) -> None:
         self._times = times
@@ -245,8 +244,8 @@ class FairCalls:
         return len(self._served)
 
     def next(self, waiting: Iterable[DecisionRecord], busy: Iterable[Decision]) -> Iterator[DecisionRecord]:
-        """What is to be handed out of ``waiting`` while ``busy`` are under way. A tenant's own go in the order given,
-        and so do tenants who are alike otherwise."""
+        """The decisions to hand out of ``waiting`` while ``busy`` are in progress. Decisions of one tenant, and of
+        tenants that are otherwise equal, keep the given order."""
         lanes: dict[_Queue, dict[_Turn, deque[DecisionRecord]]] = {}
         for record in waiting:
             turn = _Turn.of(record.decision)

@@ -1,7 +1,7 @@
 """One decision, step by step: look, write down that it begins, act, look whether it happened. See docs/actions.md.
 
-``advance`` takes what the audit knows and what this process remembers, and returns what to remember. What is remembered
-may be lost at any moment: without it the next step looks first and asks the scheduler again, which the port's contract
+``advance`` takes what the audit and this process know of a decision, and returns what this process is to remember. That
+memory may be lost at any moment: the next step then looks first and asks the scheduler again, which the port's contract
 makes harmless.
 """
 
@@ -37,11 +37,10 @@ _WHERE: Mapping[str, str] = {KUBERNETES: "Kubernetes Event"}
 
 
 def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messenger | None) -> str:
-    """One way that works is enough: a messenger that is away must not undo what the terminal has shown. Returns what
-    was done, for people.
+    """Notify the owner by all ways there are. One that works is enough: a messenger that is down must not undo what the
+    terminal has shown. Returns what was done, for people.
 
-    Raises ``TemporaryError`` if no way works now, ``PermanentError`` if none ever will, and ``ChangedError``.
-    """
+    Raises ``TemporaryError`` if no way works now, ``PermanentError`` if none ever will, and ``ChangedError``."""
     ways: list[Callable[[], str]] = []
     if port is not None and decision.facts.scheduler_facts is not None:  # else it does not know the job
         ways.append(lambda: _through_the_scheduler(decision, port))
@@ -90,7 +89,7 @@ SEEN_AS = {
 
 @dataclass(frozen=True)
 class CarryOutTimes:
-    """How long things may take, on the policy clock."""
+    """Time limits on the policy clock."""
 
     expires_after_s: float = 900.0
     """A decision whose turn comes later is not begun any more: what it rests on is outdated."""
@@ -113,7 +112,7 @@ class CarryOutTimes:
 
 
 class Stage(Enum):
-    """Where a decision stands, as far as this process remembers."""
+    """The stage of a decision, as far as this process remembers."""
 
     READY = "ready"
     """To be begun, or begun again."""
@@ -125,7 +124,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class StepProgress:
-    """What this process remembers of a decision beyond the audit."""
+    """The memory of this process about a decision, beyond the audit."""
 
     stage: Stage = Stage.READY
     due_s: float = float("-inf")
@@ -141,8 +140,8 @@ class StepProgress:
 
 
 class Steps:
-    """``held_back`` says why a decision must not be carried out now, or ``None``. ``messenger`` tells owners beside the
-    scheduler, ``commands`` reach ranks for evidence."""
+    """Takes the steps. ``held_back`` returns why a decision must not be carried out now, or ``None``. ``messenger``
+    notifies owners beside the scheduler, ``commands`` reach ranks for evidence."""
 
     def __init__(
         self,
@@ -166,9 +165,9 @@ class Steps:
         self._times = times
 
     def advance(self, record: DecisionRecord, progress: StepProgress) -> StepProgress:
-        """The next step. Blocks for as long as the adapter does.
+        """Take the next step. Blocks for as long as the adapter does.
 
-        Raises ``AuditError``, and then the scheduler has not been asked to do anything."""
+        Raises ``AuditError``; the scheduler has then not been asked to do anything."""
         decision = record.decision
         try:
             port = self._schedulers.get(decision.target.scheduler)
@@ -196,7 +195,7 @@ class Steps:
             return _over(Outcome.FAILED, f"internal error, see the coordinator's log: {type(error).__name__}: {error}")
 
     def _start(self, port: SchedulerPort | None, record: DecisionRecord, progress: StepProgress) -> StepProgress:
-        """From a decision that waits, or was left begun, to the scheduler's answer."""
+        """Take a decision that waits, or was left started, to the scheduler's answer."""
         decision = record.decision
         begun = record.status is DecisionStatus.STARTED
         if not begun:
@@ -259,7 +258,7 @@ class Steps:
         return _over(Outcome.STOPPED, why)
 
     def _unseen(self, begun: bool, progress: StepProgress, error: TemporaryError) -> StepProgress:
-        """The scheduler does not say where the job is. What was not begun waits until it is too late for it."""
+        """The scheduler cannot say where the job is. An unstarted decision waits until it is too late for it."""
         now_s = self._now_s()
         since_s = now_s if progress.unseen_since_s is None else progress.unseen_since_s
         if begun and now_s - since_s >= self._times.verify_within_s:
@@ -267,7 +266,7 @@ class Steps:
         return replace(progress, due_s=now_s + self._wait_s(error), seen=str(error), unseen_since_s=since_s)
 
     def _already(self, decision: Decision, seen: Presence, *, begun: bool) -> StepProgress | None:
-        """``None`` for a run that can be acted on. ``begun``: it may be our own doing that it looks like this."""
+        """``None`` for a run that can be acted on. ``begun``: its state may be the effect of this very decision."""
         if seen is Presence.RUNNING:
             return None
         what = f"{_name(decision.target)} {SEEN_AS[seen]}"
@@ -346,7 +345,7 @@ def _name(target: JobTarget) -> str:
 
 
 def _look(port: SchedulerPort, target: JobTarget) -> Presence:
-    """Where the run is. Raises ``TemporaryError`` also if the scheduler cannot say."""
+    """The state of the run. Raises ``TemporaryError`` also if the scheduler does not know it."""
     seen = port.presence(target)
     if seen is Presence.UNKNOWN:
         raise TemporaryError(f"the scheduler does not report the state of {_name(target)}")
@@ -358,7 +357,7 @@ def _grace_s(decision: Decision) -> float:
 
 
 def _ask(port: SchedulerPort, decision: Decision) -> str:
-    """Ask for what was decided (words and a checkpoint have their own ways); returns what can be said, for people."""
+    """Have the scheduler act (messages and checkpoints have their own ways); returns a sentence for people."""
     target, action, decision_id = decision.target, decision.action, decision.decision_id
     parameters, reason = decision.parameters, decision.reason
     if action is ActionKind.ANNOTATE:

@@ -1,9 +1,9 @@
 """Has a job save its state through its ranks' command sockets, the same for every scheduler. See docs/checkpoint.md.
 
-Saving is often collective, so all ranks are asked for one step that none of them has reached yet. Where they stand is
-kept by the ranks themselves under the decision's id: a coordinator that was restarted looks, and goes on from there.
-Groups of ranks that were launched side by side in one job count steps of their own: each is asked by itself, and the
-job has saved when all of them have.
+Saving is often collective, so all ranks are asked for one step that none of them has reached yet. The ranks keep the
+request's state under the decision's id: a coordinator that was restarted looks there and goes on. Groups of ranks that
+were launched side by side in one job count steps of their own: each group is asked by itself, and the job has saved
+when all of them have.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ UNKNOWN, PASSED, BUSY = "unknown", "passed", "busy"
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who was asked, and how."""
+    """The ranks that were asked, and the way."""
 
     way: CheckpointWay
     ranks: tuple[RankTarget, ...]
 
 
 class _Pace(NamedTuple):
-    """How fast the ranks get on."""
+    """The speed of the ranks."""
 
     step: int
     """The furthest that any of them is."""
@@ -58,7 +58,7 @@ class _Pace(NamedTuple):
 
 
 class RankCheckpoint:
-    """Thread-safe for different decisions."""
+    """Requests checkpoints from ranks and follows them. Thread-safe for different decisions."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RankCheckpoint:
         self._asked: dict[tuple[str, JobKey], _Asked] = {}
 
     def has_asked(self, target: JobTarget, decision_id: str) -> bool:
-        """Whether the ranks have taken the request on, as far as this process remembers: then it is only looked at."""
+        """Whether this process remembers that the ranks took the request: then it only follows it."""
         return all((decision_id, group.job) in self._asked for group in target.groups)
 
     def advance(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
@@ -96,7 +96,7 @@ class RankCheckpoint:
         return _of_all(progress) if progress else _refused("no rank of the job is running")
 
     def _is_unable(self, group: GroupTarget, decision_id: str) -> bool:
-        """Whether it has no way to be asked, so that nobody need be."""
+        """Whether the group has no way to be asked."""
         if (decision_id, group.job) in self._asked:
             return False
         try:
@@ -175,7 +175,7 @@ class RankCheckpoint:
         raise TemporaryError(f"job {target.job.job_id}: {TRIES} times the step ended before every rank had the request")
 
     def _within_s(self, deadline_unix_s: float) -> float:
-        """For a rank whose clock may be wrong by any time."""
+        """The time left, for a rank whose clock may be wrong."""
         left_s = max(0.0, deadline_unix_s - self._wall_s())
         return max(left_s - TRIP_S, left_s / 2)
 
@@ -185,8 +185,8 @@ class RankCheckpoint:
         return _refused(f"rank {rank}: {reply.error}")
 
     def _refuse_silence(self, target: GroupTarget, replies: Iterable[Reply]) -> None:
-        """Raises ``TemporaryError`` if one of those who did not take it on may yet: it did not answer, or has
-        another request to finish first."""
+        """Raises ``TemporaryError`` if one of those that did not take the request may yet take it: it did not answer,
+        or has another request to finish first."""
         for reply in replies:
             if reply.error is not None and reply.kind in (None, BUSY, GONE):
                 raise TemporaryError(f"job {target.job.job_id} cannot be asked for a checkpoint now: {reply.error}")
@@ -218,7 +218,7 @@ class RankCheckpoint:
         return {rank: reply.value for rank, reply in replies.items() if reply.value is not None}
 
     def _withdraw(self, target: GroupTarget, ranks: Sequence[RankTarget], decision_id: str) -> None:
-        """As far as it goes: a rank that does not hear of it saves only if all do (``ranks`` in the request)."""
+        """Withdraw the request. A rank that this does not reach saves only if all do (``ranks`` in the request)."""
         self._send(target, ranks, {"command": "checkpoint_withdraw", "id": decision_id})
 
     def _send(
@@ -233,7 +233,7 @@ class RankCheckpoint:
 
 
 def _of_all(progress: Sequence[tuple[GroupTarget, CheckpointProgress]]) -> CheckpointProgress:
-    """What the groups of a job come to: refused if one is, proven if all are."""
+    """The progress of a job's groups: refused if one is, proven if all are."""
     stages = [one.stage for _, one in progress]
     if len(progress) == 1 and not progress[0][0].name:
         return progress[0][1]
@@ -251,10 +251,9 @@ def _has_nothing_to_save(pings: Mapping[int, Mapping[str, Any]]) -> bool:
 
 
 def _means(target: GroupTarget, pings: Mapping[int, Mapping[str, Any]]) -> _Asked | None:
-    """Whom to ask: those with a callback, else those with a signal; ``None`` if nobody has either.
+    """The ranks to ask: those with a callback, else those with a signal; ``None`` if no rank has either.
 
-    One rank that can be asked is enough: many jobs save on rank 0 alone.
-    """
+    One rank that can be asked is enough: many jobs save on rank 0 alone."""
     for way in (CheckpointWay.CALLBACK, CheckpointWay.SIGNAL):
         ranks = tuple(rank for rank in target.ranks if pings[rank.rank].get("checkpoint") == way.value)
         if ranks:
@@ -263,7 +262,7 @@ def _means(target: GroupTarget, pings: Mapping[int, Mapping[str, Any]]) -> _Aske
 
 
 def _judged(asked: _Asked, looks: Mapping[int, Reply]) -> CheckpointProgress:
-    """What the ranks say comes to. By callback all of them must have saved; by signal one fresh file is the proof."""
+    """The verdict of the replies. By callback all ranks must have saved; by signal one fresh file is the proof."""
     values = {rank.rank: looks[rank.rank].value for rank in asked.ranks}
     by_stage = {
         stage: {rank: value for rank, value in values.items() if value is not None and value.get("stage") == stage}

@@ -1,8 +1,8 @@
 """One turn of the closed loop: jobs -> incidents -> facts -> decisions -> actions, each written down before the next.
 
 Everything that decides is pure and elsewhere (``core.incidents.tracker``, ``policy``); everything that acts is behind
-``CarryOut``. Here is the order in which they are called, and what happens when the database or a scheduler is away:
-incidents go on in memory, and nothing is decided that could not be written down.
+``CarryOut``. This module sets their order, and handles a database or scheduler that is down: incidents go on in memory,
+and nothing is decided that could not be written down.
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ rung waits may have passed."""
 
 
 def workers_for(schedulers: int) -> int:
-    """Calls that there can be at once: what is done and the look at all jobs, of each scheduler, and messages. So one
-    that hangs holds up nobody else, and nobody holds up the loop."""
+    """The number of calls at once: actions and the query of all jobs per scheduler, and messages. With as many workers
+    no call that hangs delays another, or the loop."""
     times = CarryOutTimes()
     return schedulers * (times.calls_per_scheduler + 1) + times.messages_at_once
 
 
 class Cluster(Protocol):
-    """What the coordinator knows."""
+    """The coordinator's knowledge of jobs."""
 
     def jobs(self) -> Sequence[JobView]:
-        """Jobs across their nodes, running ones and such that ended a moment ago."""
+        """Jobs across their nodes, running ones and ones that ended a moment ago."""
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
-        """What CUDA calls the total of each GPU."""
+        """CUDA's total of each GPU."""
 
     def remember_groups(self, incidents: Iterable[Incident]) -> None:
-        """Which group of ranks of its job each of these incidents, which are open, is about."""
+        """Keep the group of ranks that each of these open incidents is about."""
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
-        """What was found out about jobs' ranks, oldest first; only what is in the database."""
+        """Evidence on the ranks of jobs, oldest first; only what is in the database."""
 
 
 class Incidents(Protocol):
-    """Where incidents are written. Every method raises ``AuditError``."""
+    """The store of incidents. Every method raises ``AuditError``."""
 
     def save(self, changes: Sequence[IncidentChange]) -> None:
         """All or none; saving the same changes again is harmless."""
@@ -88,14 +88,14 @@ class Incidents(Protocol):
         """As of the last save."""
 
     def next_number(self) -> int:
-        """The number that no incident has had."""
+        """The number after the last incident's."""
 
     def incidents(self, *, open_only: bool, since_s: float, limit: int) -> Sequence[Incident]:
         """Those opened or changed at or after ``since_s``, newest first."""
 
 
 class ClosedLoop:
-    """``tick`` once a second or so, from one thread; ``status`` and ``held_back`` from any."""
+    """The loop. Call ``tick`` once a second or so, from one thread; ``status`` and ``held_back`` from any."""
 
     def __init__(
         self,
@@ -114,11 +114,10 @@ class ClosedLoop:
         commands: ProcessCommands | None = None,
         rules: IncidentRules = DEFAULT_RULES,
     ) -> None:
-        """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers, ``commands`` reach ranks for
+        """Go on where the audit ends. ``messenger`` notifies owners beside the schedulers, ``commands`` reach ranks for
         evidence. ``submit`` runs a call in a worker, of which there are ``workers_for`` or more.
 
-        Raises ``AuditError``.
-        """
+        Raises ``AuditError``."""
         self._cluster = cluster
         self._incidents = incidents
         self._policy = policy
@@ -154,7 +153,7 @@ class ClosedLoop:
         )
 
     def tick(self) -> None:
-        """One turn. Raises nothing that is to be expected."""
+        """Take one turn. Expected failures raise nothing."""
         now_s = self._now_s()
         jobs = tuple(self._cluster.jobs())
         usable_bytes = self._cluster.gpu_usable_bytes()
@@ -177,7 +176,7 @@ class ClosedLoop:
             self._carry_out.tick()
 
     def status(self) -> LoopStatus:
-        """Where it stands."""
+        """The state of the loop."""
         policy, switches = self._policy.current(), self._switches()
         state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
         return LoopStatus(
@@ -194,12 +193,12 @@ class ClosedLoop:
         )
 
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
-        """What Slurm said of the jobs that are there."""
+        """The labels that Slurm reported for present jobs."""
         known = self._watch.last_facts(SLURM)
         return {job: SlurmLabels(facts.partition, facts.account, facts.array_name) for job, facts in known.items()}
 
     def held_back(self, record: DecisionRecord) -> str | None:
-        """Asked again right before anything is done: why it must not be done any more, or ``None``."""
+        """Why the decision must not be carried out any more, or ``None``; asked right before any action."""
         decision, switches = record.decision, self._switches()
         if switches.paused is not None:
             return f"actions are paused: {switches.paused}"
@@ -228,7 +227,7 @@ class ClosedLoop:
         self._crowded = crowded
 
     def _told(self, changes: Sequence[IncidentChange]) -> None:
-        """To be saved. Newer figures take the place of those that are not saved yet, or a database that is away for
+        """Keep changes to be saved. A newer update replaces one that is not saved yet, or a database that is down for
         long would fill the memory: each holds the findings of all ranks."""
         numbers = {change.incident.number for change in changes}
         kept = [
@@ -288,8 +287,8 @@ class ClosedLoop:
 
 
 def _no_culprit_lives(incident: Incident, jobs: Sequence[JobView]) -> str | None:
-    """Why nothing is done any more: those that did it have ended since the decision. An out-of-memory error has done
-    its harm, whoever lives."""
+    """Why nothing is done any more: the affected ranks have ended since the decision. An out-of-memory error has done
+    its harm, whichever rank lives."""
     job = next((view for view in jobs if view.ranks and view.key == incident.key.job), None)
     if job is None or incident.key.cause is IncidentCause.OUT_OF_MEMORY or living_culprits(incident, job):
         return None
@@ -297,7 +296,7 @@ def _no_culprit_lives(incident: Incident, jobs: Sequence[JobView]) -> str | None
 
 
 def _began_since(decision: Decision, jobs: Sequence[JobView]) -> str | None:
-    """Why a stop has to wait: it would end ranks that nobody knew of when it was decided, and that have not saved."""
+    """Why a stop has to wait: it would end ranks that were unknown when it was decided, and that have not saved."""
     known, job = decision.target.processes, decision.target.job
     mine = next((view for view in jobs if view.ranks and view.key == job), None)
     for view in () if mine is None else end_with(mine, jobs):
@@ -307,7 +306,7 @@ def _began_since(decision: Decision, jobs: Sequence[JobView]) -> str | None:
 
 
 class _Judged(NamedTuple):
-    """What a judgement of one incident rested on, as far as it is of this job, and when it was made."""
+    """The inputs of one judgement of an incident, as far as they are of this job, and its time."""
 
     job: JobView
     incident: tuple[object, ...]
@@ -326,7 +325,7 @@ class _Judged(NamedTuple):
 
 
 def _explained(rank: RankSummary, job: JobView) -> str:
-    """A defect over one job's odd figures must not cost the others their incidents."""
+    """The explanation of an OOM. A defect over one job's odd figures must not cost the others their incidents."""
     try:
         return explanation_for(rank, job)
     except Exception:
@@ -340,7 +339,7 @@ def _most_urgent_first(incident: Incident) -> tuple[int, float, int]:
 
 
 def _what_counts(incident: Incident) -> tuple[object, ...]:
-    """What decisions rest on beside the figures, which come with a new look at the job."""
+    """The inputs of decisions beside the figures, which come with a new view of the job."""
     return incident.state, incident.severity, incident.evidence, incident.stale, incident.ranks, incident.flaps
 
 

@@ -1,4 +1,4 @@
-"""What a policy may know of a job beside its incident: its ranks on all nodes and the scheduler's word. Pure."""
+"""The facts of a job for the policy: its ranks on all nodes and the scheduler's answer. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = TypeVar("Value", str, float)
 
 
 class Surroundings(NamedTuple):
-    """What the facts of one job need of all others: gathered once a turn, not once for each job."""
+    """Facts about all other jobs that the facts of one job need: gathered once a turn, not once for each job."""
 
     neighbours: Mapping[GpuPlace, Sequence[tuple[OwnedJob, RankSummary]]]
     """The living ranks on each GPU that several jobs are on, and whose they are."""
@@ -32,7 +32,7 @@ class Surroundings(NamedTuple):
 
 
 def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
-    """Of all ``jobs``."""
+    """The surroundings of all ``jobs``."""
     jobs_on = Counter(chain.from_iterable([job.places for job in jobs]))
     # Of ten thousand GPUs few have two jobs, if any: only those are looked at rank by rank.
     shared = {place for place, jobs_there in jobs_on.items() if jobs_there > 1}
@@ -87,8 +87,7 @@ def group_way(job: JobView) -> CheckpointWay | None:
     """How the living ranks of one group can be asked to save their state.
 
     One rank that can be asked is enough: many jobs register the callback on rank 0 alone. A callback is preferred: its
-    return is a better proof than a file that looks finished. That there is nothing to save all of them have to say.
-    """
+    return is a better proof than a file that looks finished. All ranks have to say that there is nothing to save."""
     claims = {rank.identity.checkpoint for rank in job.ranks if rank.alive}
     if claims == {CheckpointWay.NONE.value}:
         return CheckpointWay.NONE
@@ -96,16 +95,15 @@ def group_way(job: JobView) -> CheckpointWay | None:
 
 
 def _common_way(ways: Sequence[CheckpointWay | None]) -> CheckpointWay | None:
-    """Of groups that can all be asked: the first that has something to save."""
+    """The first way of groups that can all be asked and have something to save."""
     return next((way for way in ways if way is not CheckpointWay.NONE), ways[0] if ways else None)
 
 
 def end_with(job: JobView, jobs: Iterable[JobView]) -> list[JobView]:
-    """Those of ``jobs`` that live and are other groups of ranks of ``job``: they end when it is ended.
+    """The living ones of ``jobs`` that are other groups of ranks of ``job``: they end when it is ended.
 
-    Over all attempts: a group may have been restarted by its launcher. A workload of Kubernetes has containers of
-    several uids; with what a ``tidegauge run`` keeps ends what descends from that, and nothing else.
-    """
+    Attempts do not matter: a launcher may have restarted a group. A workload of Kubernetes has containers of several
+    uids; a ``tidegauge run`` ends its descendants and nothing else."""
     scheduler = scheduler_name(job)
     others = [view for view in jobs if view is not job and view.running and view.job_id == job.job_id]
     if scheduler == KUBERNETES:
@@ -120,10 +118,9 @@ def end_with(job: JobView, jobs: Iterable[JobView]) -> list[JobView]:
 
 
 def gpu_share(living: Iterable[RankSummary], scheduler_facts: SchedulerFacts | None) -> float | None:
-    """The share of each GPU that the job asked for, by the scheduler's word; ``None``: all of it.
+    """The share of each GPU that the job requested, as the scheduler says; ``None``: all of it.
 
-    Where the scheduler says nothing the ranks' own claims count, but only to their disadvantage.
-    """
+    Where the scheduler says nothing the ranks' own claims count, but only to their disadvantage."""
     if scheduler_facts is not None and scheduler_facts.gpu_share is not None:
         return scheduler_facts.gpu_share
     claims = (rank.identity.gpu_share for rank in living)
@@ -152,7 +149,7 @@ def _living_ranks(job: JobView) -> tuple[RankTarget, ...]:
 
 
 def _is_stale(job: JobView) -> bool:
-    """Whether a living rank is not heard of, or not every rank is known. After a restart of the coordinator some nodes
+    """Whether a living rank is not reporting, or not every rank is known. After a restart of the coordinator some nodes
     report before others, and a part of the ranks must not be asked for what all of them have to do together."""
     living = [rank for rank in job.ranks if rank.alive]
     known = len(living) >= max((rank.identity.world_size for rank in living), default=0)

@@ -1,7 +1,7 @@
-"""What the actions need of the world, as small protocols: a scheduler, the processes of a job, the audit.
+"""Protocols of what the actions need: a scheduler, the processes of a job, settings, messages, the audit.
 
-An adapter for one scheduler implements ``SchedulerPort``; ``tests/scheduler_hooks/port_contract.py`` holds every one of
-them to what is said here. Methods may block for tens of seconds; they run in worker threads, several at once.
+The adapter of a scheduler implements ``SchedulerPort``; ``tests/scheduler_hooks/port_contract.py`` holds every adapter
+to the contract here. Methods may block for tens of seconds; they run in worker threads, several at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SchedulerError(Exception):
 
 
 class TemporaryError(SchedulerError):
-    """Worth trying again after ``retry_after_s``: no answer in time, busy, not reachable. It may have been done."""
+    """A retry after ``retry_after_s`` may work: no answer in time, busy, not reachable. It may have been done."""
 
     def __init__(self, message: str, *, retry_after_s: float = 10.0) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class TemporaryError(SchedulerError):
 
 
 class PermanentError(SchedulerError):
-    """Trying again will not help: not allowed, not supported, no such job."""
+    """A retry will not help: not allowed, not supported, no such job."""
 
 
 class ChangedError(SchedulerError):
@@ -51,7 +51,7 @@ class ChangedError(SchedulerError):
 
 
 class Presence(str, Enum):
-    """Where a run of a job stands, by looking."""
+    """The observed state of a run."""
 
     RUNNING = "running"
     """This very incarnation runs."""
@@ -68,7 +68,7 @@ class Presence(str, Enum):
 
 
 class CheckpointStage(str, Enum):
-    """How far a request to save the job's state has come."""
+    """The stage of a checkpoint request."""
 
     ASKED = "asked"
     """The ranks know; no proof yet. Look again."""
@@ -79,7 +79,7 @@ class CheckpointStage(str, Enum):
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """``detail`` is for people: "2 of 2 ranks saved at step 412", "step-412.pt (1.2 GiB) is new"."""
+    """Progress of a checkpoint request. ``detail`` is for people: "2 of 2 ranks saved at step 412"."""
 
     stage: CheckpointStage
     detail: str
@@ -87,7 +87,7 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class RequeueChanges:
-    """How the next attempt is to differ."""
+    """Changes for the next attempt."""
 
     alloc_conf: Mapping[str, str] = field(default_factory=dict)
     """Allocator settings to merge into those of the job (``{"expandable_segments": "True"}``)."""
@@ -110,10 +110,10 @@ class SchedulerPort(Protocol):
         Raises ``TemporaryError``."""
 
     def presence(self, target: JobTarget) -> Presence:
-        """Look where the run is now. Raises ``TemporaryError``."""
+        """The state of the run now. Raises ``TemporaryError``."""
 
     def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """Tell the owner where they look (the job's terminal or log)."""
+        """Notify the owner in the job's terminal or log."""
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
         """Leave a remark on the job."""
@@ -135,28 +135,28 @@ class SchedulerPort(Protocol):
 
 
 class ProcessCommands(Protocol):
-    """The way to command sockets on the nodes: ranks' probes and ``tidegauge run``'s keepers. Blocks, never raises."""
+    """Command sockets on the nodes: of ranks' probes and of ``tidegauge run``. Blocks, never raises."""
 
     def ask_ranks(
         self, job: JobKey, ranks: Collection[RankTarget], request: Mapping[str, Any], *, timeout_s: float
     ) -> Mapping[int, Reply]:
-        """The same request to several ranks at once; replies by global rank, one for each."""
+        """Send the same request to several ranks at once; replies by global rank, one for each."""
 
     def ask_launch(
         self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
     ) -> Reply:
-        """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
+        """Send a request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
 
 
 class SettingsStore(Protocol):
-    """Settings for the next attempts of jobs, laid down on every node (``core.jobs.settings``). Thread-safe."""
+    """Settings for the next attempts of jobs, stored on every node (``core.jobs.settings``). Thread-safe."""
 
     def get(self, job_id: str, uid: int) -> JobSettings | None:
-        """What is laid down for a job now."""
+        """The stored settings of a job."""
 
     def put(self, settings: JobSettings) -> None:
-        """Lay it down in place of what was there for its job. Survives a crash once this returns; the nodes get it
-        with the replies to their next reports. Raises ``AuditError``."""
+        """Replace the stored settings of the job. They survive a crash once this returns; the nodes get them with the
+        replies to their next reports. Raises ``AuditError``."""
 
     def missing_on(self, *, timeout_s: float) -> Sequence[str]:
         """Wait until every node that reports has all settings; returns the hosts that do not have them by then."""
@@ -166,23 +166,23 @@ class Messenger(Protocol):
     """A way to owners beside their jobs' terminals: Slack, mail."""
 
     def tell(self, decision: Decision) -> str:
-        """Give the owner the message of this decision (``parameters["text"]``) and what belongs to it; returns where,
-        for people: "on Slack", "by mail". The same decision again says nothing twice.
+        """Send the owner the message of this decision (``parameters["text"]``); returns where, for people: "on Slack",
+        "by mail". The same decision is sent once.
 
-        Blocks for seconds at most. Raises ``TemporaryError``, ``PermanentError`` (nobody knows the owner there)."""
+        Blocks for seconds at most. Raises ``TemporaryError``, ``PermanentError`` (the owner is unknown there)."""
 
 
 class Audit(Protocol):
-    """What must survive everything. Every method returns after its transaction is on disk, or raises ``AuditError``."""
+    """The durable record. Every method returns after its transaction is on disk, or raises ``AuditError``."""
 
     def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         """Write decisions down, all or none; returns those that were not there yet (by ``decision_id``)."""
 
     def begin(self, decision_id: str, *, at_s: float) -> None:
-        """It is about to be carried out, once more."""
+        """Record that the decision is about to be carried out, once more."""
 
     def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
-        """It is over. Repeating it changes nothing: the first outcome stays."""
+        """Record that the decision is over. A repetition changes nothing: the first outcome stays."""
 
     def unfinished(self) -> Sequence[DecisionRecord]:
         """Decisions to carry out (``do``) that have no outcome yet, oldest first."""
@@ -191,6 +191,5 @@ class Audit(Protocol):
         """All decisions made at or after ``since_s``, oldest first, one at a time: there may be months of them."""
 
     def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
-        """What a policy begins with: decisions made at or after ``since_s``, and older ones that still count: on
-        incidents that are open, such as are not finished, and those to be carried out that a circuit breaker withheld.
-        In any order, one at a time."""
+        """The decisions that a policy starts with: those made at or after ``since_s``, and older ones that still count:
+        on open incidents, unfinished ones, and those that a circuit breaker withheld. In any order, one at a time."""

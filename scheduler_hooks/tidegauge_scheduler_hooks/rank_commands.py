@@ -17,10 +17,9 @@ BUSY_AGAIN_S = 60.0
 
 
 def cap_ranks(commands: ProcessCommands, target: JobTarget, fraction: float) -> str:
-    """Set the memory fraction of every rank; returns what was set, for people. Doing it twice is harmless.
+    """Set the memory fraction of every rank; returns what was set, for people. A repetition is harmless.
 
-    Raises ``TemporaryError`` unless all of them said yes.
-    """
+    Raises ``TemporaryError`` unless all ranks accepted it."""
     request = {"command": "fraction", "value": fraction}
     replies = commands.ask_ranks(target.job, target.ranks, request, timeout_s=RANK_TIMEOUT_S)
     errors = [f"rank {rank}: {reply.error}" for rank, reply in sorted(replies.items()) if reply.error is not None]
@@ -31,10 +30,9 @@ def cap_ranks(commands: ProcessCommands, target: JobTarget, fraction: float) -> 
 
 
 def tell_through_rank(commands: ProcessCommands, target: JobTarget, text: str, *, decision_id: str) -> None:
-    """Lines on the first rank's stderr; the rank prints the same decision's once.
+    """Print lines on the first rank's stderr; the rank prints those of one decision once.
 
-    Raises ``TemporaryError`` if it did not answer, ``PermanentError`` if its probe is too old.
-    """
+    Raises ``TemporaryError`` if it did not answer, ``PermanentError`` if its probe is too old."""
     first = min(target.ranks, default=None)
     if first is None:
         raise TemporaryError(f"job {target.job.job_id}: no rank to print the message")
@@ -47,11 +45,10 @@ def tell_through_rank(commands: ProcessCommands, target: JobTarget, text: str, *
 
 
 def ask_for_evidence(commands: ProcessCommands | None, decision: Decision) -> str:
-    """Have the rank to look at first collect evidence; returns what it said, for people. The evidence itself comes with
-    its node's reports, and goes to the incident. Its id is the decision's, so that asking twice is harmless.
+    """Have the most affected rank collect evidence; returns its answer, for people. The evidence comes with its node's
+    reports. Its id is the decision's, so that a repetition is harmless.
 
-    Raises ``TemporaryError``, ``PermanentError``.
-    """
+    Raises ``TemporaryError``, ``PermanentError``."""
     job, first = decision.target.job, next(iter(decision.incident.findings), None)
     if commands is None or first is None:
         raise PermanentError(f"job {job.job_id}: no rank to request evidence from")

@@ -1,7 +1,7 @@
-"""What the schedulers say of the jobs that have an incident: asked in the background, one query a scheduler at a time.
+"""The schedulers' answers about jobs with an incident: asked in the background, one query per scheduler at a time.
 
 The loop never waits for a scheduler: it works with the latest answer, and with none if that is too old. Whether the job
-is still the one that was described is looked at again right before anything is done to it.
+is still the one that was described is checked right before any action on it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LOCAL = "local"
 
 
 def scheduler_name(job: JobView) -> str:
-    """Which adapter a job belongs to: what ``tidegauge run`` keeps is ``local`` whatever started that."""
+    """The adapter of a job: ``local`` for one that ``tidegauge run`` keeps, whatever started that."""
     return LOCAL if job.launch is not None else job.scheduler or LOCAL
 
 
 def heard_on(job: JobView) -> tuple[str, ...]:
-    """The schedulers that are asked about a job, the one that it belongs to first. What ``tidegauge run`` keeps in an
-    allocation is in a job of Slurm too, and its owner may have said there that it is to be left alone."""
+    """The schedulers that are asked about a job, its own first. A ``tidegauge run`` in an allocation is in a job of
+    Slurm too, and its owner may have exempted it there."""
     name = scheduler_name(job)
     return (name, SLURM) if name != SLURM and job.is_in_slurm else (name,)
 
@@ -62,7 +62,7 @@ class _Scheduler:
 
 
 class SchedulerWatch:
-    """Thread-safe. ``submit`` runs a call in another thread, some time soon."""
+    """The latest answer of each scheduler. Thread-safe. ``submit`` runs a call in another thread, some time soon."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class SchedulerWatch:
             return scheduler.facts.get(job.key) if fresh else None
 
     def last_facts(self, name: str) -> Mapping[JobKey, SchedulerFacts]:
-        """What one scheduler ever said of the jobs that are there, however long ago: what is kept of it may be old."""
+        """The last facts of one scheduler about each present job, however old."""
         scheduler = self._schedulers.get(name)
         with self._lock:
             return {} if scheduler is None else scheduler.last_facts
@@ -165,7 +165,7 @@ class SchedulerWatch:
 
 
 def _joined(own: SchedulerFacts, other: SchedulerFacts) -> SchedulerFacts:
-    """``own``, with what the policy may exempt a job for as ``other`` has it: who acts is another question."""
+    """``own``, with the exemption, account, partition and QOS of ``other``: they do not change which scheduler acts."""
     return replace(
         own,
         exempt=own.exempt or other.exempt,

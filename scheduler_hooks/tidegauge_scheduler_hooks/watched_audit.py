@@ -1,4 +1,4 @@
-"""What has become of decisions, as the closed loop hears of it while workers carry them out."""
+"""Reports to the closed loop what became of decisions while workers carry them out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class WatchedAudit:
     """``Audit`` that also keeps what has changed since the last look, so that the policy's state follows without
     reading the whole audit again every second.
 
-    What the database says counts, not what a call returned: a commit whose answer was lost has happened all the same.
-    """
+    The database counts, not the answer of a call: a commit whose answer was lost has happened all the same."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
@@ -62,7 +61,7 @@ class WatchedAudit:
         return self._audit.memory(since_s=since_s)
 
     def news(self) -> list[DecisionRecord]:
-        """What was decided or finished since this was last asked."""
+        """Decisions that were made or finished since the last call."""
         found: list[DecisionRecord] = []
         while not self._news.empty():  # the loop alone takes from it
             found.append(self._news.get())

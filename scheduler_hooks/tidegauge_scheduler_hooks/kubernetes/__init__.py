@@ -1,1 +1,1 @@
-"""Kubernetes: the adapter that the coordinator acts through, and the controller and the webhook beside it."""
+"""Kubernetes: the coordinator's adapter, and the controller and the webhook beside it."""

@@ -50,7 +50,7 @@ _AFTER = {HOLD: Presence.HELD, CANCEL: Presence.GONE, COPIED: Presence.REPLACED}
 
 
 def presence_of(incarnation: str, workload: Workload | None) -> Presence:
-    """Where the run of that name is, seen that its workload looks like this (``None``: there is no such object)."""
+    """The state of the run ``incarnation``, given its present workload (``None``: there is no such object)."""
     if workload is None or not incarnation.startswith(f"{workload.uid}#"):
         return Presence.GONE
     now = workload.state
@@ -75,7 +75,7 @@ def presence_of(incarnation: str, workload: Workload | None) -> Presence:
 
 
 def _ended_by_us(incarnation: str, workload: Workload) -> Presence | None:
-    """How we ended this very run; ``None``: we did not."""
+    """The state to expect if Tidegauge ended this very run; ``None``: it did not."""
     order, stopped = workload.order, workload.stopped
     if order is not None and order.mark == incarnation:
         return Presence.REPLACED
@@ -91,12 +91,12 @@ CONTROLLER_AWAY_S = 60.0
 
 
 class KubernetesScheduler:
-    """A job is what owns the pods of its ranks, as the API server says; the pods are known by the kernel's word.
+    """The Kubernetes adapter. A job is the owner of the pods of its ranks, as the API server says; the kernel tells the
+    pod of each rank.
 
-    ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be started again that say nothing
-    against it, not only those whose owner said so. ``resubmit``: the controller submits copies. ``controller_age_s``:
-    since when the controller has not renewed its Lease; ``None``: there is none.
-    """
+    ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be requeued that do not forbid it, not
+    only those whose owner allowed it. ``resubmit``: the controller submits copies. ``controller_age_s``: the seconds
+    since the controller renewed its Lease; ``None``: there is none."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class KubernetesScheduler:
         self._stops = Stops(api)
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
-        """From the watches, without a request. Raises ``TemporaryError`` while they do not know the pods."""
+        """Facts from the watches, without a request. Raises ``TemporaryError`` while they do not know the pods."""
         ours = [view for view in jobs if is_ours(view)]
         if ours:
             _check_known(self._directory.problem)
@@ -143,12 +143,12 @@ class KubernetesScheduler:
         }
 
     def presence(self, target: JobTarget) -> Presence:
-        """By one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""
+        """Look by one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""
         return presence_of(target.incarnation, self._look(target))
 
     def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """By a warning Event on the workload, and by its first rank, on the standard error of its container. The
-        annotation ``INCIDENT`` is for the controller, which marks the pods."""
+        """Leave a warning Event on the workload, and print on the standard error of its first rank. The annotation
+        ``INCIDENT`` is for the controller, which marks the pods."""
         workload = self._check_running(target)
         self._record(workload, INCIDENT_EVENT, text, decision_id)
         try:
@@ -159,14 +159,14 @@ class KubernetesScheduler:
         self._mark(target, workload, INCIDENT, lambda now: _incident(now, incident))
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """As an Event, and in the annotation ``REMARK``, in place of the last one."""
+        """Leave an Event, and replace the annotation ``REMARK``."""
         workload = self._check_running(target)
         self._record(workload, REMARK_EVENT, text, decision_id, warning=False)
         self._mark(target, workload, REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
-        """By the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every run that
-        Tidegauge starts: templates of pods cannot be changed while they run."""
+        """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every run
+        that Tidegauge starts: templates of pods cannot be changed while they run."""
         workload = self._check_may(target, ActionKind.CAP)
         later = Changes(environ={FRACTION_VARIABLE: f"{fraction:.6g}"})
         remembered = workload.why_not_stoppable() is None
@@ -179,7 +179,7 @@ class KubernetesScheduler:
         )
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
-        """By the ranks' own command sockets. Once they were asked, their proof does not wait for the API server."""
+        """Ask by the ranks' own command sockets. Once they were asked, their proof does not wait for the API server."""
         try:
             self._check_may(target, ActionKind.CHECKPOINT)
         except TemporaryError:
@@ -188,7 +188,7 @@ class KubernetesScheduler:
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 
     def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
-        """Suspended with an order to the controller, which starts it again when its pods are gone."""
+        """Suspend with an order to the controller, which starts the workload again when its pods are gone."""
         wanted = wanted_changes(target, changes)
         self._check_controller(target)
 
@@ -213,12 +213,12 @@ class KubernetesScheduler:
         self._stop(target, order, decision_id, REQUEUED_EVENT, f"suspended for a requeue: {reason}")
 
     def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
-        """Suspended, until a person resumes it."""
+        """Suspend until a person resumes it."""
         write = self._stopped(target, ActionKind.HOLD, HOLD, reason, decision_id)
         self._stop(target, write, decision_id, HELD_EVENT, f"suspended until someone resumes it: {reason}")
 
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
-        """Suspended for good: the object stays, so that its owner can read why. Nothing is ever deleted."""
+        """Suspend for good: the object stays, so that its owner can read why. Nothing is ever deleted."""
         write = self._stopped(target, ActionKind.CANCEL, CANCEL, reason, decision_id)
         self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
 
@@ -244,13 +244,13 @@ class KubernetesScheduler:
         return _running(target, self._look(target))
 
     def _check_may(self, target: JobTarget, action: ActionKind) -> Workload:
-        """The same, if that may be done to it."""
+        """The running workload, if the action is allowed on it."""
         workload = self._check_running(target)
         self._refuse_unless(target, workload, action)
         return workload
 
     def _refuse_unless(self, target: JobTarget, workload: Workload, action: ActionKind) -> None:
-        """Raises ``ChangedError``, and ``PermanentError`` for what its owner, its kind or the setting do not allow."""
+        """Raises ``ChangedError``, and ``PermanentError`` where its owner, its kind or the setting forbids it."""
         _running(target, workload)
         if KEEP in workload.words:
             raise PermanentError(
@@ -271,7 +271,7 @@ class KubernetesScheduler:
             )
 
     def _controller_away(self) -> str | None:
-        """Since when; ``None``: it is there."""
+        """Why there is no active controller; ``None``: there is one."""
         age_s = self._controller_age_s()
         if age_s is None:
             return "there is none"
@@ -337,7 +337,7 @@ class KubernetesScheduler:
         raise TemporaryError(f"job {target.job.job_id}: another client keeps changing it")
 
     def _mark(self, target: JobTarget, workload: Workload, name: str, value: Callable[[Workload], str]) -> None:
-        """The same where we may: a role that only lets us tell people has no patch, and they were told by an Event."""
+        """Annotate where that is allowed: a role for messages alone has no patch, and the owner has the Event."""
         if workload.kind.name not in self._kinds:
             return
         try:
@@ -363,7 +363,7 @@ def _running(target: JobTarget, workload: Workload | None) -> Workload:
 
 
 def _incident(workload: Workload, incident: IncidentIntent) -> str:
-    """The annotation; the one that is there if this decision wrote it."""
+    """The annotation, or the present one if this decision wrote it."""
     before = workload.incident
     same = before is not None and (before.decision, before.mark) == (incident.decision, incident.mark)
     return annotations_of(workload.obj)[INCIDENT] if same else encoded(workload, incident)

@@ -1,4 +1,4 @@
-"""Events about a workload: what ``kubectl describe`` shows its owner. See ``events.k8s.io/v1`` in the API reference."""
+"""Events about a workload, which ``kubectl describe`` shows its owner (``events.k8s.io/v1`` in the API reference)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED_EVENT = "GpuMemoryCancel"
 def record_event(
     api: KubeApi, regarding: tuple[Resource, Object], *, reason: str, note: str, decision_id: str, warning: bool = True
 ) -> None:
-    """Leave an Event; the same decision's once, whoever leaves it. Raises ``TemporaryError``, ``PermanentError``."""
+    """Leave an Event, once per decision. Raises ``TemporaryError``, ``PermanentError``."""
     resource, obj = regarding
     body = event(resource, obj, reason=reason, note=note, decision_id=decision_id, warning=warning, now_s=time.time())
     try:
@@ -37,7 +37,7 @@ def record_event(
 def event(
     resource: Resource, obj: Object, *, reason: str, note: str, decision_id: str, warning: bool, now_s: float
 ) -> dict[str, Any]:
-    """Its name is made from decision, reason and object, so that it cannot be there twice."""
+    """The Event. Its name is made from decision, reason and object, so that it cannot be there twice."""
     metadata = obj["metadata"]
     digest = hashlib.sha256("\0".join((decision_id, reason, metadata["uid"])).encode()).hexdigest()[:24]
     return {
@@ -62,12 +62,12 @@ def event(
 
 
 def micro_time(unix_s: float) -> str:
-    """MicroTime: the API server refuses one without a fraction, and takes one of six zeros."""
+    """A ``MicroTime``, always with six digits: the API server refuses one without a fraction."""
     whole, micro = divmod(round(unix_s * 1e6), 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{micro:06d}Z"
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """At most so long in UTF-8, with a sign that something is missing."""
+    """At most ``max_bytes`` in UTF-8, with a sign that something is missing."""
     raw = text.encode(errors="replace")
     return raw.decode() if len(raw) <= max_bytes else raw[: max_bytes - 3].decode(errors="ignore") + "..."

@@ -1,4 +1,4 @@
-"""What the policy is told of a workload: which one a watched job is, and its facts. Pure."""
+"""Finds the workload of a watched job, and its facts for the policy. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ STOPS = frozenset({ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL})
 def find(
     view: JobView, owned: Callable[[str], Owned | None], with_pods: Callable[[Owned], Workload]
 ) -> Workload | None:
-    """The workload that all living ranks of ``view`` are really in: their pods by the kernel's word, the owner of each
-    pod by the API server's (``owned``, by a pod's uid). ``None`` if there is none, or another for one of them: a rank
-    that nobody vouches for may be of another namespace, and what is done to a job is done to all of its ranks."""
+    """The workload that all living ranks of ``view`` are really in: their pods as the kernel says, the owner of each
+    pod as the API server says (``owned``, by a pod's uid). ``None`` if there is none, or another for one of them: an
+    unconfirmed rank may be of another namespace, and an action on a job reaches all of its ranks."""
     ranks = [rank for rank in view.ranks if rank.alive]
     uids = {rank.pod.pod_uid for rank in ranks if rank.pod is not None and rank.pod.job_known}
     if not ranks or any(rank.pod is None or not rank.pod.job_known for rank in ranks):
@@ -44,7 +44,7 @@ def find(
 
 
 def is_ours(view: JobView) -> bool:
-    """Whether it is worth a look: ranks say that they are in pods."""
+    """Whether ranks claim to be in pods."""
     return view.scheduler == SCHEDULER or any(rank.pod is not None for rank in view.ranks)
 
 
@@ -56,7 +56,7 @@ def facts_of(
     requeue_unasked: bool,
     shared_gpu_replicas: int | None = None,
 ) -> SchedulerFacts:
-    """``kinds``: those that may be acted on. ``shared_gpu_replicas``: as in ``gpu_share``."""
+    """The facts. ``kinds``: those that may be acted on. ``shared_gpu_replicas``: as in ``gpu_share``."""
     said, can = workload.words, can_do(workload, kinds)
     started = _started_s(workload)
     return SchedulerFacts(
@@ -80,17 +80,17 @@ def facts_of(
 
 
 def can_do(workload: Workload, kinds: Collection[str]) -> frozenset[ActionKind]:
-    """What may be done to it; whether our role allows it shows when it is done.
+    """The actions that are possible on it; whether our role allows them shows when one is done.
 
-    Of a kind that is not acted on only its owner is told. Where the object must not be suspended its ranks can still be
-    capped, for as long as they run, and asked to save."""
+    For a kind that is not acted on the owner is only notified. Where the object must not be suspended its ranks can
+    still be capped, for as long as they run, and asked to save."""
     if workload.kind.name not in kinds:
         return TELLING
     return TELLING | THROUGH_RANKS | (STOPS if workload.why_not_stoppable() is None else frozenset())
 
 
 def _started_s(workload: Workload) -> float | None:
-    """When the present run's first pod was made, in Unix seconds."""
+    """The Unix time at which the present run's first pod was made."""
     made = [_time_s(pod["metadata"].get("creationTimestamp")) for pod in workload.living]
     return min((one for one in made if one is not None), default=None)
 
@@ -113,7 +113,7 @@ def _is_past(workload: Workload, uids: Collection[str]) -> bool:
 
 
 def _share(workload: Workload, shared_gpu_replicas: int | None) -> float | None:
-    """The smallest that one of its containers asked for."""
+    """The smallest share that one of its containers requested."""
     shares = [
         gpu_share(container, annotations_of(pod), shared_gpu_replicas=shared_gpu_replicas)
         for pod in workload.living

@@ -1,7 +1,7 @@
-"""What is to become of a workload, as annotations on the workload itself: written by the head, read by the controller.
+"""Intents for a workload, as annotations on the workload itself: written by the head, read by the controller.
 
-A suspended object that says why survives every crash of ours, and its owner sees it with ``kubectl describe``. Whoever
-may write the object may write these, too, so decoding believes nothing: it takes what ``encode`` writes, and no more.
+A suspended object that says why survives every crash, and its owner sees it with ``kubectl describe``. Everyone who may
+write the object may write these, too, so decoding trusts nothing: it takes only texts that ``encode`` writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIONS = (HOLD, CANCEL, COPIED)
 
 @dataclass(frozen=True)
 class Changes:
-    """What an attempt is started with beside what its owner wrote (annotation ``CHANGES``)."""
+    """Changes to the owner's environment for an attempt (annotation ``CHANGES``)."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
     """Variables to set; the injection takes only Tidegauge's own and the allocator's."""
@@ -36,7 +36,7 @@ class Changes:
     """The job's: it decides which variable carries ``alloc_conf``."""
 
     def __bool__(self) -> bool:
-        """Whether anything is changed at all."""
+        """Whether anything is changed."""
         return bool(self.environ or self.alloc_conf)
 
 
@@ -78,7 +78,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class IncidentIntent:
-    """What is wrong with one run of a workload (annotation ``INCIDENT``)."""
+    """An incident of one run of a workload (annotation ``INCIDENT``)."""
 
     decision: str
     mark: str
@@ -90,7 +90,7 @@ class IncidentIntent:
 
 def encode(intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
     """The annotation's text; long reasons are cut. Raises ``ValueError`` if it is longer than ``MAX_INTENT_BYTES`` even
-    so, or holds what ``decode`` would refuse."""
+    so, or if ``decode`` would refuse it."""
     raw = asdict(intent)
     for name in ("reason", "decision", "mark", "text"):
         if name in raw:

@@ -1,5 +1,5 @@
-"""Kueue: where a Workload stands for a job, it is what is switched off and on. Kueue resumes an admitted job at once,
-so to suspend the job itself would not last (jobframework/reconciler.go)."""
+"""Kueue: the Workload of a job is what is switched off and on. Kueue resumes an admitted job at once, so suspending the
+job itself would not last (jobframework/reconciler.go)."""
 
 from __future__ import annotations
 

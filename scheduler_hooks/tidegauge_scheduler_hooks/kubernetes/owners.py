@@ -1,4 +1,4 @@
-"""The kinds of workloads: what each calls the same things, and who owns a pod. A table, and pure functions over it.
+"""The kinds of workloads, with their fields for the same things, and the owners of pods. A table, and pure functions.
 
 Sources: the Kubernetes API reference for ``batch/v1``, and the types of JobSet (``jobset_types.go``), Kubeflow Trainer
 (``trainjob_types.go``), the Training Operator (``PyTorchJob``) and KubeRay (``rayjob_types.go``).
@@ -27,7 +27,7 @@ HARMLESS_OWNERS = frozenset({("batch", "CronJob")})
 
 
 class State(str, Enum):
-    """Where a workload stands, by its own object alone."""
+    """The state of a workload, by its own object alone."""
 
     STARTING = "starting"
     """It is to run, and its controller has not begun."""
@@ -62,7 +62,7 @@ class OwnerKind:
 
 
 class Owned(NamedTuple):
-    """Whose a pod is."""
+    """The owner of a pod."""
 
     kind: OwnerKind
     """Of the topmost owner that is known; ``Pod`` where none is."""
@@ -98,12 +98,12 @@ def _ray_templates(obj: Object) -> Sequence[Path]:
 
 
 def _no_templates(_: Object) -> Sequence[Path]:
-    """A TrainJob's are in its runtime; ``workloads.resume_patch`` goes through ``runtimePatches``."""
+    """None: a TrainJob's are in its runtime; ``patches.resume_patch`` goes through ``runtimePatches``."""
     return []
 
 
 def _any_active(field: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether one of the parts that ``field`` lists (or names) has something active."""
+    """A function that tells whether one of the parts that ``field`` lists (or names) has something active."""
 
     def busy(status: Mapping[str, Any]) -> bool:
         parts = status.get(field) or ()
@@ -157,7 +157,7 @@ _LINKS: Mapping[str, tuple[OwnerKind, ...]] = {
 
 
 def watched_kinds(enabled: Iterable[str]) -> Mapping[str, OwnerKind]:
-    """The kinds to know of where these are acted on: they, and what is between them and their pods.
+    """The kinds to watch where these are acted on: they, and the kinds between them and their pods.
 
     Raises ``ValueError`` for a kind that is not in ``KINDS``."""
     names = list(enabled)
@@ -169,18 +169,17 @@ def watched_kinds(enabled: Iterable[str]) -> Mapping[str, OwnerKind]:
 
 
 def links_below(kind: OwnerKind) -> tuple[OwnerKind, ...]:
-    """What is between a workload of that kind and its pods."""
+    """The kinds between a workload of that kind and its pods."""
     return _LINKS.get(kind.name, ())
 
 
 def topmost(
     pod: Object, known: Mapping[str, OwnerKind], lookup: Callable[[Resource, str, str], Object | None]
 ) -> Owned | None:
-    """Whose ``pod`` is, by the owner references with ``controller: true``, as far as ``known`` reaches.
+    """The owner of ``pod``, by the owner references with ``controller: true``, as far as ``known`` reaches.
 
     ``lookup`` (resource, namespace, uid) finds an owner. ``None``: one of a known kind is not found; it has gone, or
-    has not been heard of yet.
-    """
+    has not been seen yet."""
     namespace = pod["metadata"].get("namespace", "")
     found = Owned(POD, pod)
     for _ in range(MAX_OWNERS):
@@ -199,6 +198,8 @@ def topmost(
 
 
 class OwnerReference(NamedTuple):
+    """The owner reference of a controller."""
+
     group: str
     kind: str
     name: str
@@ -215,7 +216,7 @@ def controller_of(obj: Object) -> OwnerReference | None:
 
 
 def at(obj: Any, path: Path) -> Any:
-    """What is there; ``None`` if nothing is."""
+    """The value at ``path``; ``None`` if there is none."""
     for step in path:
         if isinstance(step, int):
             obj = obj[step] if isinstance(obj, Sequence) and step < len(obj) else None
@@ -238,7 +239,7 @@ def is_true(obj: Object, name: str) -> bool:
 
 
 def state(kind: OwnerKind, obj: Object) -> State:
-    """Where the workload stands, as its controller last wrote it. That its pods are gone is not known from it."""
+    """The state of the workload, as its controller last wrote it. It does not show that the pods are gone."""
     if kind is POD:
         return _pod_state(obj)
     if kind is RAYJOB:
@@ -281,7 +282,7 @@ def runs_one_pod(kind: OwnerKind, obj: Object) -> bool:
 
 
 def own_restarts(kind: OwnerKind, obj: Object) -> int:
-    """How often its own controller has started all of it again."""
+    """The number of times that its own controller has started all of it again."""
     if kind.restarts is None or (kind is JOB and not runs_one_pod(kind, obj)):
         return 0
     count = at(obj, ("status", kind.restarts))
@@ -289,7 +290,7 @@ def own_restarts(kind: OwnerKind, obj: Object) -> int:
 
 
 def mark(kind: OwnerKind, obj: Object) -> str:
-    """What is another when the same object runs again after somebody suspended it, whoever that was."""
+    """A text that changes when the same object runs again after it was suspended, by anyone."""
     resumed = condition(obj, "Suspended")
     times = [str(at(obj, ("status", name)) or "") for name in kind.runs]
     if resumed is not None and resumed.get("status") == "False":

@@ -25,7 +25,7 @@ def annotate_patch(obj: Object, changed: Mapping[str, str | None]) -> Mapping[st
 def suspend_patch(
     kind: OwnerKind, obj: Object, changed: Mapping[str, str | None], *, by_kueue: bool = False
 ) -> Mapping[str, Any]:
-    """Suspend it and say why, at once. ``by_kueue``: only say why; its Workload is what is switched off."""
+    """Suspend it and say why, at once. ``by_kueue``: only say why; its Workload is switched off instead."""
     if kind.suspend is None:
         raise ValueError(f"a {kind.name} cannot be suspended")
     after: Any = copy.deepcopy(dict(obj))
@@ -38,13 +38,12 @@ def suspend_patch(
 def resume_patch(
     kind: OwnerKind, obj: Object, order: RequeueOrder, *, by_kueue: bool = False, templates: bool = True
 ) -> Mapping[str, Any]:
-    """Have it start again as ``order`` says.
+    """Start it again as ``order`` says.
 
     ``by_kueue``: leaves ``suspend`` and the order itself alone; its Workload is switched on after this, and the order
-    taken away last (``annotate_patch``). ``templates=False``: for an API server that refuses a change of the template
-    (a Job's, before Kubernetes 1.36); the next pods are then as the last.
-    Raises ``ValueError`` if the changes are too long to be kept.
-    """
+    removed last (``annotate_patch``). ``templates=False``: for an API server that refuses a change of the template (a
+    Job's, before Kubernetes 1.36); the next pods are then as the last. Raises ``ValueError`` if the changes are too
+    long to be kept."""
     if kind.suspend is None:
         raise ValueError(f"a {kind.name} cannot be suspended")
     workload = Workload(kind, obj)

@@ -1,5 +1,5 @@
-"""Which workload a pod belongs to, answered from watches without asking: for agents that found a rank in it, and for
-the adapter."""
+"""Finds the workload of a pod from watches, without a request: for agents that found a rank in it, and for the
+adapter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_BELOW = 20_000
 
 
 class PodDirectory:
-    """``kinds``: the enabled ones. Thread-safe; nothing here blocks."""
+    """The directory. ``kinds``: the enabled ones. Thread-safe; nothing here blocks."""
 
     def __init__(self, watches: Watches, kinds: Iterable[str]) -> None:
         self.kinds: Mapping[str, OwnerKind] = watched_kinds(kinds)
@@ -56,14 +56,14 @@ class PodDirectory:
         return None if self._pods.synced else (self._pods.problem or "pods have not been listed yet")
 
     def problem_below(self, kind: OwnerKind) -> str | None:
-        """Why the pods below workloads of that kind are not known, for people: until what is between has been listed, a
-        workload seems to have none."""
+        """Why the pods below workloads of that kind are not known, for people: until the kinds between have been
+        listed, a workload seems to have none."""
         links = (self._owners[link.resource] for link in links_below(kind) if link.resource in self._owners)
         unknown = next((store for store in links if not (store.synced or store.kind_missing)), None)
         return self.problem if unknown is None else (unknown.problem or "their owners have not been listed yet")
 
     def pod_of(self, uid: str) -> PodFacts | None:
-        """Who the pod is; ``None`` for one that does not exist, is not labelled, or whose owner is not known yet."""
+        """The pod's facts; ``None`` for one that does not exist, is not labelled, or whose owner is not known yet."""
         pod, owned = self._pods.by_uid(uid), self.owned(uid)
         if pod is None or owned is None:
             return None
@@ -80,7 +80,7 @@ class PodDirectory:
         )
 
     def owned(self, uid: str) -> Owned | None:
-        """Whose the pod with this uid is, as last heard; a pod of its own is its own workload."""
+        """The owner of the pod with this uid; a pod without an owner is its own workload."""
         pod = self._pods.by_uid(uid)
         return None if pod is None else self.owner_of(pod)
 
@@ -92,8 +92,8 @@ class PodDirectory:
         return topmost(pod, self.kinds, self.owner)
 
     def pods_of(self, owner: Object) -> Sequence[Object]:
-        """The pods below an owner, over all links between; of a pod, the pod. Others' namespaces do not count, whatever
-        is written there."""
+        """The pods below an owner, over all links between; of a pod, the pod. Pods of other namespaces do not count,
+        whatever they claim."""
         found = (self._pods.by_uid(uid) for uid in self._below_owner(owner))
         return [pod for pod in found if pod is not None and _namespace(pod) == _namespace(owner)]
 
@@ -114,7 +114,7 @@ class PodDirectory:
         return list(seen)
 
     def earlier(self, pod: Object) -> int:
-        """How many pods its Job had before it, if the Job runs one at a time: each of them was a start of the whole."""
+        """The pods that its Job had before it, if the Job runs one at a time: each was a start of the whole."""
         uid, reference = pod["metadata"]["uid"], controller_of(pod)
         kind = None if reference is None else self.kinds.get(reference.kind)
         if reference is None or kind is None:
@@ -139,7 +139,7 @@ class PodDirectory:
         return found if found is None or _namespace(found) == namespace else None
 
     def _changed(self, obj: Object, deleted: bool) -> None:
-        """In a watch's thread."""
+        """Called in a watch's thread."""
         uid, reference = obj["metadata"]["uid"], controller_of(obj)
         with self._lock:
             before = self._above.pop(uid, None)
@@ -162,7 +162,7 @@ def _namespace(obj: Object) -> str | None:
 
 
 def _owner_named_on(obj: Object) -> str:
-    """The annotation ``OWNER``; empty without one, and for what is no name."""
+    """The annotation ``OWNER``; empty without one, and for an invalid name."""
     text = annotations_of(obj).get(OWNER, "").strip()
     return text if text.isprintable() and len(text) <= MAX_OWNER_CHARS else ""
 

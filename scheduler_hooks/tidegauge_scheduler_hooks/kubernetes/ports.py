@@ -1,7 +1,7 @@
-"""What the adapter, the controller and the webhook need of an API server, as small protocols. Objects are raw JSON.
+"""Protocols of an API server for the adapter, the controller and the webhook. Objects are raw JSON.
 
 Raw, because users' objects must come back as they were: generated models of the client drop or refuse fields that are
-newer than they are. ``client`` is the real one (the official client), the only package that knows it.
+newer than they are. ``client`` implements them with the official client, as the only package that knows it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JOBS = Resource("batch", "v1", "jobs", "Job")
 
 
 class Patch(str, Enum):
-    """How a patch is meant, by its content type."""
+    """The type of a patch, by its content type."""
 
     MERGE = "application/merge-patch+json"
     """RFC 7386: ``None`` removes a key, lists are replaced."""
@@ -62,7 +62,7 @@ class ObjectNotFoundError(PermanentError):
 
 
 class ConflictError(TemporaryError):
-    """409: the object is not what the caller saw (a stale resourceVersion), or there already. Read again and decide."""
+    """409: the object has changed (a stale resourceVersion), or is there already. Read again and decide."""
 
 
 class ForbiddenError(PermanentError):
@@ -74,8 +74,8 @@ class InvalidError(PermanentError):
 
 
 class KubeApi(Protocol):
-    """One API server. Every call ends within seconds, is limited in rate over all threads, and repeats by itself only
-    what cannot have been done (429, no connection).
+    """One API server. Every call ends within seconds, is limited in rate over all threads, and is repeated only where
+    it cannot have had an effect (429, no connection).
 
     Raises the errors above; ``TemporaryError`` for 429, 5xx, no connection, no answer in time."""
 
@@ -89,7 +89,7 @@ class KubeApi(Protocol):
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> Sequence[Object]:
-        """All pages of it. ``namespace=None``: of all namespaces."""
+        """All pages. ``namespace=None``: of all namespaces."""
 
     def create(self, resource: Resource, namespace: str | None, body: Object) -> Object: ...
 
@@ -121,8 +121,8 @@ class ObjectStore(Protocol):
 
     @property
     def synced(self) -> bool:
-        """Everything there was has been listed once, and the watch is not known to be broken for longer than a minute.
-        Without that, absence says nothing."""
+        """Whether everything has been listed once, and the watch is not known to be broken for longer than a minute.
+        Otherwise absence proves nothing."""
 
     @property
     def problem(self) -> str | None:
@@ -130,12 +130,12 @@ class ObjectStore(Protocol):
 
     @property
     def kind_missing(self) -> bool:
-        """It is not synced because the API server does not know the kind (its CRD is not installed). A normal state, in
-        which absence is certain; asked again every minute."""
+        """Whether it is not synced because the API server does not know the kind (its CRD is not installed). A normal
+        state, in which absence is certain; asked again every minute."""
 
 
 class Watches(Protocol):
-    """Stores, one a kind: made at the first call for it, running until ``close``."""
+    """Stores, one per kind: made at the first call for it, running until ``close``."""
 
     def store(
         self,

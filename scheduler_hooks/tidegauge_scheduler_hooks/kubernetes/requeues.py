@@ -1,4 +1,4 @@
-"""How a workload is started again: the order for it, and the copy where the injection does not reach its pods. Pure."""
+"""Orders to start a workload again, and copies of workloads that the injection does not reach. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 
 
 def copy_name(name: str, attempt: int) -> str:
-    """``train-t2``: the same for the same attempt, so that a copy is not made twice; of names too long for that, with a
-    few digits that tell them apart."""
+    """``train-t2``: the same for the same attempt, so that a copy is not made twice; a name that is too long is cut,
+    with digits that keep it unique."""
     end = f"-t{attempt}"
     if len(name) + len(end) > MAX_NAME_CHARS:
         end = f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}{end}"
@@ -109,7 +109,7 @@ def _without(found: Mapping[str, str] | None, names: Sequence[str]) -> dict[str,
 
 
 def wanted_changes(target: JobTarget, changes: RequeueChanges) -> Changes:
-    """Raises ``PermanentError`` for what the injection would not set."""
+    """The changes. Raises ``PermanentError`` for those that the injection would not set."""
     refused = [name for name in changes.environ if not may_set(name)]
     if refused:
         raise PermanentError(f"job {target.job.job_id}: {refused[0][:60]} is not a variable that Tidegauge sets")
@@ -146,7 +146,7 @@ def requeue_order(
 
 
 def encoded(workload: Workload, intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
-    """Raises ``PermanentError`` for what no annotation can hold."""
+    """The annotation's text. Raises ``PermanentError`` for an intent that does not fit into an annotation."""
     try:
         return encode(intent)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Suspends a workload and says on it why, whoever else writes to it meanwhile: requeue, hold and cancel are this."""
+"""Suspends a workload, for a requeue, hold or cancel, and writes on it why, while others write to it too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 4
 
 
 class Stops:
-    """Over one API server."""
+    """Stops workloads of one API server."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
@@ -37,9 +37,8 @@ class Stops:
     ) -> Workload | None:
         """Suspend the workload; returns it as it was, ``None`` if this decision had done it before.
 
-        ``look`` reads it anew. ``may_stop`` says what is to be written on it, or raises if it must not be stopped (any
-        more); it is asked each time the object has changed. Raises ``TemporaryError``, ``PermanentError``.
-        """
+        ``look`` reads it anew. ``may_stop`` returns the annotations to write, or raises if it must not be stopped (any
+        more); it is asked each time the object has changed. Raises ``TemporaryError``, ``PermanentError``."""
         for _ in range(TRIES):
             workload = look()
             if was_ordered(workload, incarnation, decision_id):
@@ -87,7 +86,7 @@ class Stops:
         raise TemporaryError(f"Kueue's Workload of {workload.title}: another client keeps changing it")
 
     def _take_back(self, look: Callable[[], Workload], intent: Mapping[str, str | None]) -> None:
-        """The workload runs on: what was written on it must not say that it is being ended."""
+        """Remove the annotations, because the workload runs on."""
         try:
             workload = look()
             patch = annotate_patch(workload.obj, dict.fromkeys(intent))
@@ -113,7 +112,7 @@ MAX_RETRY_S = 60.0
 
 
 def goes_by_condition(workload: Workload, links: Iterable[Object]) -> bool:
-    """Whether the workload, or an object between it and its pods (a TrainJob's JobSet), speaks of the condition."""
+    """Whether the workload, or an object between it and its pods (a TrainJob's JobSet), mentions the condition."""
     return any(LEAK_CONDITION in json.dumps(obj.get("spec")) for obj in (workload.obj, *links))
 
 

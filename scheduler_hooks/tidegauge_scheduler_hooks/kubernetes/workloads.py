@@ -1,4 +1,4 @@
-"""One workload with its pods: what its annotations say, and which run of it this is. Pure."""
+"""One workload with its pods: its annotations, and its present run. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Intent = TypeVar("Intent")
 
 @dataclass(frozen=True)
 class Workload:
-    """An object of a known kind as it is, and those of its pods that we watch, ended ones included."""
+    """An object of a known kind, and its watched pods, ended ones included."""
 
     kind: OwnerKind
     obj: Object
@@ -107,24 +107,24 @@ class Workload:
 
     @property
     def attempt(self) -> int:
-        """How often Tidegauge started it again."""
+        """The number of times that Tidegauge started it again."""
         return attempt_of(self.obj)
 
     @property
     def restarts(self) -> int:
-        """How often its own controller started all of it again. A TrainJob does not say; its pods do."""
+        """The number of times that its own controller started all of it again. A TrainJob does not say; its pods do."""
         by_pods = max((restart_label(pod) for pod in self.living), default=0)
         return max(own_restarts(self.kind, self.obj), by_pods)
 
     @property
     def incarnation(self) -> str:
-        """This very run, while it runs: another after a requeue, after a restart by its own controller, and after
-        somebody suspended and resumed it."""
+        """This very run, while it runs: another after a requeue, after a restart by its own controller, and after a
+        suspension by anyone."""
         return f"{self.uid}#{self.attempt}+{self.restarts}@{mark(self.kind, self.obj)}"
 
     @property
     def words(self) -> frozenset[str]:
-        """What its owner allows and forbids (``ACTIONS``), on the object or on any of its pods."""
+        """The owner's permissions and exemptions (``ACTIONS``), on the object or on any of its pods."""
         said = [found.get(ACTIONS) for obj in (self.obj, *self.pods) for found in (annotations_of(obj), labels_of(obj))]
         return frozenset[str]().union(*(words(text) for text in said))
 
@@ -142,7 +142,7 @@ class Workload:
 
     @property
     def changes(self) -> Changes:
-        """What all further attempts are started with."""
+        """The changes for all further attempts."""
         return _intent(self.obj, CHANGES, decode_changes) or Changes()
 
     @property
@@ -152,7 +152,7 @@ class Workload:
 
     @property
     def injected(self) -> bool:
-        """All of its pods were made by our webhook, which reads ``CHANGES``. The admission policy does not."""
+        """Whether all of its pods were made by our webhook, which reads ``CHANGES``. The admission policy does not."""
         marks = [annotations_of(pod).get(INJECTED) for pod in self.living]
         return all(mark is not None and not mark.startswith(BY_POLICY) for mark in marks)
 
@@ -183,13 +183,13 @@ def labels_of(obj: Object) -> Mapping[str, str]:
 
 
 def job_name(obj: Object) -> str:
-    """A copy has the first one's name, if its label says what can be one: labels may have other letters, too."""
+    """The name of the job: a copy has the first workload's, if its label is a valid name."""
     first = labels_of(obj).get(COPY_OF, "")
     return first if _NAME.fullmatch(first) else str(obj["metadata"]["name"])
 
 
 def attempt_of(obj: Object) -> int:
-    """The annotation ``ATTEMPT`` of a workload or a pod; 0 for anything that is no count."""
+    """The annotation ``ATTEMPT`` of a workload or a pod; 0 for an invalid one."""
     return _count(annotations_of(obj).get(ATTEMPT))
 
 
@@ -219,7 +219,7 @@ def runtime_patches(trainjob: Object) -> Sequence[Any]:
 
 
 def _intent(obj: Object, name: str, decode: Callable[[str], Intent]) -> Intent | None:
-    """What we wrote; ``None`` for nothing, and for what somebody else made of it."""
+    """Our annotation; ``None`` for none, and for one that others have broken."""
     text = annotations_of(obj).get(name)
     try:
         return None if text is None else decode(text)

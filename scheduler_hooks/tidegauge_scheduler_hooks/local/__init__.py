@@ -1,1 +1,1 @@
-"""Jobs that ``tidegauge run`` started, by the command sockets of their keepers and ranks."""
+"""Adapter for jobs that ``tidegauge run`` started, over the command sockets of their keepers and ranks."""

@@ -1,7 +1,7 @@
-"""``SchedulerPort`` for one workstation: what ``tidegauge run`` keeps is ended and started again by its keeper.
+"""``SchedulerPort`` for one workstation: the keeper of a ``tidegauge run`` ends its command and starts it again.
 
-A job that nobody keeps (a plain ``torchrun``) can still be capped and asked for a checkpoint, through its own ranks; it
-can be neither ended nor told anything, and Tidegauge never ends a process that it did not start.
+A job without a keeper (a plain ``torchrun``) can still be capped and asked for a checkpoint, through its own ranks; it
+can be neither ended nor notified, and Tidegauge never ends a process that it did not start.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _PRESENCE = {
 
 
 class LocalScheduler:
-    """``commands`` is the way to keepers and ranks. A held job is one that has ended: its owner starts it again."""
+    """The local adapter. ``commands`` reach keepers and ranks. A held job has ended: its owner starts it again."""
 
     def __init__(self, commands: ProcessCommands) -> None:
         self._commands = commands
         self._checkpoints = RankCheckpoint(commands)
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
-        """From what the agents report; jobs of other schedulers are left out. Asks nobody."""
+        """Facts from the agents' reports; jobs of other schedulers are left out. Asks nobody."""
         found: dict[JobKey, SchedulerFacts] = {}
         for job in jobs:
             if job.launch is not None and job.launch_node is not None:
@@ -65,7 +65,7 @@ class LocalScheduler:
         return found
 
     def presence(self, target: JobTarget) -> Presence:
-        """As the keeper says; of a job without one, as its ranks do. Raises ``TemporaryError``."""
+        """The keeper's answer; of a job without a keeper, its ranks' answers. Raises ``TemporaryError``."""
         if not target.handle:
             return self._presence_of_ranks(target)
         reply = self._ask(target, {"command": "describe"})
@@ -81,15 +81,15 @@ class LocalScheduler:
         return _PRESENCE[state]
 
     def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """Lines on the job's stderr."""
+        """Print lines on the job's stderr."""
         self._order(target, "notify", decision_id, text=text)
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """A remark in the launch's record: ``tidegauge jobs --json`` shows it."""
+        """Leave a remark in the launch's record, which ``tidegauge jobs --json`` shows."""
         self._order(target, "annotate", decision_id, text=text)
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
-        """By the ranks' own command sockets now, by the keeper for later attempts."""
+        """Cap by the ranks' own command sockets now, by the keeper for later attempts."""
         if target.handle:
             self._order(target, "cap", decision_id, fraction=fraction)
         self._check_running(target)
@@ -118,7 +118,7 @@ class LocalScheduler:
         self._order(target, "cancel", decision_id, reason=reason, grace_s=STOP_GRACE_S)
 
     def _order(self, target: JobTarget, command: str, decision_id: str, **more: Any) -> None:
-        """Have the keeper do it. Raises as ``SchedulerPort`` says."""
+        """Send an order to the keeper. Raises as ``SchedulerPort`` says."""
         if not target.handle:
             raise PermanentError(
                 f"job {target.job.job_id} cannot get the command {command}: it was not started by tidegauge run"
@@ -172,7 +172,7 @@ def _kept(job: JobView, launch: LaunchSummary, node_id: str) -> SchedulerFacts:
 
 
 def _alone(job: JobView) -> SchedulerFacts:
-    """Of a job that nobody keeps: it is the run of its ranks' processes, and runs as long as they do."""
+    """Facts of a job without a keeper: it is the run of its ranks' processes, and runs as long as they do."""
     living = [rank for rank in job.ranks if rank.alive]
     return SchedulerFacts(
         incarnation=_ranks_incarnation([rank.process for rank in living]),
@@ -189,7 +189,7 @@ def _ranks_incarnation(processes: Sequence[ProcessId]) -> str:
 
 
 def _value(target: JobTarget, reply: Reply) -> Mapping[str, Any]:
-    """The keeper's yes. Raises what its no means."""
+    """The value of a positive reply. Raises the error that a negative one means."""
     if reply.value is not None:
         return reply.value
     what = f"job {target.job.job_id}: {reply.error}"

@@ -1,1 +1,1 @@
-"""What is to be done about an incident: rules, ladders, brakes. Pure: nothing here does anything."""
+"""The policy decides what is done about an incident: rules, ladders, brakes. Pure but for reading files."""

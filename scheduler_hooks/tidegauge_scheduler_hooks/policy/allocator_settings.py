@@ -1,7 +1,7 @@
 """The allocator settings that a requeue may change, with the values that PyTorch takes.
 
-A key that a job's torch does not know, or a value that it does not take, breaks its CUDA initialisation: so the list is
-short, and a requeue is held back where a key is newer than the job's torch.
+A key or value that a job's torch does not know breaks its CUDA initialisation: so the list is short, and a requeue is
+held back where a key is newer than the job's torch.
 """
 
 from __future__ import annotations

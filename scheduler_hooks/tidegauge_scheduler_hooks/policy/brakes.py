@@ -1,7 +1,7 @@
-"""The brakes: what holds a decision back although the ladder has come to it. A table that ``held_back`` walks.
+"""The brakes hold a decision back although it is due on the ladder. ``held_back`` walks their table.
 
-Each is looked at anew whenever the decision would be due, so a decision that is held back is made when the brake lets
-go. docs/policy.md is made from the table.
+Each is asked anew whenever the decision would be due, so the decision is made once the brake lets go. docs/policy.md is
+made from the table.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tidegauge_scheduler_hooks.policy.rungs import RequeueRung
 
 
 class HeldBack(NamedTuple):
-    """A brake and, for people, why it holds."""
+    """A brake and its reason, for people."""
 
     brake: str
     reason: str
 
 
 class Brake(NamedTuple):
-    """One row. ``holds`` returns why, or ``None``."""
+    """One row. ``holds`` returns the reason, or ``None``."""
 
     name: str
     actions: frozenset[ActionKind]
@@ -73,7 +73,7 @@ def _unsupported(case: Case) -> str | None:
 
 
 def _needs_no_scheduler(case: Case) -> bool:
-    """A message that finds its reader without the scheduler; evidence, which the rank itself is asked for."""
+    """A message has another way to the owner, and the rank itself is asked for evidence."""
     return case.action is ActionKind.SNAPSHOT or (case.action is ActionKind.NOTIFY and case.facts.owner_reachable)
 
 

@@ -1,4 +1,4 @@
-"""A decision that is due, with all that brakes and texts look at."""
+"""A due decision, with all inputs of brakes and texts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Case:
 
     @property
     def rung(self) -> Rung:
-        """What the policy says of it."""
+        """The rung in the policy."""
         return self.rule.ladder[self.step.rung]
 
 
 def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
-    """Why a job is not to be acted on: its owner's word first, then the site's; ``None``: it is not exempt."""
+    """Why a job is not to be acted on: by its owner first, then by the site; ``None``: it is not exempt."""
     scheduler = facts.scheduler_facts
     if scheduler is not None and scheduler.exempt:
         return "the owner opted out of actions"
@@ -52,7 +52,7 @@ def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
 
 
 def warnings_given(case: Case) -> list[float]:
-    """When the warnings that count were delivered: messages in this incident, ``warning_interval`` apart or more."""
+    """The times of delivered warnings: messages in this incident, ``warning_interval`` apart or more."""
     marks = case.state.of_incident(case.incident.number)
     delivered = sorted(
         mark.done_s
@@ -67,8 +67,8 @@ def warnings_given(case: Case) -> list[float]:
 
 
 def wants_new_checkpoint(case: Case) -> bool:
-    """Whether a stop needs a proven checkpoint that it does not have, that is too old to end the job on, or that is not
-    the state of all ranks that live now."""
+    """Whether a stop needs a proven checkpoint and has none, or one that is too old or does not cover all living
+    ranks."""
     if not stops(case.rung) or may_lose_work(case):
         return False
     proven = [
@@ -84,12 +84,12 @@ def wants_new_checkpoint(case: Case) -> bool:
 
 
 def may_lose_work(case: Case) -> bool:
-    """Whether the rung ends the job without a checkpoint. It does so to the group of ranks that the incident is about;
+    """Whether the rung ends the job without a checkpoint. That holds for the group of ranks that the incident is about;
     other groups of the job have done nothing."""
     return stops(case.rung) and case.rung.without_checkpoint and not case.facts.target.others
 
 
 def requeues_used(case: Case) -> int:
-    """How often we requeued the job within the time that counts."""
+    """The number of times that Tidegauge requeued the job within ``requeues_within``."""
     since_s = case.now_s - case.policy.brakes.requeues_within
     return case.state.requeues(case.incident.key.job, since_s=since_s, real=case.real)

@@ -1,4 +1,4 @@
-"""What is wrong with a policy's text: all of it at once, with the lines, and with the valid choices."""
+"""Checks the text of a policy: reports all errors and warnings at once, with lines and valid choices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MESSAGE_CHARS = 1_000
 
 @dataclass(frozen=True)
 class PolicyFinding:
-    """One thing to put right (``error``) or to think about (``warning``)."""
+    """An error to correct or a warning to consider."""
 
     level: str
     line: int | None
@@ -40,7 +40,7 @@ class PolicyFinding:
 
 @dataclass(frozen=True)
 class Findings:
-    """What ``check_policy`` found, by line. ``policy`` is there unless there is an error."""
+    """The findings by line. ``policy`` is there unless there is an error."""
 
     found: tuple[PolicyFinding, ...]
     policy: Policy | None
@@ -55,7 +55,7 @@ class Findings:
 
 
 def check_policy(text: str) -> Findings:
-    """All that is wrong or odd with a policy file's text."""
+    """All findings of a policy file's text."""
     try:
         document = read(text)
     except YamlError as error:
@@ -98,7 +98,7 @@ def _said(error: Any) -> str:
 
 
 def _keys(path: Sequence[str | int]) -> list[str]:
-    """The keys that are possible where ``path`` leads to."""
+    """The keys that are possible at ``path``."""
     model: type[BaseModel] = Policy
     for part in path:
         if isinstance(part, int):
@@ -119,7 +119,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 class LintFinding(NamedTuple):
-    """``level`` is ``error`` where the policy cannot mean it, ``warning`` where it may."""
+    """A finding in a well-formed policy: ``error`` where it cannot be meant, ``warning`` where it may."""
 
     level: str
     path: tuple[str | int, ...]
@@ -127,7 +127,7 @@ class LintFinding(NamedTuple):
 
 
 def lint(policy: Policy) -> Iterator[LintFinding]:
-    """All of them."""
+    """All findings: rungs that are never reached, stops that never come or come without their conditions."""
     if not policy.rules:
         yield LintFinding("warning", ("rules",), "no rules: Tidegauge never does anything")
     yield from _about_brakes(policy.brakes)
@@ -212,7 +212,7 @@ def _about_stop(rule: Rule, index: int, stop: StopRung, brakes: Brakes) -> Itera
 
 
 def _warnings_before(rule: Rule, index: int, brakes: Brakes) -> int:
-    """How many of the messages before the stop are sure to count as warnings."""
+    """The number of messages before the stop that are sure to count as warnings."""
     count, since_counted_s = 0, 0.0
     for rung in rule.ladder[:index]:
         since_counted_s += rung.after

@@ -1,4 +1,4 @@
-"""``when`` of a rule: which incidents of which jobs it is for."""
+"""The conditions of a rule (``when``): which incidents of which jobs it is for."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ AnySized = TypeVar("AnySized", tuple[Any, ...], dict[str, str])
 
 
 class PolicyModel(BaseModel):
-    """What all parts of a policy have in common: no unknown keys, no change once read, docstrings as descriptions."""
+    """The base of all parts of a policy: no unknown keys, immutable, docstrings as descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, str_strip_whitespace=True)
 
 
 def _as_list(value: Any) -> Any:
-    """One word may stand for a list of one."""
+    """A single word stands for a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -41,10 +41,9 @@ def _one_or_more(item: dict[str, Any]) -> WithJsonSchema:
 
 
 def not_empty(value: AnySized) -> AnySized:
-    """``value``. Raises ``ValueError`` for a list or mapping without anything in it: nobody means that.
+    """``value``. Raises ``ValueError`` for an empty list or mapping, which is never meant.
 
-    Not pydantic's ``min_length``, which also complains about a list whose items were wrong.
-    """
+    Not pydantic's ``min_length``, which also complains about a list whose items were wrong."""
     if not value:
         raise ValueError("it is empty; leave it out or list at least one")
     return value
@@ -107,7 +106,7 @@ class When(PolicyModel):
     """Quality of service."""
 
     def matches(self, incident: Incident, facts: JobFacts, *, requeues: int, now_s: float) -> bool:
-        """Whether the rule is for this incident now. ``requeues``: how often we requeued the job so far."""
+        """Whether the rule is for this incident now. ``requeues``: how often Tidegauge requeued the job so far."""
         scheduler = facts.scheduler_facts
         return (
             (self.cause is None or incident.key.cause in self.cause)
@@ -135,7 +134,7 @@ class When(PolicyModel):
         )
 
     def covers(self, other: When) -> bool:
-        """Whether all that ``other`` matches is matched by this too, as far as can be told from the two alone."""
+        """Whether this matches all that ``other`` matches, as far as the two alone show."""
         return all(
             getattr(self, name) is None
             or (getattr(other, name) is not None and _is_wider(name, getattr(self, name), getattr(other, name)))
@@ -157,7 +156,7 @@ def settings_in_force(facts: JobFacts, settings: dict[str, str]) -> bool:
 
 
 def matches_any(text: str | None, patterns: Iterable[str]) -> bool:
-    """Whether one of the shell patterns fits; nothing fits what is not known."""
+    """Whether one of the shell patterns fits; none fits an unknown text."""
     return text is not None and any(fnmatchcase(text, pattern) for pattern in patterns)
 
 

@@ -1,6 +1,6 @@
-"""What is to be done about an incident now: rule, rung, brakes. Pure and deterministic.
+"""Decides what is done about an incident now: rule, rung, brakes. Pure and deterministic.
 
-Asked about once a second for every open incident, it answers with nothing nearly always.
+Asked about once a second for every open incident, it nearly always decides nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def decide(
 ) -> tuple[tuple[Decision, ...], PolicyState]:
     """The decisions to write down now, and the state after them.
 
-    At most one of them is to be carried out: the next waits until it is finished. What only would be done is taken as
-    done at once, so that ``observe`` may walk several rungs. Asked again with the new state, it answers with nothing.
-    """
+    At most one of them is to be carried out: the next waits until it is finished. A decision that only would be done is
+    taken as done at once, so that ``observe`` may walk several rungs. With the new state there is nothing more to
+    decide."""
     made: list[Decision] = []
     while (decision := _next_decision(incident, facts, policy, state, now_s)) is not None:
         made.append(decision)
@@ -39,7 +39,7 @@ def decide(
 
 
 def next_look_s(incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, *, now_s: float) -> float:
-    """When ``decide``, just asked, may have something new to say though only time passes; infinite: never."""
+    """The time at which ``decide``, just asked, may decide anew though only time passes; infinite: never."""
     looks: list[float] = []
     if incident.seconds_to_oom is not None:
         oom_s = incident.updated_unix_s + incident.seconds_to_oom.low
@@ -53,7 +53,7 @@ def next_look_s(incident: Incident, facts: JobFacts, policy: Policy, state: Poli
 
 
 class _Situation(NamedTuple):
-    """What the ladder has come to."""
+    """The situation on the ladder."""
 
     due_s: float
     """When there will be something to decide, if nothing changes; infinite: never."""
@@ -119,8 +119,8 @@ def _case(
 
 
 def _decision_id(case: Case, held: HeldBack | None) -> str:
-    """The same for the same situation. What would be done is named apart from what is to be done, so that a policy
-    whose mode is changed can still do it."""
+    """The id, the same for the same situation. A decision that only would be done has another id, so that a policy
+    whose mode changes can still do it."""
     parts = [str(case.incident.number), case.rule.name, str(case.step.rung), str(case.step.attempt)]
     if not case.real:
         parts.append("would")
@@ -153,11 +153,10 @@ def _decision(case: Case, held: HeldBack | None, decision_id: str) -> Decision:
 
 
 def _parameters(case: Case) -> dict[str, Any]:
-    """What carrying it out reads; JSON. notify, annotate: ``text``. cap: ``fraction``, ``explanation``. checkpoint:
+    """The parameters of the action; JSON. notify, annotate: ``text``. cap: ``fraction``, ``explanation``. checkpoint:
     ``grace_s``, ``way``. requeue: ``alloc_conf``, ``environ``, ``reason``. snapshot, hold, cancel: ``reason``.
 
-    Of a decision that is withheld: ``breaker_reset_s``, when the breakers had last been reset.
-    """
+    Of a withheld decision: ``breaker_reset_s``, the time at which the breakers had last been reset."""
     rung, facts = case.rung, case.facts
     if case.action.is_words:
         return {"text": texts.message(case)}

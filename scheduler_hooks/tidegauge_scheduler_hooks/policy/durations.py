@@ -1,4 +1,4 @@
-"""Durations as people write them in a policy file: ``300``, ``"90s"``, ``"5m"``, ``"1h30m"``. Seconds inside."""
+"""Durations in a policy file: ``300``, ``"90s"``, ``"5m"``, ``"1h30m"``; seconds in the code."""
 
 from __future__ import annotations
 

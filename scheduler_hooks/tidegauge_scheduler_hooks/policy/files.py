@@ -1,4 +1,4 @@
-"""Reads policies from files: the default policy, and the policy in force, which is read again when its file changes."""
+"""Reads policy files: the default policy, and the policy in force, which is read again when its file changes."""
 
 from __future__ import annotations
 
@@ -51,11 +51,10 @@ _Signature = tuple[int, int, int]
 
 
 class PolicySource:
-    """``path`` of ``None`` is the default policy, for good.
+    """The policy in force. ``path`` of ``None`` is the default policy, for good.
 
-    Where the file cannot be used from the start, the default policy is in force, which only observes; where it breaks
-    later, the last good one stays. ``problem`` says so for as long as it lasts.
-    """
+    A file that cannot be used at the start leaves the default policy in force, which only observes; a file that breaks
+    later leaves the last good one. ``problem`` says so for as long as it lasts."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -64,7 +63,7 @@ class PolicySource:
         self._seen: _Signature | None = None
 
     def current(self) -> Policy:
-        """Looks at the file's state; reads it only when that is another than before."""
+        """The policy; the file is read only when its state has changed."""
         if self.path is not None:
             signature = _signature(self.path)
             if signature is None or signature != self._seen:

@@ -1,4 +1,4 @@
-"""How far an incident has come on a rule's ladder, from the decisions made so far. Pure."""
+"""Computes how far an incident is on a rule's ladder, from the decisions made so far. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEST_EFFORT = frozenset({(ActionKind.CHECKPOINT, "unsupported"), (ActionKind.CHE
 
 
 class LadderStep(NamedTuple):
-    """The rung that is next."""
+    """The next rung."""
 
     rung: int
     attempt: int
@@ -70,7 +70,7 @@ def stop_after(rule: Rule, index: int) -> StopRung | None:
 
 
 def _tries(index: int, rung: Rung, marks: Sequence[PolicyMark], mode: Mode) -> list[PolicyMark]:
-    """What was decided on this rung and counts in this mode, and what was held back; in order of time."""
+    """The decisions on this rung that count in this mode, and those that were held back; in order of time."""
     real = carries_out(mode, rung.kind)
     mine = [
         mark
@@ -81,12 +81,12 @@ def _tries(index: int, rung: Rung, marks: Sequence[PolicyMark], mode: Mode) -> l
 
 
 def _is_of(rung: Rung, mark: PolicyMark) -> bool:
-    """Whether it is this rung's action, and not that of another one which stood here before the policy was edited."""
+    """Whether the mark is of this rung's action, not of one that stood here before the policy was edited."""
     return mark.action is rung.kind or (stops(rung) and mark.action.is_stop)
 
 
 def _finished_s(rule: Rule, index: int, tries: Sequence[PolicyMark]) -> float | None:
-    """When the ladder could go on after this rung."""
+    """The time from which the ladder could go on after this rung."""
     rung = rule.ladder[index]
     tries = [mark for mark in tries if _is_of(rung, mark)]
     done = [mark.done_s for mark in tries if mark.done_s is not None]
@@ -113,12 +113,12 @@ def _step(index: int, rung: Rung, tries: Sequence[PolicyMark], due_s: float) -> 
 
 
 def _failed(mark: PolicyMark) -> bool:
-    """It was tried in vain. What a pause or the breaker stopped was not tried."""
+    """Whether it was tried in vain. A decision that a pause or the breaker stopped was not tried."""
     return mark.outcome not in (None, Outcome.DONE, Outcome.STOPPED)
 
 
 def _near_enough_s(rung: Rung, incident: Incident) -> float:
-    """When the out-of-memory will be as near as the rung wants it; infinite while that cannot be told."""
+    """The time at which the out-of-memory is as near as the rung demands; infinite while that is unknown."""
     if rung.before_oom is None:
         return -math.inf
     if incident.seconds_to_oom is None:

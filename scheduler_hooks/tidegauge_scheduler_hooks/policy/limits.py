@@ -1,4 +1,4 @@
-"""How much is done to a cluster, a user and a job within a time, and the circuit breakers. ``None``: within bounds."""
+"""Limits on the actions per cluster, user and job, and the circuit breakers. ``None``: within limits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def per_job(case: Case) -> str | None:
 
 
 def _over(case: Case, limit: int, what: str, is_counted: Callable[[PolicyMark], bool]) -> str | None:
-    """Why no more may be done within an hour. A checkpoint that a stop follows needs room for both: saved for nothing
-    is worse than not saved yet."""
+    """Why no more actions are allowed within an hour. A checkpoint before a stop needs room for both: saving in vain is
+    worse than saving later."""
     recent = case.state.acting(since_s=case.now_s - HOUR_S, real=case.real)
     count = sum(map(is_counted, recent))
     needed = 2 if _begins_two(case) else 1
@@ -48,7 +48,7 @@ def _begins_two(case: Case) -> bool:
 
 
 def user_breaker(case: Case) -> str | None:
-    """Nobody's jobs may hold up what is done about other people's: those of one user are counted by themselves."""
+    """The breaker of one user's jobs, counted apart so that they never hold up actions on other users' jobs."""
     tenant = tenant_of(case.facts.target.job)
     opening = case.state.breaker_opening(real=case.real, tenant=tenant)
     if opening is not None:
@@ -60,7 +60,7 @@ def user_breaker(case: Case) -> str | None:
 
 
 def _name(case: Case) -> str:
-    """The tenant's, for people."""
+    """The tenant's name, for people."""
     namespace = tenant_of(case.facts.target.job).namespace
     return case.facts.user_name if namespace is None else f"namespace {namespace}"
 

@@ -1,4 +1,4 @@
-"""What the policy remembers of one decision, and whom and what it counts it to. Values only."""
+"""The policy's memory of one decision, and the tenant and job that it counts for. Values only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegauge_scheduler_hooks.policy.models import carries_out
 
 
 class PolicyMark(NamedTuple):
-    """What the policy remembers of one decision."""
+    """The policy's memory of one decision."""
 
     decision_id: str
     incident: int
@@ -41,14 +41,14 @@ class PolicyMark(NamedTuple):
 
     @property
     def done_s(self) -> float | None:
-        """When it was done; what would have been done is taken as done at once. ``None``: it was not."""
+        """The time at which it was done, or would have been done; ``None``: it was not."""
         if self.disposition is Disposition.WOULD:
             return self.decided_s
         return self.ended_s if self.outcome is Outcome.DONE else None
 
     @property
     def ended_s(self) -> float:
-        """When it was over, however it ended."""
+        """The time at which it was over, however it ended."""
         return self.decided_s if self.finished_s is None else self.finished_s
 
     def counts(self, *, real: bool) -> bool:
@@ -57,7 +57,7 @@ class PolicyMark(NamedTuple):
 
 
 def mark_of(decision: Decision) -> PolicyMark:
-    """What is remembered of a decision that was just made."""
+    """The mark of a decision that was just made."""
     withheld_by_breaker = decision.brake in BREAKERS
     return PolicyMark(
         decision_id=decision.decision_id,

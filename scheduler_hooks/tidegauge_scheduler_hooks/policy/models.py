@@ -1,4 +1,4 @@
-"""A policy as its file says it: mode, rules, brakes. Read by pydantic; unknown keys are errors.
+"""The model of a policy file: mode, rules, brakes. Read by pydantic; unknown keys are errors.
 
 ``docs/policy.md`` explains it to admins; its reference tables are made from the docstrings here.
 """

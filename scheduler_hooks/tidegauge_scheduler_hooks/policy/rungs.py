@@ -1,4 +1,4 @@
-"""The rungs of a ladder: what is done, after what time, how often it is tried."""
+"""The rungs of a ladder: their actions, waiting times and tries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Template = Annotated[str, Field(min_length=1), AfterValidator(_check_template)]
 
 
 class _Rung(PolicyModel):
-    """What every rung has."""
+    """The fields of every rung."""
 
     after: Duration = 0.0
     """Time since the rung before was finished; for the first one, since the incident was opened."""
@@ -123,7 +123,7 @@ class CheckpointRung(_Rung):
 
 
 class _StopRung(_Rung):
-    """What every rung that ends the job's processes has."""
+    """The fields of every rung that ends the job's processes."""
 
     without_checkpoint: bool = False
     """Stop the job even if no checkpoint of this ladder was proven: work is lost. Off: no stop without one."""

@@ -1,8 +1,7 @@
-"""What a policy would have done to incidents of the past: time is walked through in thought, every action is taken as
-done at once. Pure.
+"""Simulates a policy on past incidents: time passes in steps, every action counts as done at once. Pure.
 
-It cannot know what the actions would have changed: a job that would have been ended is left out from then on, although
-in the history it went on.
+The effects of the actions are unknown: a job that would have been ended is left out from then on, although in the
+history it went on.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 @dataclass(frozen=True)
 class Simulation:
-    """What would have been done."""
+    """The decisions that the policy would have made."""
 
     decisions: tuple[Decision, ...]
     """In order of time; ``would``: it would have been carried out in mode ``act``; ``withheld``: a brake held it."""
@@ -38,12 +37,12 @@ class Simulation:
 
     @property
     def totals(self) -> Mapping[ActionKind, int]:
-        """How often each action would have been carried out; those that never would are left out."""
+        """The number of times each action would have been carried out; actions that never would are left out."""
         return Counter(one.action for one in self._carried_out())
 
     @property
     def jobs_told(self) -> frozenset[OwnedJob]:
-        """Jobs whose owner would have heard something."""
+        """Jobs whose owner would have been notified."""
         return self._jobs(lambda action: action.is_words)
 
     @property
@@ -53,7 +52,7 @@ class Simulation:
 
     @property
     def brakes(self) -> Mapping[str, int]:
-        """How many decisions each brake held back, for a while or for good."""
+        """The number of decisions that each brake held back, for a while or for good."""
         return Counter(one.brake for one in self.decisions if one.brake is not None)
 
     def _jobs(self, is_meant: Callable[[ActionKind], bool]) -> frozenset[OwnedJob]:
@@ -70,11 +69,10 @@ def simulate(
     *,
     until_s: float | None = None,
 ) -> Simulation:
-    """What ``policy`` would have done in mode ``act``, whatever its own is.
+    """The decisions of ``policy`` in mode ``act``, whatever its own mode is.
 
-    ``changes`` are the incidents' history, ``facts`` what is known of their jobs, by the incident's number: the facts
-    of any decision on it. Incidents that are still open are followed until ``until_s``, by default the last change.
-    """
+    ``changes`` are the incidents' history, ``facts`` the facts of their jobs by the incident's number, from any
+    decision on it. Incidents that are still open are followed until ``until_s``, by default the last change."""
     # Observing takes every action as done at once and meets the same brakes: just what is wanted here.
     observing = policy.model_copy(update={"mode": "observe"})
     ordered = sorted(changes, key=lambda change: change.at_unix_s)
@@ -108,7 +106,7 @@ def simulate(
 def _pass_time(
     jobs: Sequence[tuple[Incident, JobFacts]], policy: Policy, state: PolicyState, *, from_s: float, before_s: float
 ) -> tuple[list[Decision], PolicyState]:
-    """What is decided while nothing changes but the time."""
+    """The decisions while only time passes."""
     made: list[Decision] = []
     looks_s = [from_s] * len(jobs)
     while (now_s := min(looks_s, default=math.inf)) < before_s:
@@ -121,7 +119,7 @@ def _pass_time(
 
 
 def unknown_job(incident: Incident) -> JobFacts:
-    """The facts of a job of which nothing is recorded beside its incident: whatever would allow an action is absent."""
+    """Facts of a job of which only the incident is recorded: everything that would allow an action is absent."""
     job: JobKey = incident.key.job
     incarnation = f"attempt {job.attempt}"
     return JobFacts(

@@ -1,8 +1,8 @@
-"""What the policy remembers: a fold over the audit, so that a restart changes nothing.
+"""The policy's memory: a fold over the audit, so that a restart changes nothing.
 
-Kept is one short ``PolicyMark`` a decision. What is real and what only would have been are told apart throughout: a
-decision that is to be carried out (*real*) rests on what was carried out; one that only says what would be done rests
-on both, so that ``observe`` walks whole ladders and meets the same limits.
+It keeps one short ``PolicyMark`` per decision. *Real* decisions are kept apart throughout: a decision to be carried out
+rests on what was carried out; one that only says what would be done rests on both, so that ``observe`` walks whole
+ladders and meets the same limits.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ V = TypeVar("V")
 
 
 class Layers(Mapping[K, V]):
-    """Most of it in a dict that is shared, what came lately in a small one that is copied. The two become one when the
-    small one has grown to the root of the large one: so an item costs about that many steps, not all of them.
-    """
+    """An immutable mapping: a large dict that is shared, and a small one of late items that is copied. The two are
+    merged once the small one has grown to the root of the large one, so an item costs about that many steps, not all of
+    them."""
 
     __slots__ = ("_late", "_most")
 
     def __init__(self, most: Mapping[K, V] | None = None, late: Mapping[K, V] | None = None) -> None:
-        """Neither is changed by anybody from then on."""
+        """Neither mapping may be changed from then on."""
         self._most: Mapping[K, V] = {} if most is None else most
         self._late: Mapping[K, V] = {} if late is None else late
 
     def with_items(self, items: Mapping[K, V]) -> Layers[K, V]:
-        """With these, which take the place of those with the same keys."""
+        """A mapping with these items, which replace those of the same keys."""
         late = {**self._late, **items}
         return Layers({**self._most, **late}) if len(late) ** 2 > len(self._most) else Layers(self._most, late)
 
@@ -68,7 +68,7 @@ UNDONE = frozenset({Outcome.SUPERSEDED, Outcome.STOPPED})
 
 
 class _Opening(NamedTuple):
-    """Which breaker, between which resets."""
+    """A breaker's opening between two resets."""
 
     real: bool
     tenant: Tenant | None
@@ -78,7 +78,7 @@ class _Opening(NamedTuple):
 
 @dataclass(frozen=True)
 class _Index:
-    """Marks by what they are looked up by. A value: with one more mark it is another, most of which is shared."""
+    """Marks by the keys of look-ups. An immutable value: with one more mark it is another, most of which is shared."""
 
     by_incident: Layers[int, Mapping[str, PolicyMark]] = field(default_factory=Layers)
     by_job: Layers[OwnedJob, Mapping[str, PolicyMark]] = field(default_factory=Layers)
@@ -88,7 +88,7 @@ class _Index:
     """The first that a breaker withheld: from then on it is open, and what it withholds later says nothing new."""
 
     def with_marks(self, marks: Collection[PolicyMark]) -> _Index:
-        """With these, which take the place of those with the same decision."""
+        """An index with these marks, which replace those of the same decision."""
         acting = [mark for mark in marks if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD]
         openings = dict(self.openings)
         for mark in marks:
@@ -121,7 +121,7 @@ def _hour(at_s: float) -> int:
 
 
 def _opening(mark: PolicyMark) -> _Opening | None:
-    """Which breaker withheld it, if one did."""
+    """The opening of the breaker that withheld it, if one did."""
     if mark.brake not in BREAKERS:
         return None
     return _Opening(mark.real, mark.tenant if mark.brake == USER_BREAKER else None, mark.breaker_reset_s)
@@ -132,7 +132,7 @@ _EMPTY = _Index()
 
 @dataclass(frozen=True)
 class PolicyState:
-    """A value: every ``with_…`` returns another. ``paused`` and ``breaker_reset_s`` come from outside."""
+    """An immutable value: every ``with_…`` returns another. ``paused`` and ``breaker_reset_s`` come from outside."""
 
     marks: Layers[str, PolicyMark] = field(default_factory=Layers)
     """By decision id."""
@@ -158,9 +158,9 @@ class PolicyState:
         return self._with(news)
 
     def forget(self, before_s: float, *, open_incidents: Collection[int]) -> PolicyState:
-        """Without decisions made before ``before_s``, which is at least ``MEMORY_S`` ago, save those that may count
-        for ever: of incidents that are open, unfinished ones, and the one at which each breaker opened that is open.
-        (Not of one that would have: there is nothing that it holds back, and nobody resets it.)"""
+        """The state without decisions made before ``before_s``, which is at least ``MEMORY_S`` ago. Kept are those of
+        open incidents, unfinished ones, and the decision at which each open breaker opened; not of a breaker that only
+        would have opened: it holds nothing back, and is never reset."""
         openings = {mark.decision_id for mark in self._open_breakers.values() if mark.real}
         kept = {
             name: mark
@@ -173,14 +173,14 @@ class PolicyState:
 
     @property
     def breaker(self) -> str | None:
-        """Why the circuit breaker holds back all actions, since when; ``None``: it is closed. What it would do in
-        another mode than ``act`` does not count."""
+        """Why the circuit breaker holds back all actions, and since when; ``None``: it is closed. Effects in another
+        mode than ``act`` do not count."""
         opening = self.breaker_opening(real=True)
         return None if opening is None else _since_when(opening)
 
     @property
     def user_breakers(self) -> tuple[str, ...]:
-        """The same of the breakers of one user's jobs that are open, the oldest first."""
+        """The reasons of the open breakers of single users' jobs, the oldest first."""
         return tuple(map(_since_when, self.user_breaker_openings(real=True)))
 
     def breaker_opening(self, *, real: bool, tenant: Tenant | None = None) -> PolicyMark | None:
@@ -189,7 +189,7 @@ class PolicyState:
         return self._index.openings.get(_Opening(real, tenant, self.breaker_reset_s))
 
     def user_breaker_openings(self, *, real: bool) -> list[PolicyMark]:
-        """Those of all users, the oldest first."""
+        """The openings of all users' breakers, the oldest first."""
         found = [mark for which, mark in self._open_breakers.items() if which.real == real and which.tenant is not None]
         return sorted(found, key=lambda mark: mark.decided_s)
 
@@ -206,7 +206,7 @@ class PolicyState:
         return any(mark.under_way for mark in self.of_job(job))
 
     def is_over(self, job: JobKey, incarnation: str, *, real: bool) -> bool:
-        """Whether this run of the job was ended by us."""
+        """Whether Tidegauge ended this run of the job."""
         return any(
             mark.action.is_stop
             and mark.done_s is not None
@@ -216,7 +216,7 @@ class PolicyState:
         )
 
     def requeues(self, job: JobKey, *, since_s: float, real: bool) -> int:
-        """How often we requeued the job; such that failed count, because they may have been done."""
+        """The number of our requeues of the job; failed ones count, because they may have been done."""
         return sum(
             mark.action is ActionKind.REQUEUE
             and mark.outcome not in UNDONE
@@ -226,7 +226,7 @@ class PolicyState:
         )
 
     def acting(self, *, since_s: float, real: bool) -> Iterable[PolicyMark]:
-        """Decisions to change something about a job that were made after ``since_s``, whatever came of them."""
+        """Decisions to change something about a job that were made after ``since_s``, whatever their outcome."""
         hours = (marks.values() for hour, marks in self._index.acting.items() if hour >= _hour(since_s))
         return (mark for marks in hours for mark in marks if mark.decided_s > since_s and mark.counts(real=real))
 

@@ -1,4 +1,4 @@
-"""What owners are told: the incident, what Tidegauge does next and when, what they can do. The one place for it."""
+"""Texts for owners: the incident, what Tidegauge does next and when, what they can do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def message(case: Case) -> str:
 
 
 def reason(case: Case) -> str:
-    """Why, in one sentence, for the audit and the scheduler's records."""
+    """The reason in one sentence, for the audit and the scheduler's records."""
     count = len(case.rule.ladder)
     where = f"rule {case.rule.name}, rung {case.step.rung + 1} of {count}"
     used_up = case.action.value != case.rung.action
@@ -55,7 +55,7 @@ def reason(case: Case) -> str:
 
 
 def next_actions(case: Case) -> str:
-    """What Tidegauge does next, and when; never more than it will do in this mode."""
+    """The next actions and their times; never more than Tidegauge will do in this mode."""
     exempt = exemption(case.facts, case.policy.brakes.exempt)
     if exempt is not None:
         return f"Tidegauge takes no action on this job: {exempt}."
@@ -71,7 +71,7 @@ def next_actions(case: Case) -> str:
 
 
 def advice(case: Case) -> str:
-    """What the owner can do."""
+    """Advice for the owner."""
     cause, facts = case.incident.key.cause, case.facts
     parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:
@@ -105,14 +105,14 @@ def _fragmentation_advice(facts: JobFacts) -> str:
 
 
 def _acting_rungs(case: Case) -> list[Rung]:
-    """What the ladder does to the job after this rung; nothing in a mode that only warns, or to an exempt job."""
+    """The rungs after this one that act on the job; none in a mode that only warns, or for an exempt job."""
     if case.policy.mode == "warn" or exemption(case.facts, case.policy.brakes.exempt) is not None:
         return []
     return [rung for rung in case.rule.ladder[case.step.rung + 1 :] if rung.kind.is_acting]
 
 
 def _does(case: Case, rung: Rung) -> str:
-    """What is done to the job, whose place ``{}`` takes."""
+    """The action on the job, whose place ``{}`` takes."""
     if isinstance(rung, CheckpointRung):
         return "checkpoint {}"
     if isinstance(rung, RequeueRung) and (
@@ -128,7 +128,7 @@ def _does(case: Case, rung: Rung) -> str:
 
 
 def _when(case: Case, rung: Rung) -> str:
-    """When the first rung that acts is due, as far as that is known now; with a colon, or empty."""
+    """The conditions of the first rung that acts, as far as they are known now; with a colon, or empty."""
     index = case.rule.ladder.index(rung, case.step.rung + 1)
     wait_s = sum(one.after for one in case.rule.ladder[case.step.rung + 1 : index + 1])
     conditions = []
@@ -140,7 +140,7 @@ def _when(case: Case, rung: Rung) -> str:
 
 
 def _heading(case: Case) -> str:
-    """Who it is about, and which warning it is where the ladder ends in a stop."""
+    """The first line: incident, job and user, and the number of the warning where the ladder ends in a stop."""
     job = name_job(case.incident.called)
     called = further_name(replace(case.incident, job_name=case.facts.job_name))
     name = f" ({called})" if called and case.incident.called.job_id == case.incident.key.job.job_id else ""

@@ -1,4 +1,4 @@
-"""YAML that remembers its lines: so that what is wrong in a policy is said with the line it stands on."""
+"""Reads YAML with its lines, so that findings in a policy name their line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRONG_TAG = (ValueError, KeyError, IndexError, AttributeError, TypeError, Overf
 
 
 class YamlError(Exception):
-    """It is not YAML, or not such as a policy may be. ``line`` counts from 1."""
+    """Not YAML, or not allowed in a policy. ``line`` counts from 1."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class YamlError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Without YAML 1.1's surprises that look like durations or modes: ``1:30`` is a text (and not 90), ``off`` too."""
+    """YAML without the surprises of 1.1 in durations and modes: ``1:30`` is a text (and not 90), ``off`` too."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -48,13 +48,13 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"([Tt]rue|[F
 
 @dataclass(frozen=True)
 class Document:
-    """What stands in the file, and where."""
+    """The content of the file, with its lines."""
 
     value: Any
     root: yaml.Node | None
 
     def line(self, path: Sequence[str | int]) -> int | None:
-        """The line, from 1, of what ``path`` leads to, or of the last part of it that exists.
+        """The line, from 1, of the value at ``path``, or of the last part of it that exists.
 
         Parts that are neither a key nor an index there are skipped (pydantic names the kind of a rung, for instance).
         """
@@ -71,7 +71,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """The one document in ``text``. Raises ``YamlError``, also for a key that stands twice."""
+    """The one document in ``text``. Raises ``YamlError``, also for a duplicate key."""
     if len(text) > MAX_FILE_CHARS:
         raise YamlError(f"it has {len(text):,} characters; the limit is {MAX_FILE_CHARS:,}", None)
     loader = None
@@ -95,7 +95,7 @@ def read(text: str) -> Document:
 
 
 def _refuse_many(root: yaml.Node) -> None:
-    """Aliases of aliases are a few lines that stand for a million values, each of which would be looked at."""
+    """Aliases of aliases are a few lines that stand for a million values, each of which would be read."""
     sizes: dict[int, int] = {}
     begun: set[int] = set()
 
@@ -116,7 +116,7 @@ def _refuse_many(root: yaml.Node) -> None:
 
 
 def _refuse_duplicates(node: yaml.Node) -> None:
-    """YAML parsers keep the last of two equal keys, so half of what somebody wrote would silently not hold."""
+    """YAML parsers keep the last of two equal keys, so half of the text would silently not hold."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:

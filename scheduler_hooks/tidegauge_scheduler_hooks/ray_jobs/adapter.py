@@ -35,12 +35,11 @@ LOOK_EVERY_S = 0.25
 
 
 class RayJobs:
-    """``uid`` is the user whose processes the cluster's jobs are: ranks of anybody else are not taken for its jobs,
-    whatever they say they are.
+    """The Ray adapter. ``uid`` is the user of the cluster's processes: ranks of another user are not taken for its
+    jobs, whatever they claim.
 
     Ray can neither hold a job nor show remarks: a held job is one that was stopped, and ``notify`` and ``annotate``
-    refuse.
-    """
+    refuse."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class RayJobs:
         """Caps set by this process, by incarnation; older ones are in ``JobTarget.handle``."""
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
-        """One query for all of them. Raises ``TemporaryError``, ``PermanentError``."""
+        """Query all jobs at once. Raises ``TemporaryError``, ``PermanentError``."""
         ours = [view for view in jobs if view.ranks[0].uid == self._uid]
         if not ours:
             return {}
@@ -91,11 +90,11 @@ class RayJobs:
         raise _no_place(target, text, decision_id)
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """Always raises ``PermanentError``: what a job's metadata says cannot be changed."""
+        """Always raises ``PermanentError``: a job's metadata cannot be changed."""
         raise _no_place(target, text, decision_id)
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
-        """By the ranks' own command sockets; a requeue takes it along."""
+        """Cap by the ranks' own command sockets; a requeue keeps the cap."""
         self._check_running(target)
         done = cap_ranks(self._commands, target, fraction)
         self._fractions[target.incarnation] = fraction
@@ -103,7 +102,6 @@ class RayJobs:
         return done
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
-        """By the ranks' own command sockets."""
         self._check_running(target)
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 
@@ -139,7 +137,7 @@ class RayJobs:
         log.info("decision %s: Ray job %s continues as %s: %s", decision_id, job.submission_id, next_id, reason)
 
     def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
-        """Stop the run. Nothing but its owner starts it again."""
+        """Stop the run. Only its owner starts it again."""
         self.cancel(target, reason, decision_id=decision_id)
 
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
@@ -219,15 +217,14 @@ class RayJobs:
             time.sleep(LOOK_EVERY_S)
 
     def _leave(self, mark: str) -> None:
-        """Leave word on the cluster of what we are about to do to a run, for ten minutes.
+        """Leave a mark on the cluster, for ten minutes, before acting on a run.
 
-        Without it nobody could tell, after a crash, whether its owner has stopped it meanwhile.
-        """
+        Without it nothing could tell, after a crash, whether its owner has stopped the run meanwhile."""
         self._api.put_package(mark, b"tidegauge")
         self._api.has_package(mark)  # what was never asked for lasts for ever
 
     def _is_half_requeued(self, job: RayJob) -> bool:
-        """Of a run that has ended and that none follows: whether it was ended so that another could.
+        """Whether a run that ended without a follower was ended for a requeue.
 
         A run that came to its natural end just then is over all the same."""
         if job.status == "SUCCEEDED" or not self._api.has_package(submissions.requeue_mark(job)):
@@ -235,7 +232,7 @@ class RayJobs:
         return not self._api.has_package(submissions.cancel_mark(job))
 
     def _keep_packages(self, job: RayJob) -> None:
-        """Ray deletes what a job uploaded as soon as the job has ended, unless it was asked for a moment ago."""
+        """Ray deletes a job's uploads as soon as the job has ended, unless they were requested a moment ago."""
         for uri in submissions.packages_of(job.runtime_env):
             if not self._api.has_package(uri):
                 raise PermanentError(
@@ -261,7 +258,7 @@ def _facts(job: RayJob, view: JobView, named: bool) -> SchedulerFacts:
 
 
 def _handle(view: JobView) -> dict[str, Any]:
-    """What all living ranks are known to run with, for the next run."""
+    """The values that all living ranks run with, for the next run."""
     ranks = [rank for rank in view.ranks if rank.alive]
     found: dict[str, set[Any]] = {
         "torch_version": {rank.identity.torch_version for rank in ranks},

@@ -1,6 +1,6 @@
-"""Ray's job REST API, as far as it is needed: https://docs.ray.io, "Ray Jobs REST API".
+"""The part of Ray's job REST API that the adapter needs: https://docs.ray.io, "Ray Jobs REST API".
 
-The token goes to the configured address and nowhere else (``tidegauge.web.client``), and is in no message.
+The token goes to the configured address alone (``tidegauge.web.client``), and is in no message.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ class RayJob:
 
 
 class RayJobsApi:
-    """The job API at ``address`` (``http://head:8265``, or ``https://`` with whatever path a gateway adds).
+    """The job API at ``address`` (``http://head:8265``, or ``https://`` with the path of a gateway).
 
-    ``token_file`` holds the cluster's token and is read for every call, so that it may be replaced; ``None``: the
-    cluster wants none. Raises ``ValueError`` for an address that is none. Every method raises ``TemporaryError`` if the
-    answer is missing, late, cut off or not Ray's, and ``PermanentError`` if it is a refusal.
-    """
+    ``token_file`` holds the cluster's token and is read for every call, so that it may be replaced; ``None``: no token.
+    Raises ``ValueError`` for an invalid address. Every method raises ``TemporaryError`` if the answer is missing, late,
+    cut off or not Ray's, and ``PermanentError`` if it is a refusal."""
 
     def __init__(self, address: str, *, token_file: Path | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._client = HttpClient(
@@ -89,8 +88,8 @@ class RayJobsApi:
         self._json(self._ask("POST", "/api/jobs/", json.dumps(request).encode(), to=to), to)
 
     def stop(self, submission_id: str) -> bool:
-        """Have a job ended: SIGTERM, three seconds later SIGKILL, unless its owner or the cluster set another signal
-        or time. Returns at once; false if nothing of it runs."""
+        """Have a job ended: SIGTERM, three seconds later SIGKILL, unless its owner or the cluster set another signal or
+        time. Returns at once; false if nothing of it runs."""
         to = f"stop job {submission_id}"
         answer = self._ask("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop", b"", to=to, may_be_missing=True)
         if answer.status == 404:
@@ -103,13 +102,13 @@ class RayJobsApi:
         return self._ask("GET", _package_path(uri), to=f"look for {uri}", may_be_missing=True).status != 404
 
     def put_package(self, uri: str, data: bytes) -> None:
-        """Leave a package, for good unless ``has_package`` is asked about it."""
+        """Store a package, for good unless ``has_package`` is asked about it."""
         self._ask("PUT", _package_path(uri), data, to=f"take {uri}")
 
     def _ask(
         self, method: str, path: str, body: bytes | None = None, *, to: str, may_be_missing: bool = False
     ) -> HttpAnswer:
-        """The answer, which is 200, or 404 where that ``may_be_missing``; anything else is raised."""
+        """The answer, which is 200, or 404 where that ``may_be_missing``; raises for any other."""
         try:
             answer = self._client.ask(method, path, body, {"Accept": "application/json", **self._token()})
         except NoResponseError as error:
@@ -174,7 +173,7 @@ class RayJobsApi:
 
 
 def _parse(entry: Any) -> RayJob:
-    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is no job."""
+    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything that is no job."""
     return RayJob(
         submission_id=None if entry["submission_id"] is None else str(entry["submission_id"]),
         ray_job_id=None if entry["job_id"] is None else str(entry["job_id"]),
@@ -196,7 +195,7 @@ def _package_path(uri: str) -> str:
 
 
 def _words(body: bytes) -> str:
-    """What it says, short. Of a stack trace (how Ray reports most failures) that is the last line."""
+    """The text of the answer, short: of a stack trace (Ray's form of most failures) the last line."""
     lines = [line.strip() for line in body.decode(errors="replace").splitlines()]
     said = [line for line in lines if len(line) > 1]
     return said[-1][:MAX_ERROR_CHARS] if said else "(nothing)"

@@ -1,7 +1,7 @@
-"""Which Ray job a watched job is, what its owner allows, and how its next run is submitted. Pure.
+"""Finds the Ray job of a watched job, reads its owner's permissions, and builds the submission of its next run. Pure.
 
 Ray knows no restarts: a job that goes on is another submission. Ours carries ``TIDEGAUGE_ATTEMPT`` for its ranks, and
-in its metadata which run it follows.
+in its metadata the run that it follows.
 """
 
 from __future__ import annotations
@@ -66,11 +66,10 @@ def parse_incarnation(text: str) -> tuple[str, int | None]:
 
 
 def find(view: JobView, jobs: Iterable[RayJob]) -> tuple[RayJob | None, bool]:
-    """The Ray job that ``view`` is, and whether it says so by a name that its owner chose.
+    """The Ray job that ``view`` is, and whether it was found by a name that its owner chose.
 
-    ``RAY_JOB_ID`` is 01000000 in every cluster, so that it proves nothing about which job this is: good enough to talk
-    to the very ranks that were seen, not to end a job. ``None`` if there is none, or more than one.
-    """
+    ``RAY_JOB_ID`` is 01000000 in every cluster and proves nothing about the job: good enough to talk to the very ranks
+    that were seen, not to end a job. ``None`` if there is none, or more than one."""
     found = tuple(jobs)
     named = [job for job in found if job.submission_id and job.environ.get(NAME_VARIABLE) == view.job_id]
     if named:
@@ -82,10 +81,9 @@ def find(view: JobView, jobs: Iterable[RayJob]) -> tuple[RayJob | None, bool]:
 
 
 def _run_seen(view: JobView, named: Iterable[RayJob]) -> RayJob | None:
-    """Which run of a job these ranks are: one that began before they were last seen, and not a later attempt.
+    """The run that these ranks are of: one that began before they were last seen, and not a later attempt.
 
-    Ranks of a run that has just been replaced are seen a little longer; they must not be taken for the next one.
-    """
+    Ranks of a run that has just been replaced are seen a little longer; they must not be taken for the next one."""
     seen_unix_ms = max(rank.last_sample_unix_s for rank in view.ranks) * 1000
     could_be = [job for job in named if restarts_of(job) <= view.attempt and job.started_unix_ms <= seen_unix_ms]
     active = [job for job in could_be if not job.finished]
@@ -100,7 +98,7 @@ def may_requeue(job: RayJob) -> bool:
 
 
 def is_exempt(job: RayJob) -> bool:
-    """Whether the owner wants nothing done to the job."""
+    """Whether the owner exempted the job from actions."""
     return job.metadata.get(ACTIONS_KEY, "").lower() == "off"
 
 
@@ -136,10 +134,9 @@ def _suffix(restarts: int) -> str:
 def follower_request(
     job: RayJob, changes: RequeueChanges, handle: Mapping[str, Any], *, fraction: float | None, decision_id: str
 ) -> dict[str, Any]:
-    """What to submit for the next run of ``job``: the same, but for ``changes``, ``fraction`` and our own marks.
+    """The submission of the next run of ``job``: the same, but for ``changes``, ``fraction`` and our own marks.
 
-    ``handle`` is what the ranks said of themselves, as ``RayJobs.describe`` left it. Raises ``PermanentError``.
-    """
+    ``handle`` is the ranks' own report, as ``RayJobs.describe`` left it. Raises ``PermanentError``."""
     environ = dict(job.environ)
     if REDACTED in environ.values():
         raise PermanentError(f"job {job.submission_id} cannot be submitted again: its cluster does not show variables")
@@ -182,19 +179,19 @@ def _entrypoint_needs(job: RayJob) -> dict[str, Any]:
 
 
 def packages_of(runtime_env: Mapping[str, Any]) -> Iterator[str]:
-    """The packages that the owner's client uploaded to the cluster: ``gcs://…``, wherever they are named."""
+    """The packages that the owner's client uploaded to the cluster: ``gcs://…``, anywhere in the environment."""
     for value in runtime_env.values():
         values: Iterable[Any] = value if isinstance(value, list) else (value,)
         yield from (one for one in values if isinstance(one, str) and one.startswith("gcs://"))
 
 
 def requeue_mark(job: RayJob) -> str:
-    """The package that says that we end this run so that it can go on as another."""
+    """The name of the package that marks a run as ended for a requeue."""
     return _mark("requeue", job)
 
 
 def cancel_mark(job: RayJob) -> str:
-    """The package that says that the first one counts no more: we end this run for good."""
+    """The name of the package that voids the requeue mark: the run is ended for good."""
     return _mark("cancel", job)
 
 

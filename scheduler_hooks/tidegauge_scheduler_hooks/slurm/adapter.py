@@ -45,8 +45,7 @@ _WORD_MARK = re.compile("tidegauge:", re.IGNORECASE)
 def with_remark(comment: str, text: str) -> str | None:
     """``comment`` with our remark in place of an earlier one; ``None`` if there is no room beside the owner's words.
 
-    The remark holds no ``tidegauge:WORD``: only the owner says that a job may be requeued, or is to be left alone.
-    """
+    The remark holds no ``tidegauge:WORD``: only the owner allows a requeue or exempts a job."""
     own = without_remark(comment)
     remark = f"[tidegauge says: {_tame(text)}]"
     found = f"{own} {remark}" if own else remark
@@ -54,7 +53,7 @@ def with_remark(comment: str, text: str) -> str | None:
 
 
 def without_remark(comment: str) -> str:
-    """What the owner wrote."""
+    """The owner's part of the comment."""
     return _REMARK.sub("", comment)
 
 
@@ -71,10 +70,10 @@ NODES_FOR_S = 600.0
 
 
 class SlurmScheduler:
-    """``requeue_unasked``: the site lets every job be requeued that Slurm would, not only those whose owner said so.
+    """The Slurm adapter. ``requeue_unasked``: the site allows a requeue of every job that Slurm would requeue, not only
+    of those whose owner allowed it.
 
-    A job is one of slurmctld's that belongs to the user of the ranks, and of which a slurmd says that they are its.
-    """
+    A job is one of slurmctld's that belongs to the user of the ranks, and whose slurmd confirms that they are in it."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class SlurmScheduler:
         self._nodes_until_s = float("-inf")
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
-        """One squeue for all of them. Raises ``TemporaryError``, ``PermanentError``."""
+        """Query all jobs with one squeue. Raises ``TemporaryError``, ``PermanentError``."""
         views = by_number(jobs)
         if not views:
             return {}
@@ -109,18 +108,18 @@ class SlurmScheduler:
         }
 
     def presence(self, target: JobTarget) -> Presence:
-        """By one squeue of one job. Raises ``TemporaryError``, ``PermanentError``."""
+        """Query one job with squeue. Raises ``TemporaryError``, ``PermanentError``."""
         return self._look(target)[0]
 
     def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """By the first rank, on the standard error of its step: Slurm lets only root, SlurmUser and the owner speak to
+        """Print on the standard error of the first rank's step: Slurm lets only root, SlurmUser and the owner speak to
         a job (``scontrol notify``), not an Operator."""
         self._check_running(target)
         tell_through_rank(self._ranks, target, text, decision_id=decision_id)
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """In the job's comment, behind its owner's words and in place of our last remark. Never in AdminComment, which
-        other tools use."""
+        """Write into the job's comment, behind its owner's words and in place of our last remark. AdminComment is left
+        to other tools."""
         look = _one_job(target, self._check_running(target))
         comment = with_remark(look.comment, text)
         if comment is None:
@@ -130,7 +129,7 @@ class SlurmScheduler:
         log.info("decision %s: comment set on job %s", decision_id, target.job.job_id)
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
-        """By the ranks' own command sockets now, by the settings of the job for later attempts."""
+        """Cap by the ranks' own command sockets now, by the settings of the job for later attempts."""
         look = self._check_may_act(target)
         self._settings.cap(target, fraction, from_restart=look.restarts)
         done = cap_ranks(self._ranks, target, fraction)
@@ -138,7 +137,7 @@ class SlurmScheduler:
         return f"{done}, and on later attempts"
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
-        """By the ranks' own command sockets. Once they were asked, their proof does not wait for slurmctld."""
+        """Ask by the ranks' own command sockets. Once they were asked, their proof does not wait for slurmctld."""
         try:
             self._check_may_act(target)
         except TemporaryError:
@@ -147,8 +146,8 @@ class SlurmScheduler:
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 
     def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
-        """Settings first, then ``scontrol requeue``: id, options and environment stay. The job starts again after
-        Slurm's own wait, two minutes by default, which is left alone."""
+        """Store settings, then ``scontrol requeue``: id, options and environment stay. The job starts again after
+        Slurm's own wait, two minutes by default."""
         look = self._check_can_restart(target)
         if not self._requeue_unasked and MAY_REQUEUE not in comment_words(look.comment):
             raise PermanentError(f"job {target.job.job_id} may not be requeued: its owner's comment does not say "
@@ -192,7 +191,7 @@ class SlurmScheduler:
         return look
 
     def _check_may_act(self, target: JobTarget) -> SqueueRow:
-        """The same, unless its owner wants it left alone by now. Raises ``PermanentError`` too."""
+        """The running job, unless its owner has exempted it by now. Raises ``PermanentError`` too."""
         look = self._check_running(target)
         if KEEP in comment_words(look.comment):
             raise PermanentError(f"job {target.job.job_id}: no action allowed: its comment says tidegauge:{KEEP}")
@@ -210,8 +209,8 @@ class SlurmScheduler:
     # Acting
 
     def _replace_run(self, target: JobTarget, act: Callable[[str], None]) -> None:
-        """Have the run ended so that another can follow, and look what came of it. An answer that was lost is no
-        failure if the run has been replaced, and a command that was taken may still have come too late."""
+        """Have the run ended so that another can follow, and look at the result. A lost answer is no failure if the run
+        has been replaced, and an accepted command may still have come too late."""
         try:
             act(_name(target))
         except TemporaryError:
@@ -228,7 +227,7 @@ class SlurmScheduler:
             return Presence.UNKNOWN
 
     def _nodes(self, jobs: Sequence[SlurmJob]) -> Mapping[str, str]:
-        """The gres of all nodes, asked for where a job's share cannot be told without them."""
+        """The gres of all nodes, asked for where a job's share cannot be computed without them."""
         if not any(needs_nodes(job.gres) for job in jobs):
             return {}
         with self._lock:
@@ -245,7 +244,7 @@ class SlurmScheduler:
 
 
 def _one_job(target: JobTarget, look: SqueueRow) -> SqueueRow:
-    """``look``, if commands that are told its name mean this job and no other. Raises ``PermanentError``."""
+    """``look``, if commands with its name mean this job and no other. Raises ``PermanentError``."""
     if look.het:
         raise PermanentError(f"job {target.job.job_id} is part of a heterogeneous job, on which Tidegauge does not act")
     if look.array and "_" not in _name(target):
@@ -254,5 +253,5 @@ def _one_job(target: JobTarget, look: SqueueRow) -> SqueueRow:
 
 
 def _name(target: JobTarget) -> str:
-    """What commands call the job: with an array's number alone they would mean all of its tasks."""
+    """The name for commands: an array's number alone would mean all of its tasks."""
     return str(target.handle.get("name", target.job.job_id))

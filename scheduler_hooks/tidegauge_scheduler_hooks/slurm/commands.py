@@ -1,8 +1,8 @@
-"""The only place that runs Slurm's commands. ``jobs_json`` and ``squeue_rows`` read the answers.
+"""Runs Slurm's commands, as the only module; ``jobs_json`` and ``squeue_rows`` read the answers.
 
-Commands, not slurmrestd: they are on every node, and a REST ``DELETE`` by somebody without rights froze slurmctld on
-two releases, as did ``scancel --ctld``, which is never used here (ADR 11). No shell; what is a job's own (a comment, a
-name) is one argument or one field.
+Commands, not slurmrestd: they are on every node, and a REST ``DELETE`` by a user without rights froze slurmctld on two
+releases, as did ``scancel --ctld``, which is never used here (ADR 11). No shell; text that belongs to a job (a comment,
+a name) is one argument or one field.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ MAX_NAMED = 1000
 
 
 class SlurmCommands:
-    """``bin_dir`` is where the commands are, wrappers for another user or cluster perhaps (default: ``PATH``); ``conf``
+    """Slurm's commands. ``bin_dir`` holds them, or wrappers for another user or cluster (default: ``PATH``); ``conf``
     is their ``SLURM_CONF`` (default: this process's, or Slurm's own). Thread-safe.
 
-    Every method raises ``TemporaryError``, ``PermanentError`` and ``ChangedError`` as ``_ERRORS`` says. Those that
-    take a ``name`` want ``SlurmJob.name``.
-    """
+    Every method raises ``TemporaryError``, ``PermanentError`` and ``ChangedError`` as in ``_ERRORS``. A ``name`` is a
+    ``SlurmJob.name``."""
 
     def __init__(self, bin_dir: Path | None = None, conf: Path | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self._bin_dir = bin_dir
@@ -49,8 +48,8 @@ class SlurmCommands:
             self._environ["SLURM_CONF"] = conf_text
 
     def jobs(self, job_ids: Sequence[int]) -> list[SlurmJob]:
-        """What slurmctld knows of these jobs, in one call. Others may be among them: 22.05 prints all jobs whatever it
-        is told, and an array's number stands for all of its tasks."""
+        """The jobs that slurmctld knows of these, in one call. Others may be among them: 22.05 prints all jobs in any
+        case, and an array's number stands for all of its tasks."""
         named = ["-j", ",".join(map(str, sorted(job_ids)))] if len(job_ids) <= MAX_NAMED else []
         asked = "list its jobs"
         try:
@@ -83,20 +82,20 @@ class SlurmCommands:
             raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 
     def requeue(self, name: str) -> None:
-        """End a run and have the job wait for another. ``Incomplete``: a job that has ended meanwhile, or waits
-        already, stays as it is, and that is no error."""
+        """End a run and have the job wait for another. ``Incomplete``: a job that has ended meanwhile, or already
+        waits, stays as it is, without an error."""
         self._ask(f"requeue job {name}", "scontrol", "requeue", "Incomplete", name)
 
     def requeue_held(self, name: str) -> None:
-        """The same, but the job will wait until its owner or an admin releases it."""
+        """Requeue a job that then waits until its owner or an admin releases it."""
         self._ask(f"requeue job {name} and hold it", "scontrol", "requeuehold", "Incomplete", name)
 
     def cancel(self, name: str) -> None:
-        """End a job for good. A job that nobody knows is no error."""
+        """End a job for good. An unknown job is no error."""
         self._ask(f"cancel job {name}", "scancel", name)
 
     def set_comment(self, name: str, comment: str) -> None:
-        """``comment`` as ``SqueueRow.comment`` has it."""
+        """Set a job's comment; ``comment`` is encoded as ``SqueueRow.comment``."""
         # A NUL ends an argument; no comment that Slurm has told us holds one.
         self._ask(f"set the comment of job {name}", "scontrol", "update", f"jobid={name}", f"comment={comment}")
 
@@ -111,7 +110,7 @@ class SlurmCommands:
         return shutil.which(program) or program
 
     def _ask(self, asked: str, program: str, *args: str) -> bytes:
-        """The standard output of a command that did what it was asked to."""
+        """The standard output of a command that succeeded."""
         try:
             finished = self.run(program, *args)
         except OverrunError as error:
@@ -137,7 +136,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Finished(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     returncode: int
     """Negative: the signal that ended it."""
@@ -146,7 +145,7 @@ class Finished(NamedTuple):
 
 
 class OverrunError(Exception):
-    """It took too long or said too much, and was killed with all that it had started. The message says which."""
+    """The command took too long or printed too much, and was killed with all its children. The message says which."""
 
 
 def run_bounded(argv: Sequence[bytes], *, environ: Mapping[str, str], timeout_s: float, most_bytes: int) -> Finished:
@@ -171,7 +170,7 @@ def run_bounded(argv: Sequence[bytes], *, environ: Mapping[str, str], timeout_s:
 
 
 def _read(process: subprocess.Popen[bytes], deadline_s: float, most_bytes: int) -> tuple[bytes, bytes]:
-    """Both outputs, until everybody who holds them has closed them. Raises ``TimeoutExpired``, ``OverrunError``."""
+    """Both outputs, until all their holders have closed them. Raises ``TimeoutExpired``, ``OverrunError``."""
     assert process.stdout is not None
     assert process.stderr is not None
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
@@ -226,7 +225,7 @@ out"."""
 
 
 def check(finished: Finished, asked: str) -> None:
-    """Raise what an answer means if it is a refusal. ``asked`` tells people what was asked for: "requeue job 7"."""
+    """Raise the error that a refusal means. ``asked`` names the request for people: "requeue job 7"."""
     said = words(finished.stderr)
     for text, (error, advice) in _ERRORS.items():
         if text in said:
@@ -236,6 +235,6 @@ def check(finished: Finished, asked: str) -> None:
 
 
 def words(output: bytes) -> str:
-    """For people: on one line, short, with nothing that a terminal would take for an order."""
+    """The output for people: on one short line, without anything that a terminal would interpret."""
     text = " ".join(output.decode(errors="replace").split())
     return one_line(text, MAX_ERROR_CHARS)

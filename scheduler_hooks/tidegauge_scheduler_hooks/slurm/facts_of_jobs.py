@@ -1,4 +1,4 @@
-"""What the policy is told of a Slurm job: which of slurmctld's jobs a watched job is, and its facts. Pure."""
+"""Finds the Slurm job of a watched job, and its facts for the policy. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from tidegauge_scheduler_hooks.slurm.squeue_rows import Run
 
 
 def job_number(view: JobView) -> int | None:
-    """The number of the Slurm job that these ranks are in; ``None``: nobody but they themselves says that it is one.
+    """The number of the Slurm job that these ranks are in; ``None``: only they themselves claim it.
 
-    The word of one living rank's slurmd is enough: others of them may have been started a moment ago.
-    """
+    The confirmation of one living rank's slurmd is enough: other ranks may have started a moment ago."""
     uid = view.ranks[0].uid
     placed = any(
         rank.slurm is not None and rank.slurm.job_id == view.job_id and rank.uid == uid for rank in _living(view)
@@ -32,8 +31,7 @@ def job_number(view: JobView) -> int | None:
 def find(views: Mapping[int, Iterable[JobView]], jobs: Iterable[SlurmJob]) -> list[tuple[JobView, SlurmJob]]:
     """Each view (by ``job_number``) with its job: of the same user, and not in a later attempt than the ranks are.
 
-    Ranks of a run that has just been replaced are seen a little longer; they must not be taken for the next one.
-    """
+    Ranks of a run that has just been replaced are seen a little longer; they must not be taken for the next one."""
     return [
         (view, job)
         for job in jobs
@@ -43,7 +41,7 @@ def find(views: Mapping[int, Iterable[JobView]], jobs: Iterable[SlurmJob]) -> li
 
 
 def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: Mapping[str, str]) -> SchedulerFacts:
-    """``node_gres`` is what the nodes have, by name."""
+    """The facts of ``job``. ``node_gres`` holds the gres of each node, by name."""
     asked = comment_words(job.comment)
     run = Run(job.job_id, job.restarts, job.started_unix_s or 0)
     return SchedulerFacts(
@@ -65,7 +63,7 @@ def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: 
 
 
 def by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
-    """The views that are Slurm's; of two users' ranks in one job both, and of two attempts."""
+    """The views of Slurm jobs; one number may have those of two users, or of two attempts."""
     found: dict[int, list[JobView]] = {}
     for view in views:
         number = job_number(view)
@@ -75,7 +73,7 @@ def by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
 
 
 def _can(job: SlurmJob) -> frozenset[ActionKind]:
-    """What Slurm does to such a job at all; whether we have the right to shows when it is asked."""
+    """The actions that Slurm knows for such a job; whether we have the right to them shows when one is tried."""
     can = {ActionKind.NOTIFY, *THROUGH_RANKS}
     if job.name is not None and not job.het:
         can |= {ActionKind.ANNOTATE, ActionKind.CANCEL}
@@ -85,12 +83,12 @@ def _can(job: SlurmJob) -> frozenset[ActionKind]:
 
 
 def _can_start_again(job: SlurmJob) -> bool:
-    """Of the parts of a heterogeneous job slurmctld restarts all or none, which one look cannot follow."""
+    """Whether Slurm can requeue it: of the parts of a heterogeneous job slurmctld restarts all or none."""
     return job.batch and job.may_requeue and job.name is not None and not job.het
 
 
 def _restarts(view: JobView) -> int:
-    """How often Slurm had started these ranks' job before."""
+    """The number of times that Slurm had started these ranks' job before."""
     each = [rank.identity.attempts_each for rank in _living(view)]
     return max((scheduler_restarts(view.attempt, one) for one in each), default=view.attempt)
 

@@ -1,4 +1,4 @@
-"""Which share of a GPU a job has asked for by ``gres/shard`` or ``gres/mps`` (gres.conf(5)). Pure."""
+"""The share of a GPU that a job requested by ``gres/shard`` or ``gres/mps`` (gres.conf(5)). Pure."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ class Gres(NamedTuple):
 
 
 def parse_gres(text: str) -> list[Gres]:
-    """What is no gres is left out."""
+    """The entries of a list; anything else in it is left out."""
     return [Gres(one["kind"], int(one["count"]), one["where"] or "") for one in _GRES.finditer(text)]
 
 
 def needs_nodes(gres: Sequence[str]) -> bool:
-    """Whether the share of a job with this ``gres_detail`` can only be told beside what its nodes have (22.05)."""
+    """Whether the share of a job with this ``gres_detail`` needs the gres of its nodes (22.05)."""
     return any(one.kind in SHARED and not _OF_CARD.search(one.where) for text in gres for one in parse_gres(text))
 
 
 def gpu_share(gres: Sequence[str], nodes: str, node_gres: Mapping[str, str]) -> float | None:
     """The smallest share of any of its cards, above 0 and at most 1; ``None``: whole cards, none, or not known.
 
-    ``gres`` is what the job has on each of ``nodes``, ``node_gres`` what each node has in all.
-    """
+    ``gres`` is the job's on each of ``nodes``, ``node_gres`` the whole of each node."""
     shares: list[float] = []
     for text, name in zip(gres, chain(expand(nodes), repeat(""))):
         for one in parse_gres(text):

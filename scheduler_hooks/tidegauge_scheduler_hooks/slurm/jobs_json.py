@@ -1,8 +1,8 @@
-"""All jobs as ``squeue --json`` prints them, from 22.05 to 26.05. Pure.
+"""Reads all jobs from ``squeue --json``, from 22.05 to 26.05. Pure.
 
-There is no schema that all these releases share. A number is ``7``, ``null`` or ``{"set": …, "infinite": …, "number":
-7}``; a state is one word or a list of them. Names and comments hold whatever their owners wrote, bytes that are no
-UTF-8 included; being JSON they cannot pass for another field.
+These releases share no schema. A number is ``7``, ``null`` or ``{"set": …, "infinite": …, "number": 7}``; a state is
+one word or a list of them. Names and comments hold any bytes that their owners wrote, also invalid UTF-8; being JSON
+they cannot pass for another field.
 """
 
 from __future__ import annotations
@@ -53,24 +53,23 @@ class SlurmJob:
 
     @property
     def running(self) -> bool:
-        """Whether it has its processes, and nobody is ending them."""
+        """Whether it has its processes, and is not being ended."""
         return bool(self.states & ALIVE) and not self.states & (ENDING | WAITING)
 
     @property
     def name(self) -> str | None:
-        """How commands are told which job is meant. The number of an array's last task is that of the whole array, so
-        that what is of an array and no task of it has none."""
+        """The name for commands. The number of an array's last task is that of the whole array, so an array without a
+        task number has none."""
         if self.array_job_id is None:
             return str(self.job_id)
         return None if self.array_task_id is None else f"{self.array_job_id}_{self.array_task_id}"
 
 
 def read_jobs(content: bytes) -> list[SlurmJob]:
-    """The jobs that a squeue printed; what is no job of which we could act on is left out.
+    """The jobs that a squeue printed; entries that are no complete job are left out.
 
     One job at a time becomes objects: ten thousand of them are up to 190 MB of text, and many times that as objects.
-    Raises ``ValueError`` for what no squeue prints, and if it says that it could not get the jobs.
-    """
+    Raises ``ValueError`` for text that no squeue prints, and if it reports that it could not get the jobs."""
     # A byte a character: as UTF-8 one comment with an emoji would make the whole text four times as large.
     text = content.decode("latin-1")
     jobs: list[SlurmJob] = []
@@ -140,7 +139,7 @@ def _after(text: str, at: int, char: str) -> int:
 
 
 def _job(entry: object) -> SlurmJob | None:
-    """``None`` without what makes a run of a job: its numbers and its state."""
+    """``None`` without the identity of a run: its numbers and its state."""
     if not isinstance(entry, dict):
         return None
     job_id, uid, restarts = (_number(entry.get(name)) for name in ("job_id", "user_id", "restart_cnt"))
@@ -170,7 +169,7 @@ def _job(entry: object) -> SlurmJob | None:
 
 
 def _number(value: object) -> int | None:
-    """A count or a time, in whichever way it is written; ``None``: unset, unlimited or none."""
+    """A count or a time, in any notation; ``None``: unset, unlimited or none."""
     if isinstance(value, dict):
         if value.get("set") is False or value.get("infinite") is True:
             return None
@@ -186,7 +185,7 @@ def _flag(value: object) -> bool:
 
 
 def _text(value: object) -> str | None:
-    """``None`` for what is empty, or no text."""
+    """``None`` for an empty or missing text."""
     if not isinstance(value, str) or not value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the next attempts of a job are to be started with: changes joined to what is laid down for it already."""
+"""Settings for the next attempts of a job: changes merged into the stored ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ LAID_DOWN_WITHIN_S = 30.0
 
 
 class NextSettings:
-    """Over the store that hands settings to the nodes."""
+    """Works on the store that hands settings to the nodes."""
 
     def __init__(self, store: SettingsStore) -> None:
         self._store = store
 
     def cap(self, target: JobTarget, fraction: float, *, from_restart: int) -> None:
-        """A memory fraction for all further attempts, and for what the present one starts anew. Raises
+        """Store a memory fraction for all further attempts, and for processes that the present one starts. Raises
         ``AuditError``."""
         before = self._now(target)
         environ = {**before.environ, FRACTION_VARIABLE: f"{fraction:.6g}"}
         self._put(target, before, replace(before, environ=environ, from_restart=from_restart))
 
     def prepare(self, target: JobTarget, changes: RequeueChanges, *, from_restart: int) -> JobSettings | None:
-        """Lay ``changes`` down and wait until all nodes have them; returns what was there before, for ``undo``, and
-        ``None`` if there is nothing to lay down.
+        """Store ``changes`` and wait until all nodes have them; returns the settings before, for ``undo``, and ``None``
+        if there is nothing to store.
 
-        Raises ``PermanentError`` for what we may not set, ``AuditError``, and ``TemporaryError`` if a node that
-        reports does not have them: the job could be started there without."""
+        Raises ``PermanentError`` for settings that are not allowed, ``AuditError``, and ``TemporaryError`` if a
+        reporting node does not have them: the job could start there without."""
         before = self._now(target)
         if not changes.alloc_conf and not changes.environ:
             return None
@@ -54,7 +54,7 @@ class NextSettings:
         return before
 
     def undo(self, before: JobSettings | None) -> None:
-        """The requeue did not come about: have the next attempt start as it would have. Raises ``AuditError``."""
+        """Restore the settings after a requeue that did not happen. Raises ``AuditError``."""
         if before is not None:
             self._store.put(before)
 
@@ -69,7 +69,7 @@ class NextSettings:
 
 
 def _check(target: JobTarget, settings: JobSettings) -> None:
-    """Raises ``PermanentError`` for what a node would not take."""
+    """Raises ``PermanentError`` for settings that a node would refuse."""
     try:
         if settings_name(settings.job_id) is None:
             raise ValueError("its name cannot be a file name")

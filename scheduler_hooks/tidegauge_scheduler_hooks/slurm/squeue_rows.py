@@ -1,7 +1,7 @@
-"""One job as ``squeue -O`` prints it, and where a run of it stands. Pure.
+"""Reads one job from ``squeue -O``, and tells the state of a run of it. Pure.
 
-All fields but the last are numbers or words of Slurm's own. The comment, which is its owner's, comes last, so that
-whatever it says cannot pass for another field.
+All fields but the last are numbers or words of Slurm's own. The comment, which is its owner's, comes last, so that it
+cannot pass for another field.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Run(NamedTuple):
 
     @property
     def incarnation(self) -> str:
-        """``7#1@1795264650``: a job that was requeued has another restart count, and a number that is used again
-        another start."""
+        """``7#1@1795264650``: a job that was requeued has another restart count, and a reused number has another
+        start."""
         return f"{self.job_id}#{self.restarts}@{self.started_unix_s}"
 
 
 class SqueueRow(NamedTuple):
-    """What ``squeue`` says of a job now."""
+    """One job as ``squeue`` reports it."""
 
     job_id: int
     array: bool
@@ -96,7 +96,7 @@ def parse_look(output: bytes) -> SqueueRow:
 
 
 def presence_of(run: Run, uid: int, look: SqueueRow | None) -> Presence:
-    """Where a run of a job of ``uid`` is, seen that its job looks like this (``None``: there is no such job)."""
+    """The state of a run of a job of ``uid``, given the present row of the job (``None``: there is no such job)."""
     if look is None or (look.job_id, look.uid) != (run.job_id, uid) or look.restarts < run.restarts:
         return Presence.GONE
     replaced = look.restarts > run.restarts

@@ -1,4 +1,4 @@
-"""``KubeApi`` on the official client: paths, pages, patience. Objects go through as raw JSON."""
+"""``KubeApi`` on the official client: paths, pages, retries. Objects pass through as raw JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tidegauge_scheduler_hooks.ports import TemporaryError
 
 
 class TokenBucket:
-    """``per_s`` requests a second on average and ``burst`` at once, as client-go's ``QPS`` and ``Burst``. Thread-safe:
-    each caller gets a place in the queue, and none overtakes."""
+    """Limits requests to ``per_s`` a second on average and ``burst`` at once, as client-go's ``QPS`` and ``Burst``.
+    Thread-safe: callers queue in order."""
 
     def __init__(self, *, per_s: float, burst: int) -> None:
         self._per_s = per_s
@@ -36,7 +36,7 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self, now_s: float, *, at_most_s: float) -> float | None:
-        """Seconds to wait before the request may go out; ``None``, and no place taken, if that is over
+        """Seconds to wait before the request may go out; ``None``, without a place in the queue, if that is over
         ``at_most_s``."""
         with self._lock:
             if self._at_s is not None:
@@ -60,20 +60,20 @@ FIRST_PAUSE_S = 0.1
 
 
 class Version(NamedTuple):
-    """``metadata`` of a list."""
+    """The ``metadata`` of a list."""
 
     resource_version: str
 
 
 class Listing(NamedTuple):
-    """All objects of a kind as of one version; the names are those that ``SharedInformer`` looks for."""
+    """All objects of a kind at one version; ``SharedInformer`` needs these names."""
 
     items: list[dict[str, Any]]
     metadata: Version
 
 
 class _LateError(HTTPError):
-    """The answer has begun, and does not end in time."""
+    """The answer has begun, but does not end in time."""
 
 
 def open_api(
@@ -97,8 +97,8 @@ def open_api(
 class ClientApi:
     """``KubeApi``. Thread-safe.
 
-    A request is repeated while there is time if nothing of it can have been done (no connection, 429), or if it only
-    reads. Raises ``InvalidError`` for names that cannot be in a path."""
+    A request is repeated while there is time if it cannot have had an effect (no connection, 429), or if it only reads.
+    Raises ``InvalidError`` for names that cannot be in a path."""
 
     def __init__(self, connection: Connection, bucket: TokenBucket, *, timeout_s: float) -> None:
         self._connection = connection
@@ -268,13 +268,13 @@ class ClientApi:
 
 
 def _is_object(said: Any) -> bool:
-    """Whether it is what an API server answers, and not something in between that says yes to everything."""
+    """Whether it is an API server's answer, and not that of a proxy that accepts everything."""
     metadata = said.get("metadata") if isinstance(said, dict) else None
     return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
 
 
 def drop_managed_fields(item: dict[str, Any]) -> None:
-    """Who set which field: a third of a pod's bytes, and of use to ``kubectl apply`` alone."""
+    """Drop the record of who set which field: a third of a pod's bytes, and of use to ``kubectl apply`` alone."""
     item["metadata"].pop("managedFields", None)
 
 
@@ -304,7 +304,7 @@ def _given(**query: str | None) -> dict[str, str]:
 
 
 def _whole(response: BaseHTTPResponse, deadline_s: float) -> bytes:
-    """The body, and the connection back to the pool. Raises ``HTTPError``, also where it drips past the deadline."""
+    """The body; returns the connection to the pool. Raises ``HTTPError``, also where it drips past the deadline."""
     chunks = []
     try:
         while chunk := response.read1(CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""Bytes to one API server and back: the official client's transport and credentials, and nothing of its models.
+"""Connection to one API server: the official client's transport and credentials, without its models.
 
 ``ApiClient`` may be shared by threads as it is used here: a request changes nothing in it but the token, and urllib3's
 pool hands every request a connection of its own.
@@ -30,8 +30,8 @@ RENEW_AFTER_S = 30.0
 
 
 class Connection:
-    """``kubeconfig=None``: by the service account of the pod that this runs in. Raises ``PermanentError`` if there
-    are no credentials."""
+    """The connection. ``kubeconfig=None``: the service account of this pod. Raises ``PermanentError`` if there are no
+    credentials."""
 
     def __init__(self, kubeconfig: Path | None, *, user_agent: str) -> None:
         self._kubeconfig = kubeconfig

@@ -1,5 +1,4 @@
-"""What an API server refuses, and what does not arrive, in the words of ``kubernetes.ports``: which request, on what,
-what was said, what to do. Values in, values out."""
+"""Errors of ``kubernetes.ports`` for refusals and lost answers: request, object, the server's text, advice. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ READS = frozenset({"get", "list", "watch"})
 
 
 class ApiCall(NamedTuple):
-    """One request, in the words of a role (``kubectl auth can-i``)."""
+    """One request, in the terms of a role (``kubectl auth can-i``)."""
 
     verb: str
     """``get``, ``list``, ``watch``, ``create``, ``patch``, ``update``."""
@@ -39,7 +38,7 @@ class ApiCall(NamedTuple):
 
     @property
     def thing(self) -> str:
-        """``jobs.batch``, ``pods/status``: how a role and ``kubectl`` call the kind."""
+        """The kind in the terms of roles and ``kubectl``: ``jobs.batch``, ``pods/status``."""
         group = f".{self.resource.group}" if self.resource.group else ""
         below = f"/{self.subresource}" if self.subresource else ""
         return f"{self.resource.plural}{group}{below}"
@@ -56,11 +55,11 @@ class ApiCall(NamedTuple):
 
 
 class ExpiredError(TemporaryError):
-    """410: the version to watch from, or the page to go on with, is no longer known. List again."""
+    """410: the version to watch from, or the next page, is no longer known. List again."""
 
 
 def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | None = None) -> SchedulerError:
-    """What to raise for an answer that is not 2xx."""
+    """The error for an answer that is not 2xx."""
     said = _status(body)
     words = _words(said, status, body)
     reason = said.get("reason")
@@ -87,12 +86,12 @@ def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | No
 
 
 def not_connected(ask: ApiCall, address: str, why: object) -> TemporaryError:
-    """Nothing was sent."""
+    """The error where nothing was sent."""
     return TemporaryError(f"{ask}: no connection to the API server {address}: {_short(why)}")
 
 
 def lost(ask: ApiCall, address: str, why: object) -> TemporaryError:
-    """It was sent, and there is no whole answer."""
+    """The error where the request was sent, and there is no whole answer."""
     return TemporaryError(f"{ask}: no complete answer from the API server {address}: {_short(why)}{_doubt(ask)}")
 
 

@@ -1,7 +1,6 @@
-"""What a ``SharedInformer`` lists and watches with: one kind, in one namespace or all, with the patience that the
-informer has not. It asks again at once, for ever, with a traceback each time; so it never sees a failure to list or to
-connect from here, only a feed that takes long.
-"""
+"""The list and watch functions of a ``SharedInformer``, for one kind in one namespace or all, with pauses. The informer
+repeats a failed request at once, for ever, with a traceback each time; so a feed never shows it a failure, but takes
+longer."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 30.0
 
 
 def pause_s(failures: int, *, refused: bool, spread: float) -> float:
-    """Before the next try, after so many failures in a row. ``spread`` from 0 to 1 tells many waiting apart."""
+    """The pause before the next try, after this many failures in a row. ``spread`` from 0 to 1 spreads many clients."""
     if failures == 0:
         return 0.0
     if refused:
@@ -54,7 +53,7 @@ class ClosedError(Exception):
 
 
 class Feed:
-    """``read`` is the informer's; everything else is for others' threads, and never blocks."""
+    """One feed. ``read`` is for the informer; everything else is for other threads, and never blocks."""
 
     def __init__(
         self,
@@ -114,14 +113,14 @@ class Feed:
         return f"{self._ask}: no answer from the API server yet" if error is None else str(error)
 
     def close(self) -> None:
-        """End a wait, and a watch that is being read."""
+        """End a pause, and a watch that is being read."""
         self._closed.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.wake()
 
     def interrupted(self, error: object) -> None:
-        """What ended the informer's watch, where it was no clean end: an exception, as the informer tells it."""
+        """Log the exception that ended the informer's watch, where it was no clean end."""
         if isinstance(error, ApiException) and error.status != HTTPStatus.GONE:
             logger.warning("%s: the API server ended the watch: %s", self._ask, error.reason)
         elif isinstance(error, Exception) and not isinstance(error, (ApiException, HTTPError, ClosedError)):
@@ -198,7 +197,7 @@ class Feed:
 
 
 class _Stream:
-    """A watch's answer, as far as the client's ``Watch`` touches it."""
+    """The parts of a watch's answer that the client's ``Watch`` uses."""
 
     status = HTTPStatus.OK.value
 

@@ -1,7 +1,7 @@
 """Leader election by a Lease (``coordination.k8s.io/v1``), after client-go's ``leaderelection``.
 
-Not the client's own: that one blocks its caller and cannot be stopped, never gives a lease back, measures by the wall
-clock, talks through global credentials, and writes times that the API server refuses once in a million.
+The official client's election is not used: it blocks its caller and cannot be stopped, never gives a lease back,
+measures by the wall clock, uses global credentials, and writes times that the API server refuses once in a million.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ LOOK_AGAIN_S = 6.0
 
 class Leader:
     """Leads while it holds the Lease ``namespace/name``. ``identity`` must be of this very process (a pod's name is
-    not: its container may start again), for whoever finds it in the Lease goes on leading.
+    not: its container may start again), because a process that finds it in the Lease goes on leading.
 
     ``on_started`` and ``on_stopped`` take turns, in threads of the Leader, and must be quick. Ask ``leading`` before
-    each single act: it is right even in a process that was stopped and goes on.
-    """
+    each single act: it is right even in a process that was stopped and goes on."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Leader:
 
     @property
     def holder(self) -> str | None:
-        """Who leads as far as is known, this one included."""
+        """The known leader, this one included."""
         return self._lock.holder
 
     def stop(self) -> None:
@@ -155,7 +154,7 @@ class Leader:
 
 
 class LeaseLock:
-    """One Lease as one candidate sees it. For one thread; ``holder`` for all. ``clock`` only goes forward."""
+    """One Lease, seen by one candidate. For one thread; ``holder`` for all. ``clock`` only goes forward."""
 
     def __init__(
         self,
@@ -180,8 +179,8 @@ class LeaseLock:
         self.holder: str | None = None
 
     def hold(self) -> bool:
-        """Take or renew it; false: another has it. Who is told true has it for ``lease_s``, counted from the call.
-        Raises ``SchedulerError`` if nothing is known."""
+        """Take or renew it; false: another has it. If true, it is held for ``lease_s``, counted from the call. Raises
+        ``SchedulerError`` if nothing is known."""
         if self._mine is not None:
             mine, self._mine = self._mine, None
             try:
@@ -204,7 +203,7 @@ class LeaseLock:
             return False
 
     def release(self) -> None:
-        """Nobody's, for the next to take at once; nothing if it is not known to be ours."""
+        """Free it, for the next to take at once; does nothing if it is not known to be ours."""
         mine, self._mine = self._mine, None
         if mine is not None:
             now = micro_time(time.time())
@@ -213,7 +212,7 @@ class LeaseLock:
             self.holder = None
 
     def _may_take(self) -> bool:
-        """Nobody had it, or who had it has not renewed for as long as it wanted it, seen from here."""
+        """Whether it is free, or its holder has not renewed it for as long as the holder wanted it, seen from here."""
         if self._seen is None or not self._seen.get("holderIdentity"):
             return True
         return self._clock() - self._seen_s >= float(self._seen.get("leaseDurationSeconds") or self._lease_s)
@@ -239,7 +238,7 @@ class LeaseLock:
         return True
 
     def _spec(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        """What to write; the meaning of the fields is in the API reference, ``LeaseSpec``."""
+        """The spec to write; ``LeaseSpec`` of the API reference explains the fields."""
         now = micro_time(time.time())
         spec = {
             **before,
@@ -261,11 +260,11 @@ def lease_age_s(
     wall_s: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Seconds since the holder of a Lease renewed it; ``None``: nobody holds it.
+    """Seconds since the holder of a Lease renewed it; ``None``: it has no holder.
 
-    Clocks differ. Where this machine's says that it was renewed in the future, or too long ago, the Lease is looked at
-    again after a while in which a living holder renews it: blocks for ``LOOK_AGAIN_S`` then. ``math.inf``: it was not,
-    and nobody can say since when. Raises ``SchedulerError``."""
+    Clocks differ. Where this machine's says that it was renewed in the future, or too long ago, the Lease is read again
+    after a time in which a living holder renews it: that blocks for ``LOOK_AGAIN_S``. ``math.inf``: it was not renewed,
+    and its age is unknown. Raises ``SchedulerError``."""
     renewed = _renewed(api, namespace, name)
     if renewed is None:
         return None

@@ -1,7 +1,7 @@
 """``Watches`` on the official client's ``SharedInformer``: one for each kind and namespace, and one index above them.
 
-What the informer gives: it goes on from the last version after a cut, lists again after a 410, and tells what came,
-changed and went meanwhile by comparing. What it lacks is in ``feeds``. Each informer is a thread with one connection.
+The informer goes on from the last version after a cut, lists again after a 410, and finds missed changes by comparing.
+``feeds`` adds the rest. Each informer is a thread with one connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OnChange = Callable[[Object, bool], None]
 
 
 class ClientStore:
-    """``Store``: what the informers of one kind know."""
+    """``ObjectStore``: the objects of the informers of one kind."""
 
     def __init__(self, feeds: Sequence[Feed], on_change: OnChange | None) -> None:
         self._feeds = feeds
@@ -70,7 +70,7 @@ class ClientStore:
         return any(feed.kind_missing for feed in self._feeds)
 
     def endings(self) -> list[Callable[[], None]]:
-        """What ends each informer; every call blocks until its thread is done."""
+        """Functions that each end one informer, and block until its thread is done."""
         for feed in self._feeds:
             feed.close()
         return [partial(_end, informer) for informer in self._informers]
@@ -109,7 +109,7 @@ class ClientStore:
 class ClientWatches:
     """``Watches``. ``namespaces``: only these, so that roles in them are enough; none: the whole cluster.
 
-    All objects are listed again, and told, every ``resync_s`` seconds: what a watch may have lost is found then."""
+    All objects are listed again, and reported, every ``resync_s`` seconds: that finds changes that a watch has lost."""
 
     def __init__(self, api: ClientApi, *, namespaces: Sequence[str] | None = None, resync_s: float = 300.0) -> None:
         self._api = api
@@ -136,7 +136,7 @@ class ClientWatches:
             return self._stores[key]
 
     def close(self) -> None:
-        """A thread that is in the middle of a request ends with it, seconds later."""
+        """End all watches. A thread in the middle of a request ends with it, seconds later."""
         with self._lock:
             self._closed = True
             endings = [ending for store in self._stores.values() for ending in store.endings()]

@@ -1,2 +1,2 @@
-"""The controller process: finishes what annotations on workloads order, and serves the webhook. Decisions are not made
-here, and nothing of the head is: what is to be done stands on the objects."""
+"""The controller process: carries out the orders in workloads' annotations, and serves the webhook. It makes no
+decisions and uses nothing of the head: the objects say what to do."""

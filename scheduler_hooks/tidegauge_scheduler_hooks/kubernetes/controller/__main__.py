@@ -33,8 +33,8 @@ NOBODY = "metadata.name=tidegauge-preflight"
 
 
 def check_usable(api: KubeApi, options: Options) -> None:
-    """Raises ``TemporaryError`` (no answer) or ``PermanentError`` with what is missing and what to do. A kind whose CRD
-    is not installed is none of that: it may come later."""
+    """Raises ``TemporaryError`` (no answer) or ``PermanentError`` with the missing right and advice. A kind whose CRD
+    is not installed is no error: it may come later."""
     with suppress(ObjectNotFoundError):  # whoever leads first makes it
         api.get(LEASES, options.namespace, options.lease)
     for namespace in options.namespaces or (None,):
@@ -57,7 +57,7 @@ EXIT_ENVIRONMENT = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; returns the exit code."""
     options = parse_options(arguments)
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -1,4 +1,4 @@
-"""How a workload and its pods look: from the watches what may be a moment old, from the API server what must not be."""
+"""Workloads and their pods: from the watches where a moment's delay is harmless, else from the API server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ORDERS = (REQUEUE, INCIDENT)
 
 
 class ClusterState:
-    """``on_key`` is called for every workload that may need something, from the watches' threads. ``kinds``: those that
-    are acted on. Thread-safe."""
+    """Calls ``on_key`` for every workload that may need a step, from the watches' threads. ``kinds``: those that are
+    acted on. Thread-safe."""
 
     def __init__(
         self, api: KubeApi, watches: Watches, kinds: Iterable[str], *, on_key: Callable[[WorkKey], None]
@@ -33,21 +33,21 @@ class ClusterState:
         self._directory.on_change = self._changed  # what watches told before is told again by ``tell_all``
 
     def synced(self) -> Mapping[str, bool]:
-        """By kind, whether its watch knows all there is."""
+        """Whether the watch of each kind is up to date."""
         return {resource.kind: store.synced for resource, store in self._stores.items()}
 
     def problems(self) -> list[str]:
-        """Of watches that do not, for people."""
+        """The problems of watches that are not up to date, for people."""
         return [store.problem for store in self._stores.values() if not store.synced and store.problem is not None]
 
     def tell_all(self) -> None:
-        """``on_key`` for all that may need something now."""
+        """Call ``on_key`` for all workloads that may need a step now."""
         for store in self._stores.values():
             for obj in store.all():
                 self._changed(obj, False)
 
     def workload(self, key: WorkKey) -> Workload | None:
-        """As the API server has it at this moment, with the pods that are watched. ``None``: it has gone.
+        """The workload as the API server has it now, with the watched pods. ``None``: it has gone.
 
         Raises ``TemporaryError``, ``PermanentError``."""
         kind = KINDS[key.kind]
@@ -58,15 +58,15 @@ class ClusterState:
         return Workload(kind, obj, tuple(self._directory.pods_of(obj)))
 
     def surroundings(self, workload: Workload) -> StepSurroundings:
-        """What ``next_step`` needs beside it. Raises ``TemporaryError``, ``PermanentError``."""
+        """The further inputs of ``next_step``. Raises ``TemporaryError``, ``PermanentError``."""
         if workload.order is None or workload.state is State.FINISHED:
             return StepSurroundings()
         unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
         return StepSurroundings(unfinished, find_queue_workload(self._api, workload))
 
     def _unfinished(self, workload: Workload) -> tuple[str, ...]:
-        """Asked of the API server and without a selector: a pod that is not there in a cache, or that nobody watches,
-        may run all the same."""
+        """Ask the API server, without a selector: a pod that is not in a cache, or not watched, may run all the
+        same."""
         pods = self._api.list(PODS, workload.namespace)
         return tuple(pod["metadata"]["name"] for pod in pods if self._may_run_in(pod, workload))
 
@@ -81,11 +81,11 @@ class ClusterState:
         return bool(owned.obj["metadata"]["uid"] == workload.uid)
 
     def _owner(self, workload: Workload, resource: Resource, namespace: str, uid: str) -> Object | None:
-        """Of a pod in ``namespace``; ``workload`` itself need not have come through a watch yet."""
+        """The owner of a pod in ``namespace``; ``workload`` itself need not have come through a watch yet."""
         return workload.obj if uid == workload.uid else self._directory.owner(resource, namespace, uid)
 
     def _changed(self, obj: Object, deleted: bool) -> None:
-        """In a watch's thread."""
+        """Called in a watch's thread."""
         kind = BY_NAME.get(str(obj.get("kind")))
         if kind is POD:
             owned = self._directory.owner_of(obj)

@@ -23,10 +23,10 @@ def text_page(text: str, *, good: bool = True) -> Response:
 
 
 class HealthServer(HttpServer):
-    """``pages`` by path; each is made anew for every request, in the server's threads, so it must not block."""
+    """Serves ``pages`` by path; each is made for every request, in the server's threads, so it must not block."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Handler]) -> None:
-        """Binds the port. Raises ``OSError`` if it is taken or the host is not ours."""
+        """Bind the port. Raises ``OSError`` if it is taken or the host is not ours."""
         routes: Routes = {
             **{("GET", path): page for path, page in pages.items()},
             ("GET", None): lambda _: Refusal(404, f"not found: try {', '.join(pages)}"),
@@ -42,7 +42,7 @@ Samples = Mapping[tuple[str, ...], float]
 
 
 class StepCounts:
-    """How steps ended. Thread-safe."""
+    """Counts steps by outcome. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

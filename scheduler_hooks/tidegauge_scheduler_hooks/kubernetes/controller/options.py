@@ -1,4 +1,4 @@
-"""The command line of the controller process. Strict: what cannot be meant is a usage error, before anything starts."""
+"""The command line of the controller process. Invalid options are a usage error before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class WebhookOptions:
-    """How the webhook is served. Exactly one of the certificate's two sources is set."""
+    """Options of the webhook. Exactly one of the certificate's two sources is set."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACCOUNT_NAMESPACE) -> Options:
-    """Exits with code 2 and a usage text, as argparse does, for what cannot be meant."""
+    """The options; exits with code 2 and a usage text, as argparse does, for invalid ones."""
     parser = _parser()
     given = parser.parse_args(arguments)
     namespace = given.namespace or _read(own_namespace)

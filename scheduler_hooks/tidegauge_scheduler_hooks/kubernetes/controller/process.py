@@ -1,4 +1,4 @@
-"""The controller as a process: who leads works the queue; every replica serves the webhook and says how it is."""
+"""The controller process: the leader works the queue; every replica serves the webhook and its health."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ END_WITHIN_S = 9.0
 
 
 class Controller:
-    """Everything of one replica. ``identity`` is of this very process, see ``Leader``."""
+    """One replica."""
 
     def __init__(self, options: Options, api: KubeApi, watches: Watches) -> None:
-        """Raises ``OSError`` if a port cannot be listened on."""
+        """Listen. Raises ``OSError`` if a port cannot be listened on."""
         self._watches = watches
         self._queue = WorkQueue()
         self._counts = StepCounts()
@@ -90,7 +90,7 @@ class Controller:
             self._synced_unix_s = time.time()
 
     def _end(self) -> None:
-        """Not ready any more, then: no new step, the Lease for another, the webhook when nobody is sent here."""
+        """End in order: not ready, no new step, release the Lease, and close the webhook when no more requests come."""
         log.info("shutting down: the Lease is released when the current steps are done")
         began_s = time.monotonic()
         self._ending.set()
@@ -151,20 +151,20 @@ class Controller:
     # Telling
 
     def _why_out_of_touch(self) -> str | None:
-        """Why nothing is known of the API server at this moment."""
+        """Why the API server is out of reach at this moment."""
         if self._leader.problem is not None:
             return self._leader.problem
         return None if self._leader.holder is not None else "the Lease has not been read yet"
 
     def _healthz(self, _: object) -> Response:
-        """Whether a restart would help: not where the API server is away."""
+        """Whether the process is alive. It is while the API server is away: a restart would not help."""
         dead = [worker.name for worker in self._workers if not worker.is_alive()]
         if not dead or self._ending.is_set():
             return text_page("ok\n")
         return text_page(f"ended: {', '.join(dead)}\n", good=False)
 
     def _readyz(self, _: object) -> Response:
-        """Whether it can be sent something. That a kind cannot be watched is told, and keeps no pod from its probe."""
+        """Whether it can take requests. A kind that cannot be watched is a note, and keeps no pod from its probe."""
         against = [
             "ending" if self._ending.is_set() else None,
             self._why_out_of_touch(),

@@ -1,4 +1,4 @@
-"""Do what ``steps`` says is next to one workload, one patch at a time, until nothing is left to do.
+"""Takes the next steps (``steps``) on one workload, one patch at a time, until nothing is left to do.
 
 Each patch carries the version of the object that the step was found for, so a step that is late, or comes twice, is
 refused (``ConflictError``) and found anew.
@@ -51,8 +51,8 @@ def mark_pods(
     may_act: Callable[[], bool],
     now_s: Callable[[], float],
 ) -> int:
-    """Put the condition on ``pods``, or say on them that it is over (``message=None``); returns on how many. Pods that
-    went meanwhile are left out. Raises ``TemporaryError``, ``PermanentError``; then some may have it."""
+    """Put the condition on ``pods``, or mark it as over (``message=None``); returns the number of pods. Pods that went
+    meanwhile are left out. Raises ``TemporaryError``, ``PermanentError``; then some may have it."""
     changed = 0
     for pod in pods:
         if not may_act():
@@ -70,7 +70,7 @@ def mark_pods(
 
 
 def condition_patch(pod: Object, message: str | None, *, now_s: float) -> dict[str, Any]:
-    """A strategic merge patch of the status: conditions are merged by their type, so those of others stay. With the
+    """A strategic merge patch of the status: conditions are merged by their type, so those of others stay. It has the
     pod's uid, as another pod may have its name by now (``ConflictError``)."""
     condition = {
         "type": LEAK_CONDITION,
@@ -99,7 +99,7 @@ WAITING_EVENT, DROPPED_EVENT = "GpuMemoryRequeueWaits", "GpuMemoryRequeueDropped
 
 
 class Reconciler:
-    """Thread-safe, as long as no two threads look at one key at once. ``may_act`` says whether this process leads, and
+    """Thread-safe, as long as no two threads work on one key at once. ``may_act`` says whether this process leads, and
     is asked before every step."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Reconciler:
         return min(SELDOM_S, max(AGAIN_S, waited_s / 10))
 
     def _tell_once(self, key: WorkKey, workload: Workload, order: RequeueOrder, why: str) -> None:
-        """That a workload which was suspended for a moment still is."""
+        """Tell the owner that a workload which was suspended for a moment still is."""
         if self._told.get(key) != order.decision:
             self._told[key] = order.decision
             log.warning("%s should have restarted %.0f s ago: %s", key, self._now_s() - order.at, why)
@@ -200,7 +200,7 @@ class Reconciler:
         log.info("%s: %d of its pods are %sed", workload.title, changed, step.act.value)
 
     def _is_still_told(self, before: Workload) -> bool:
-        """Whether the workload says of an incident what it said."""
+        """Whether the workload's incident annotation is unchanged."""
         try:
             now = self._api.get(before.kind.resource, before.namespace, before.name)
         except ObjectNotFoundError:
@@ -248,7 +248,7 @@ class Reconciler:
         log.info("%s: its Workload %s is active again", workload.title, name)
 
     def _copy(self, workload: Workload, order: RequeueOrder) -> None:
-        """Its name follows from the order, so it cannot be there twice; then the first one says that it was copied."""
+        """Submit the copy, whose name follows from the order, so it is made once; then mark the first one as copied."""
         body = copy_of(workload, order)
         name = body["metadata"]["name"]
         try:
@@ -271,7 +271,7 @@ class Reconciler:
         self._tell(workload, RESTARTED_EVENT, note, order.decision, warning=False)
 
     def _tell(self, workload: Workload, reason: str, note: str, decision: str, *, warning: bool = True) -> None:
-        """What was done stays done if its owner cannot be told."""
+        """Leave an Event for the owner. A failure to write it does not undo the step."""
         regarding = (workload.kind.resource, workload.obj)
         try:
             record_event(self._api, regarding, reason=reason, note=note, decision_id=decision, warning=warning)

@@ -1,5 +1,5 @@
-"""What is to be done next to one workload: a pure function of how it looks. Every step leaves marks by which the next
-look knows that it was done, so whoever looks next, after whatever crash, goes on where the last one stopped."""
+"""Finds the next step on one workload: a pure function of its state. Every step leaves marks that show that it was
+done, so the next look, after any crash, goes on where the last one stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_MESSAGE_CHARS = 1024
 
 @dataclass(frozen=True)
 class StepSurroundings:
-    """What is asked of the API server for the sake of an order, and costs too much to be asked always."""
+    """Facts from the API server that an order needs, and that cost too much to be asked always."""
 
     unfinished: tuple[str, ...] = ()
     """Names of all pods below a suspended workload that have not ended, watched or not; those being deleted count."""
@@ -32,7 +32,7 @@ class StepSurroundings:
 
 
 class Act(str, Enum):
-    """What is done; the words are those of ``steps_total{step}``."""
+    """The acts; their values are those of ``steps_total{step}``."""
 
     WAIT = "wait"
     DROP = "drop"
@@ -51,7 +51,7 @@ class Act(str, Enum):
 
 @dataclass(frozen=True)
 class WorkloadStep:
-    """``reason`` is for people. ``order`` is there for all that carry one out."""
+    """One step. ``reason`` is for people. Steps that carry out an order have ``order``."""
 
     act: Act
     reason: str = ""
@@ -60,7 +60,7 @@ class WorkloadStep:
 
 
 def next_step(workload: Workload, around: StepSurroundings, *, resubmit: bool, now_s: float) -> WorkloadStep | None:
-    """``None``: there is nothing to be done until something changes. ``resubmit``: copies are allowed."""
+    """The next step. ``None``: there is nothing to do until something changes. ``resubmit``: copies are allowed."""
     if workload.obj["metadata"].get("deletionTimestamp"):
         return None
     text = annotations_of(workload.obj).get(REQUEUE)
@@ -132,7 +132,7 @@ def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]
 
 
 def _of_incident(workload: Workload) -> WorkloadStep | None:
-    """An incident is of one run: pods of the next one are not marked for it, whoever started that."""
+    """The step for an incident, which is of one run: pods of the next run are not marked for it."""
     incident = workload.incident
     if incident is None or workload.state is not State.RUNNING or incident.mark != workload.incarnation:
         marked = tuple(pod for pod in workload.living if is_marked(pod))

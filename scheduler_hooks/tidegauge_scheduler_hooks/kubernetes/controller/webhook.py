@@ -32,11 +32,11 @@ class WatchedNamespaces:
         return None if found is None else labels_of(found)
 
     def refresh(self) -> None:
-        """The watch does it."""
+        """Nothing to do: the watch refreshes the labels."""
 
 
 class NamedNamespaces:
-    """Labels of some namespaces, asked for by name: a role that is limited to them can allow no watch."""
+    """Labels of some namespaces, asked for by name: a role that is limited to them allows no watch."""
 
     def __init__(self, api: KubeApi, names: Sequence[str]) -> None:
         self._api = api
@@ -47,7 +47,7 @@ class NamedNamespaces:
         return self._labels.get(name)
 
     def refresh(self) -> None:
-        """Raises what ``KubeApi.get`` does; then what was known before stays."""
+        """Read the labels. Raises the errors of ``KubeApi.get``; the labels before then stay."""
         found = {}
         for name in self._names:
             with suppress(ObjectNotFoundError):  # nobody makes pods there either
@@ -56,7 +56,7 @@ class NamedNamespaces:
 
 
 class Upkeep:
-    """``leading``: this replica makes and renews the certificate, where it is kept in a Secret."""
+    """Keeps certificate and labels current. ``leading``: this replica makes and renews a certificate in a Secret."""
 
     def __init__(
         self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
@@ -78,18 +78,18 @@ class Upkeep:
         self._problem: str | None = None
 
     def why_not_ready(self) -> str | None:
-        """For people; ``None``: there is a certificate."""
+        """Why there is no certificate, for people; ``None``: there is one."""
         if self.certificate.current() is not None:
             return None
         return f"the webhook has no certificate: {self._problem or 'not loaded yet'}"
 
     @property
     def settled(self) -> bool:
-        """There is nothing to hurry for."""
+        """Whether the next round can wait."""
         return self._problem is None and self.why_not_ready() is None
 
     def keep_up(self) -> None:
-        """Look after certificate and namespaces once; what does not work is said, and tried at the next round."""
+        """Maintain certificate and namespaces once; failures are logged, and tried again in the next round."""
         tried = (_tried(self._keep_certificate), _tried(self.namespaces.refresh))
         found = "; ".join(problem for problem in tried if problem is not None) or None
         if found is not None and found != self._problem:
@@ -109,7 +109,7 @@ class Upkeep:
 
 
 def _tried(chore: Callable[[], None]) -> str | None:
-    """Why it did not work, for people."""
+    """Why it failed, for people."""
     try:
         chore()
     except SchedulerError as error:
@@ -132,7 +132,7 @@ class Webhook:
     def __init__(
         self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
     ) -> None:
-        """Raises ``OSError`` if it cannot listen."""
+        """Listen. Raises ``OSError`` if it cannot."""
         self._upkeep = Upkeep(options, whole, api, watches, leading=leading)
         self._injector = Injector(options.injection, self._upkeep.namespaces.labels)
         self._server = WebhookServer(options.host, options.port, self._upkeep.certificate, self._injector.answer)
@@ -148,7 +148,7 @@ class Webhook:
         self._server.stop(drain_s=DRAIN_S)
 
     def why_not_ready(self) -> str | None:
-        """For people; ``None``: it answers."""
+        """Why it does not answer, for people; ``None``: it does."""
         return self._upkeep.why_not_ready()
 
     def family(self) -> Metric:

@@ -1,4 +1,4 @@
-"""What is to be looked at: each key once, with one worker at a time, later and later where looking failed."""
+"""A queue of workloads: each key once, with one worker at a time, and with growing pauses after failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANCE = random.Random()  # an own one: threads must not disturb what others dr
 
 
 class WorkKey(NamedTuple):
-    """A workload."""
+    """The key of a workload."""
 
     kind: str
     namespace: str
@@ -29,7 +29,8 @@ class WorkKey(NamedTuple):
 
 
 class WorkQueue:
-    """Thread-safe. ``jitter`` gives numbers from 0 to 1: retries of many keys that failed together are spread."""
+    """The queue. Thread-safe. ``jitter`` gives numbers from 0 to 1, which spread retries of keys that failed
+    together."""
 
     def __init__(
         self, *, monotonic_s: Callable[[], float] = time.monotonic, jitter: Callable[[], float] = _CHANCE.random
@@ -46,12 +47,12 @@ class WorkQueue:
         self._not_before_s: dict[WorkKey, float] = {}
 
     def __len__(self) -> int:
-        """How many keys wait, or are being looked at."""
+        """The number of keys that wait or are being worked on."""
         with self._changed:
             return len(self._due_s.keys() | self._working)
 
     def add(self, key: WorkKey, *, after_s: float = 0.0) -> None:
-        """Have it looked at; if it waits already, at the earlier time. While a worker has it: once more afterwards."""
+        """Queue the key; if it waits already, at the earlier time. While a worker has it: once more afterwards."""
         with self._changed:
             self._add(key, self._monotonic_s() + after_s)
 
@@ -72,14 +73,14 @@ class WorkQueue:
                 self._changed.wait(min(deadline_s, deadline_s if due_s is None else due_s) - now_s)
 
     def done(self, key: WorkKey, *, again_s: float | None = None) -> None:
-        """The look went well; ``again_s``: have another one by then."""
+        """Give the key back after success; ``again_s``: queue it again for then."""
         with self._changed:
             self._failures.pop(key, None)
             self._give_back(key, MIN_GAP_S, again_s)
 
     def failed(self, key: WorkKey, *, retry_after_s: float = 0.0) -> None:
-        """Look again: after ``retry_after_s`` at least, and after twice as long each time that it fails again. A change
-        of the object does not hasten that."""
+        """Give the key back after a failure: it is due after ``retry_after_s`` at least, and after twice as long for
+        each failure in a row. A change of the object does not hasten that."""
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
@@ -88,7 +89,7 @@ class WorkQueue:
             self._give_back(key, wait_s, wait_s)
 
     def clear(self) -> None:
-        """Forget what waits (somebody else leads now). What workers have they still give back."""
+        """Forget the waiting keys (another process leads now). Workers still give back theirs."""
         with self._changed:
             self._due_s.clear()
             self._heap.clear()
@@ -115,7 +116,7 @@ class WorkQueue:
         self._changed.notify()
 
     def _next_due_s(self) -> float | None:
-        """Of the heap's first entry that still counts."""
+        """The time of the heap's first entry that still counts."""
         while self._heap and (
             self._due_s.get(self._heap[0][2]) != self._heap[0][0] or self._heap[0][2] in self._working
         ):

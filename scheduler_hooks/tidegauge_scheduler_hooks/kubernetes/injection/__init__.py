@@ -1,1 +1,1 @@
-"""What is put into a pod that is to be watched, and the webhook that does it: acts on pods being created alone."""
+"""The injection of the probe into pods, and the webhook that does it while pods are created."""

@@ -1,5 +1,5 @@
-"""Where the webhook's certificate comes from: a folder (cert-manager's or a given Secret, mounted), or a Secret that
-the controller fills itself. And what the API servers are told to trust."""
+"""Sources of the webhook's certificate: a folder (cert-manager's or a given Secret, mounted), or a Secret that the
+controller fills itself; and the trust of the API servers in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DirCertificate:
-    """``tls.crt`` and ``tls.key`` in a folder, read again when they change."""
+    """A certificate in ``tls.crt`` and ``tls.key`` of a folder, which are read again when they change."""
 
     def __init__(self, folder: Path, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class DirCertificate:
         self._context: ssl.SSLContext | None = None
 
     def current(self) -> ssl.SSLContext | None:
-        """The last one that could be used: files are exchanged one after the other."""
+        """The last usable one: files are exchanged one after the other."""
         with self._lock:
             now_s = self._monotonic_s()
             if now_s - self._looked_s >= LOOK_EVERY_S:
@@ -67,7 +67,7 @@ class DirCertificate:
 
 
 class SecretCertificate:
-    """Kept in a Secret, made and renewed by whoever calls ``maintain``; every replica serves it after ``refresh``."""
+    """A certificate in a Secret, made and renewed by ``maintain``; every replica serves it after ``refresh``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SecretCertificate:
         *,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """``names``: what the server is called (``service_names``)."""
+        """``names``: the names of the server (``service_names``)."""
         self._api = api
         self._namespace = namespace
         self._name = name
@@ -98,7 +98,7 @@ class SecretCertificate:
             return None if self._served is None else self._served[0].trusted
 
     def refresh(self) -> None:
-        """Serve what is in the Secret now; what cannot be used changes nothing. Raises what ``KubeApi.get`` does."""
+        """Serve the Secret's certificate if it is usable. Raises the errors of ``KubeApi.get``."""
         found = _certificates_in(self._api.get(SECRETS, self._namespace, self._name))
         if found is not None:
             with suppress(OSError, ValueError):
@@ -107,7 +107,7 @@ class SecretCertificate:
     def maintain(self) -> None:
         """Make and renew what is due, and serve it. Of several that do so at once one wins, and all serve the same.
 
-        Raises what ``KubeApi`` does."""
+        Raises the errors of ``KubeApi``."""
         try:
             secret: Object | None = self._api.get(SECRETS, self._namespace, self._name)
         except ObjectNotFoundError:
@@ -144,7 +144,7 @@ class SecretCertificate:
 def trust(api: KubeApi, configuration: str, bundle: bytes) -> bool:
     """Have every webhook of a MutatingWebhookConfiguration trust ``bundle`` (PEM); whether anything was changed.
 
-    Raises what ``KubeApi`` does; ``TemporaryError`` if the configuration changed at the same moment."""
+    Raises the errors of ``KubeApi``; ``TemporaryError`` if the configuration changed at the same moment."""
     wanted = base64.b64encode(bundle).decode()
     found = api.get(WEBHOOKS, None, configuration)
     operations: list[Mapping[str, Any]] = []
@@ -163,7 +163,7 @@ def trust(api: KubeApi, configuration: str, bundle: bytes) -> bool:
 
 
 def server_context(pem: bytes) -> ssl.SSLContext:
-    """For a server with this certificate and its key. Raises ``OSError`` (``ssl.SSLError``) for what is none."""
+    """A TLS context with this certificate and its key. Raises ``OSError`` (``ssl.SSLError``) for an invalid one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # ssl reads files only. This one is memory without a name: no key on a disk, no writable folder needed.
@@ -178,7 +178,7 @@ def server_context(pem: bytes) -> ssl.SSLContext:
 
 
 def _certificates_in(secret: Object) -> Certificates | None:
-    """``None`` for a Secret that is not filled, or with what is no base64."""
+    """``None`` for a Secret that is empty or not base64."""
     data = secret.get("data") or {}
     with suppress(KeyError, ValueError, TypeError):
         return Certificates(*(base64.b64decode(data[key], validate=True) for key in _KEYS))

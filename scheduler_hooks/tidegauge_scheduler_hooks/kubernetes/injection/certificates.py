@@ -1,7 +1,7 @@
-"""A certificate authority of our own and the webhook's certificate: when each is renewed, so that there is no gap.
+"""The certificate authority and the certificate of the webhook, and their renewal without a gap. Pure.
 
-The API servers trust the authorities in ``caBundle``, and hear of a new one some time after it is written. So a new
-authority is only trusted at first (beside the old one); it signs an hour later. Values in, values out.
+The API servers trust the authorities in ``caBundle``, and learn of a new one some time after it is written. So a new
+authority is only trusted at first (beside the old one); it signs an hour later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Certificates:
-    """All in PEM. ``trusted`` has the authorities, the newest first; ``authority_key`` is the newest one's."""
+    """PEM texts. ``trusted`` has the authorities, the newest first; ``authority_key`` is the newest one's."""
 
     trusted: bytes
     authority_key: bytes
@@ -37,15 +37,14 @@ class Certificates:
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
-    """What a Service is called in the cluster; API servers ask for the first."""
+    """The names of a Service in the cluster; API servers use the first."""
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}"
 
 
 def renewed(found: Certificates | None, names: Sequence[str], *, now_s: float) -> Certificates:
-    """``found`` as it ought to be at ``now_s`` for a server of these ``names``; the same if nothing is to be done.
+    """``found`` with all due renewals at ``now_s``, for a server of these ``names``; the same if nothing is due.
 
-    ``found`` may be anything (somebody wrote into the Secret): what is not whole is made anew.
-    """
+    ``found`` may be anything (others can write into the Secret): invalid parts are made anew."""
     now = datetime.fromtimestamp(now_s, timezone.utc)
     try:
         parts = None if found is None else _Parts.of(found)
@@ -76,7 +75,7 @@ class _Parts:
 
     @classmethod
     def of(cls, found: Certificates) -> _Parts:
-        """Raises ``ValueError`` or ``TypeError`` for what is no PEM, or does not belong together."""
+        """Raises ``ValueError`` or ``TypeError`` for invalid PEM, or parts that do not belong together."""
         trusted = x509.load_pem_x509_certificates(found.trusted)
         authority_key, key = _private_key(found.authority_key), _private_key(found.key)
         server = x509.load_pem_x509_certificate(found.certificate)
@@ -86,7 +85,7 @@ class _Parts:
         return cls(trusted, authority_key, server)
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Whether a client that trusts ``trusted`` takes it now, by any of the names."""
+        """Whether a client that trusts ``trusted`` accepts it now, by any of the names."""
         try:
             extension = self.server.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except x509.ExtensionNotFound:

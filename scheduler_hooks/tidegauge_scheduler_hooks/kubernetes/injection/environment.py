@@ -1,7 +1,7 @@
-"""The environment of a watched container: the owner's, and beside it what the probe needs. Pure.
+"""The environment of a watched container: the owner's variables, and those that the probe needs. Pure.
 
-What the owner set stays. Two exceptions: the probe's folder goes in front of ``PYTHONPATH``, and what a policy changed
-for this attempt (``CHANGES``) is put in place of the owner's value.
+The owner's values stay. Two exceptions: the probe's folder goes in front of ``PYTHONPATH``, and a policy's changes for
+this attempt (``CHANGES``) replace the owner's values.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Variable = Mapping[str, Any]
 
 
 class Environment(NamedTuple):
-    """``variables`` are all of the container's; ``warnings`` are for its owner."""
+    """All variables of the container, and warnings for its owner."""
 
     variables: list[Variable]
     warnings: tuple[str, ...] = ()
 
 
 def settings_in(text: str | None, job_id: str) -> JobSettings | None:
-    """The annotation ``CHANGES``. ``None`` without one; raises ``ValueError`` for what is no such text, or would set
-    what we may not set."""
+    """The annotation ``CHANGES``. ``None`` without one; raises ``ValueError`` for an invalid text, or settings that are
+    not allowed."""
     if text is None:
         return None
     if len(text) > MAX_FILE_BYTES:
@@ -54,8 +54,8 @@ def watched_environment(
     image_pythonpath: str,
     settings: JobSettings | None,
 ) -> Environment:
-    """``additions`` come last, and only those whose name the owner does not use. ``image_pythonpath`` counts where the
-    owner sets no ``PYTHONPATH``."""
+    """The container's environment. ``additions`` come last, and only those whose name the owner does not use.
+    ``image_pythonpath`` counts where the owner sets no ``PYTHONPATH``."""
     given: list[Variable] = list(container.get("env") or [])
     names = {variable["name"] for variable in given}
     found = [*given, *(variable for variable in additions if variable["name"] not in names)]
@@ -81,7 +81,7 @@ def _changes(variables: Sequence[Variable], settings: JobSettings | None) -> tup
 
 
 def _with_probe(variables: Sequence[Variable], image_pythonpath: str) -> list[Variable]:
-    """The same with the probe's folder at the front of ``PYTHONPATH``, at the place where it is set: what comes later
+    """The same with the probe's folder at the front of ``PYTHONPATH``, at the place where it is set: later variables
     may refer to it. Of a name that is there twice the last counts."""
     places = [place for place, variable in enumerate(variables) if variable["name"] == "PYTHONPATH"]
     if not places:

@@ -1,4 +1,4 @@
-"""Names that the injection and what runs in a pod agree on; the chart's policy and the probe image use them, too."""
+"""Names shared by the injection, the code in a pod, the chart's policy and the probe image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is put into a pod: a pure function of the pod as it is about to be created, and of its namespace's labels.
+"""Plans the injection into a pod: a pure function of the pod as it is about to be created, and its namespace's labels.
 
-A pod is never refused for our sake, and nothing is put in that could make it fail: what does not fit is left out, with
-a warning (which kubectl prints).
+A pod is never refused for our sake, and nothing is injected that could make it fail: parts that do not fit are left
+out, with a warning (which kubectl prints).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def claimed_name(metadata: Mapping[str, Any]) -> str:
 
 
 def claimed_attempt(metadata: Mapping[str, Any]) -> int:
-    """How often the job was started before, by Tidegauge and by its own controller."""
+    """The number of earlier starts of the job, by Tidegauge and by its own controller."""
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     return _count(annotations.get(ATTEMPT)) + _count(labels.get(RESTART_ATTEMPT))
 
@@ -87,14 +87,14 @@ MAX_TEXT_CHARS = 2048
 
 
 class Injection(NamedTuple):
-    """``operations`` are a JSON patch (RFC 6902) for the pod."""
+    """A JSON patch (RFC 6902) for the pod."""
 
     operations: tuple[Mapping[str, Any], ...]
     warnings: tuple[str, ...]
 
 
 class Skipped(NamedTuple):
-    """Nothing is put in. ``reason`` is one of a few stable words."""
+    """Nothing is injected. ``reason`` is one of a few stable words."""
 
     reason: str
     warnings: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Skipped(NamedTuple):
 def plan_injection(
     pod: Mapping[str, Any], *, namespace: str, namespace_labels: Mapping[str, str], options: InjectionOptions
 ) -> Injection | Skipped:
-    """``namespace`` is the request's: the pod's own is empty while it is created."""
+    """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     level, complaint = _level(metadata.get("labels") or {}, namespace_labels)
@@ -150,7 +150,7 @@ def plan_injection(
 
 
 def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The level asked for, and what is wrong with it."""
+    """The requested level, and an error in it."""
     for whose, found in (("label", labels), ("the namespace's label", namespace_labels)):
         if PROFILE_LABEL in found:
             word = found[PROFILE_LABEL].strip().lower()
@@ -163,7 +163,7 @@ def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tu
 
 
 def _unfit(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> str | None:
-    """Why nothing can be put into such a pod."""
+    """Why nothing can be injected into such a pod."""
     system = (spec.get("os") or {}).get("name") or (spec.get("nodeSelector") or {}).get("kubernetes.io/os")
     if system == "windows":
         return "windows"
@@ -217,7 +217,7 @@ def _common(metadata: Mapping[str, Any], namespace: str, level: str) -> tuple[li
 def _fraction(
     container: Mapping[str, Any], annotations: Mapping[str, str], options: InjectionOptions
 ) -> tuple[float | None, float | None, list[str]]:
-    """The share of each GPU that the container asked for, the fraction to begin with, and warnings."""
+    """The share of each GPU that the container requested, the initial fraction, and warnings."""
     share = gpu_share(container, annotations, shared_gpu_replicas=options.shared_gpu_replicas)
     asked = annotations.get(FRACTION)
     if asked is None:
@@ -259,14 +259,14 @@ def _added(path: str, there: Sequence[Any] | None, new: Sequence[Any]) -> list[M
 
 
 def _init_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """First of all: others may be watched processes already, and must find it done."""
+    """The first of all: other init containers may be watched processes already, and must find the probe."""
     if spec.get("initContainers"):
         return {"op": "add", "path": "/spec/initContainers/0", "value": container}
     return {"op": "add", "path": "/spec/initContainers", "value": [container]}
 
 
 def _marks(metadata: Mapping[str, Any], level: str) -> list[Mapping[str, Any]]:
-    """That it is done; and on a pod that is watched for its namespace's sake the label by which the head finds pods."""
+    """Mark the pod as injected; without a label of its own it gets the one by which the head finds pods."""
     marks = [_set("annotations", metadata, INJECTED, VERSION)]
     if PROFILE_LABEL not in (metadata.get("labels") or {}):
         marks.append(_set("labels", metadata, PROFILE_LABEL, level))

@@ -1,4 +1,4 @@
-"""Which share of a GPU a pod asked for, and which of its containers ask for GPUs: from the pod's own text. Pure."""
+"""The share of a GPU that a pod requested, and its containers with GPUs: from the pod's own text. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def asks_for_gpu(container: Mapping[str, Any]) -> bool:
 def gpu_share(
     container: Mapping[str, Any], annotations: Mapping[str, str], *, shared_gpu_replicas: int | None
 ) -> float | None:
-    """The share of each GPU that the container asked for, above 0 and at most 1; ``None``: whole ones, or not known.
+    """The share of each GPU that the container requested, above 0 and at most 1; ``None``: whole ones, or not known.
 
-    ``shared_gpu_replicas``: how many pods the device plugin lets share one GPU, which no pod tells. HAMi's
+    ``shared_gpu_replicas``: how many pods the device plugin lets share one GPU, which no pod shows. HAMi's
     ``nvidia.com/gpumem`` and ``gpumem-percentage`` are no shares here: its library shows the container a GPU of that
-    size (``cuMemGetInfo``), of which the container has the whole.
-    """
+    size (``cuMemGetInfo``), of which the container has the whole."""
     shared = any(name.startswith("nvidia.com/") and name.endswith(_SHARED) for name in _amounts(container))
     if shared and shared_gpu_replicas is not None:
         # Two of them need not be of one GPU: what is safe on each is the part of one.
@@ -37,7 +36,7 @@ def gpu_share(
 
 
 def _amounts(container: Mapping[str, Any]) -> frozenset[str]:
-    """The resources of which it asks for more than none."""
+    """The resources that it requests more than none of."""
     resources = container.get("resources") or {}
     found = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return frozenset(name for name, amount in found.items() if str(amount) != "0")

@@ -20,6 +20,8 @@ from tidegauge_scheduler_hooks.kubernetes.injection.names import (
 
 @dataclass(frozen=True)
 class InjectionOptions:
+    """The admin's options of the injection."""
+
     probe_image: str
     """Image with ``install-probe.sh`` and the probe."""
     shared_gpu_replicas: int | None = None
@@ -45,17 +47,16 @@ def free_name(wanted: str, taken: Collection[str | None]) -> str:
 
 
 def volume(name: str) -> Mapping[str, Any]:
-    """In memory: rings are written to all the time, and no disk is to be waited for."""
+    """The volume, in memory: rings are written all the time, and must not wait for a disk."""
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": SIZE_LIMIT}}
 
 
 def mounts(container: Mapping[str, Any], name: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Mounts for a watched container, and warnings. None where the owner has something at the probe's place; without
-    the run directory the probe writes to /dev/shm, where agents look as well.
+    """Mounts for a watched container, and warnings. None where the owner has mounted something at the probe's place;
+    without the run directory the probe writes to /dev/shm, where agents look as well.
 
-    ``subPath``: the kubelet makes a folder that is missing when the container starts, with the volume's mode; the init
-    container has made both by then, the run directories with a sticky bit that the volume does not have.
-    """
+    ``subPath``: the kubelet makes a missing folder when the container starts, with the volume's mode; the init
+    container has made both by then, the run directories with a sticky bit that the volume does not have."""
     theirs = [(_place(mount), bool(mount.get("readOnly"))) for mount in container.get("volumeMounts") or []]
     if _in_the_way(PROBE_FOLDER, theirs):
         return [], [f"container {container['name']} has a volume at {PROBE_FOLDER}: it is not watched"]
@@ -105,7 +106,7 @@ def _like(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _place(mount: Mapping[str, Any]) -> str:
-    """Where it is mounted; /var/run is /run in nearly every image."""
+    """The mount point; /var/run is /run in nearly every image."""
     path = posixpath.normpath(str(mount.get("mountPath") or "/"))
     return path.removeprefix("/var") if path == "/var/run" or path.startswith("/var/run/") else path
 

@@ -1,4 +1,8 @@
-"""The admission webhook: a small TLS server that answers the API server's AdmissionReviews (admission.k8s.io/v1)."""
+"""The admission webhook: a small TLS server that answers AdmissionReviews (admission.k8s.io/v1) at POST /mutate.
+
+It faces the cluster's network, so every request is bounded (``tidegauge.web.server``). One request per connection: an
+API server that finds a kept connection closed gets no answer, and the pod no probe.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +32,19 @@ MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
 
 
 class Injector:
-    """Answers reviews. Thread-safe, never raises for what the API server sends."""
+    """Answers reviews. Thread-safe, never raises for a request of an API server."""
 
     def __init__(self, options: InjectionOptions, namespace_labels: Callable[[str], Mapping[str, str] | None]) -> None:
-        """``namespace_labels``: of a namespace by its name, ``None`` if it is not known (yet). Must not block."""
+        """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). Must not
+        block."""
         self._options = options
         self._namespace_labels = namespace_labels
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
     def answer(self, body: bytes) -> Mapping[str, Any]:
-        """The AdmissionReview to send back. Raises ``ValueError`` for what is no AdmissionReview: without the
-        question's uid there is no answer to it."""
+        """The AdmissionReview to send back. Raises ``ValueError`` for a request that is no AdmissionReview: without its
+        uid there is no answer to it."""
         request = self._request(body)
         try:
             outcome = self._outcome(request, len(body))
@@ -119,14 +124,14 @@ replica busy, and shorter than API servers wait."""
 
 
 class ServerCertificate(Protocol):
-    """Where the certificate comes from. Thread-safe, never blocks for long."""
+    """A source of the certificate. Thread-safe, never blocks for long."""
 
     def current(self) -> ssl.SSLContext | None:
-        """What connections are to be served with from now on; ``None`` while there is no certificate yet."""
+        """The context for new connections; ``None`` while there is no certificate yet."""
 
 
 class WebhookServer(HttpServer):
-    """A certificate that was renewed counts from the next connection on."""
+    """The server. A renewed certificate is used from the next connection on."""
 
     def __init__(
         self, host: str, port: int, certificate: ServerCertificate, answer: Callable[[bytes], Mapping[str, Any]]
