@@ -38,9 +38,8 @@ from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.files import PolicySource
-from tidegauge_scheduler_hooks.policy.marks import PolicyMark
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
-from tidegauge_scheduler_hooks.policy.state import PolicyState
+from tidegauge_scheduler_hooks.policy.state import PolicyMark, PolicyState
 from tidegauge_scheduler_hooks.ports import Audit, Messenger, ProcessCommands, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
 from tidegauge_scheduler_hooks.watched_audit import WatchedAudit

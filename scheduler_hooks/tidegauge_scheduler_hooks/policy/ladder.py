@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
-from tidegauge_scheduler_hooks.policy.marks import PolicyMark
 from tidegauge_scheduler_hooks.policy.models import Mode, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import Rung, StopRung, stops
+from tidegauge_scheduler_hooks.policy.state import PolicyMark
 
 PASSED_OVER = frozenset(
     {

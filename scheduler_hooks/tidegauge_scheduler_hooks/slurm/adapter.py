@@ -27,8 +27,7 @@ from tidegauge_scheduler_hooks.ports import (
 )
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
-from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find
-from tidegauge_scheduler_hooks.slurm.gpu_shares import needs_nodes
+from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find, needs_nodes
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.next_settings import NextSettings
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of

@@ -13,7 +13,7 @@ import tidegauge
 from integration.kubernetes.target import Connection, eventually, pod
 from kube_standins.images import Image
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate, trust
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, WebhookServer

@@ -21,7 +21,7 @@ from integration.kubernetes.injected_pods import (
 from integration.kubernetes.stand_in_pods import open_bench, shell
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
 from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
 
 pytestmark = pytest.mark.timeout(600)

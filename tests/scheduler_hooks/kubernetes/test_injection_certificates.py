@@ -16,18 +16,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fakes.kube import Call, FakeKube
-from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import (
-    LOOK_EVERY_S,
-    DirCertificate,
-    SecretCertificate,
-    server_context,
-    trust,
-)
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
+    LOOK_EVERY_S,
     TRUST_FIRST,
     Certificates,
+    DirCertificate,
+    SecretCertificate,
     renewed,
+    server_context,
     service_names,
+    trust,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import SECRETS, WEBHOOKS, ForbiddenError, ObjectNotFoundError
 from tidegauge_scheduler_hooks.ports import TemporaryError

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tidegauge_scheduler_hooks.kubernetes.injection import webhook
-from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import server_context
-from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed, server_context
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_BODY_BYTES, MAX_CONNECTIONS, WebhookServer
 from waiting import PATIENCE_S
 

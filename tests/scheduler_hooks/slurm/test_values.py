@@ -10,7 +10,7 @@ from scheduler_hooks.slurm.fake_slurm import UID
 from tidegauge.core.jobs.slurm import comment_words
 from tidegauge_scheduler_hooks.ports import Presence
 from tidegauge_scheduler_hooks.slurm.adapter import MAX_COMMENT_BYTES, with_remark, without_remark
-from tidegauge_scheduler_hooks.slurm.gpu_shares import MAX_NODES, expand, gpu_share, needs_nodes
+from tidegauge_scheduler_hooks.slurm.facts_of_jobs import MAX_NODES, expand, gpu_share, needs_nodes
 from tidegauge_scheduler_hooks.slurm.squeue_rows import Run, SqueueRow, parse_incarnation, parse_look, presence_of
 
 RUN = Run(7, 1, 1_795_264_650)

@@ -11,8 +11,12 @@ from prometheus_client.metrics_core import Metric
 
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import Samples, counter
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
-from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import DirCertificate, SecretCertificate, trust
-from tidegauge_scheduler_hooks.kubernetes.injection.certificates import service_names
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
+    DirCertificate,
+    SecretCertificate,
+    service_names,
+    trust,
+)
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, ServerCertificate, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
