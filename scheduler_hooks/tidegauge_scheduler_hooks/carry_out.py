@@ -31,10 +31,10 @@ class _Work:
     since_s: float
     progress: StepProgress
     worker_since_s: float | None = None
-    """Since when a worker has it; ``None``: none does."""
+    """The time at which a worker took it; ``None``: no worker has it."""
     called_slow: bool = False
     audit_problem: str | None = None
-    """Why what is to be written next could not be written."""
+    """Why the next record could not be written."""
 
 
 class CarryOut:
@@ -202,8 +202,7 @@ def _standing(work: _Work, now_s: float) -> str:
 
 
 MAX_REMEMBERED = 2_000
-"""Tenants of lanes whose latest turn is known. Of more, those served longest ago are forgotten: they come
-first anyway."""
+"""Tenants whose latest turn is known. Of more, those served longest ago are forgotten: they come first anyway."""
 
 
 class _Queue(NamedTuple):
@@ -237,7 +236,7 @@ class FairCalls:
     def __init__(self, times: CarryOutTimes) -> None:
         self._times = times
         self._served: dict[_Turn, int] = {}
-        """When each was served last, as a number that grows; the one served longest ago first."""
+        """The number of each one's last turn, from a counter; the one served longest ago first."""
         self._now = itertools.count(1)
 
     def __len__(self) -> int:

@@ -33,7 +33,7 @@ from tidegauge_scheduler_hooks.rank_commands import ask_for_evidence
 log = logging.getLogger(__name__)
 
 _WHERE: Mapping[str, str] = {KUBERNETES: "Kubernetes Event"}
-"""Where an owner reads it, by adapter. A line on the standard error of a rank goes with the Event, if it can."""
+"""The place where an owner reads it, by adapter. With the Event goes a line on a rank's standard error, if possible."""
 
 
 def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messenger | None) -> str:
@@ -76,7 +76,7 @@ LEADS_TO: Mapping[ActionKind, frozenset[Presence]] = {
     ActionKind.HOLD: frozenset({Presence.HELD, Presence.GONE}),
     ActionKind.CANCEL: frozenset({Presence.GONE}),
 }
-"""What is seen of a run when it was ended in this way."""
+"""The states of a run that show that it was ended in this way."""
 
 SEEN_AS = {
     Presence.RUNNING: "is still running",
@@ -92,32 +92,32 @@ class CarryOutTimes:
     """Time limits on the policy clock."""
 
     expires_after_s: float = 900.0
-    """A decision whose turn comes later is not begun any more: what it rests on is outdated."""
+    """A decision whose turn comes later is not started: its inputs are outdated."""
     verify_within_s: float = 180.0
-    """How long an accepted action may take to be seen. Ending a run takes 30 s in Slurm (``KillWait``) and as long in
-    Kubernetes before either kills, and a busy controller needs its time."""
+    """The time in which an accepted action must become visible. Ending a run takes 30 s in Slurm (``KillWait``) and as
+    long in Kubernetes before either kills, and a busy controller needs its time."""
     look_every_s: float = 2.0
     most_starts: int = 5
-    """Beginnings of one decision, over crashes and temporary failures."""
+    """Starts of one decision, over crashes and temporary failures."""
     longest_retry_s: float = 120.0
-    """However long an adapter wants to wait."""
+    """Longer waits that an adapter asks for are cut to this."""
     slow_call_s: float = 60.0
-    """A call that takes longer is said to."""
+    """A call that takes longer is logged."""
     calls_per_scheduler: int = 3
-    """Calls to one adapter at once: one that hangs takes no more workers than these. Of these and of
-    ``messages_at_once`` one user has all but one at most."""
+    """Calls to one adapter at once: one that hangs takes no more workers than these. One user has all but one of these
+    and of ``messages_at_once`` at most."""
     messages_at_once: int = 3
-    """Owners who are being told at once, on all schedulers. Slack tells one at a time anyway; but a keeper that does
-    not answer holds its call for seconds, and only with several can one be left to other users."""
+    """Owners who are being notified at once, on all schedulers. Slack takes one at a time anyway; but a keeper that
+    does not answer holds its call for seconds, and only with several can one be left to other users."""
 
 
 class Stage(Enum):
     """The stage of a decision, as far as this process remembers."""
 
     READY = "ready"
-    """To be begun, or begun again."""
+    """To be started, or started again."""
     ACCEPTED = "accepted"
-    """The scheduler said yes; it is to be seen."""
+    """The scheduler accepted it; the effect is to be seen."""
     ASKED = "asked"
     """The job was asked to save its state; the proof is to come."""
 
@@ -128,15 +128,15 @@ class StepProgress:
 
     stage: Stage = Stage.READY
     due_s: float = float("-inf")
-    """Not to be touched before."""
+    """The earliest time of the next step."""
     deadline_s: float | None = None
-    """Until when there is time for it to be seen or proven."""
+    """The end of the time in which it can be seen or proven."""
     seen: str = ""
-    """What was last seen or said, for people; with an outcome: its detail."""
+    """The last observation or answer, for people; with an outcome: its detail."""
     unseen_since_s: float | None = None
-    """Since when the scheduler has not said where the job is."""
+    """The time since which the scheduler cannot say where the job is."""
     outcome: Outcome | None = None
-    """It is over, and remains to be written down."""
+    """It is over, and the outcome remains to be written."""
 
 
 class Steps:

@@ -22,18 +22,18 @@ from tidegauge_scheduler_hooks.ports import CheckpointProgress, CheckpointStage,
 RANK_TIMEOUT_S = 10.0
 """A node's agent takes orders about once a second; a probe answers at once, unless its file server is slow."""
 MEASURE_S = 8.0
-"""For how long the job's pace is watched. A job that ends no step in that time makes at most one in it."""
+"""The time for which the job's pace is measured. A job that ends no step in it makes at most one."""
 LOOK_EVERY_S = 1.0
 ASK_S = 2.0
-"""Added to the time that an answer took: the next one may take longer, and ranks are not asked at the same moment."""
+"""Added to the longest answer time: the next answer may take longer, and ranks are not asked at the same moment."""
 TRIES = 3
-"""Steps that are tried, each further away, when the one before was over before every rank had heard of it."""
+"""Steps that are tried, each further away, if the one before was over before every rank had the request."""
 TRIP_S = 3.0
-"""What the way to a rank may take of the time that is left: nobody saves for one who has given up."""
+"""The part of the time left that the way to a rank may take: a save after the deadline is useless."""
 MAX_REMEMBERED = 256
 
 UNKNOWN, PASSED, BUSY = "unknown", "passed", "busy"
-"""The probe's kinds of refusal that need not be the end of it."""
+"""The probe's refusals that need not be final."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class _Pace(NamedTuple):
     """The speed of the ranks."""
 
     step: int
-    """The furthest that any of them is."""
+    """The step of the furthest rank."""
     behind: int
-    """Steps from there to the last of them."""
+    """Steps from there to the last rank."""
     steps_per_s: float
-    """At most."""
+    """An upper bound."""
     answer_s: float
-    """The longest that an answer took."""
+    """The longest answer time."""
 
 
 class RankCheckpoint:

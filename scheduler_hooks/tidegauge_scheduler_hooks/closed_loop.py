@@ -47,11 +47,10 @@ from tidegauge_scheduler_hooks.watched_audit import WatchedAudit
 log = logging.getLogger(__name__)
 
 RECENT_S, MAX_RECENT = 86400.0, 1000
-"""Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
+"""Closed incidents are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0
 DECIDE_AGAIN_S = 5.0
-"""How soon a job is judged again of which nothing was heard since the last time: limits of others and the time that a
-rung waits may have passed."""
+"""The interval at which an unchanged job is judged again: other limits and a rung's waiting time may have passed."""
 
 
 def workers_for(schedulers: int) -> int:
@@ -131,7 +130,7 @@ class ClosedLoop:
         self._state = PolicyState().with_records(audit.memory(since_s=now_s() - MEMORY_S))
         self._forgot_s = float("-inf")
         self._judged: dict[int, _Judged] = {}
-        """What was last judged of each incident, by number, and when."""
+        """The last judgement of each incident, by number."""
         self._audit = WatchedAudit(audit)
         self._unsaved: list[IncidentChange] = []
         self._store_problem: str | None = None
@@ -313,7 +312,6 @@ class _Judged(NamedTuple):
     policy: Policy
     switches: Switches
     marks: tuple[PolicyMark, ...]
-    """Decisions on the job."""
     at_s: float
 
     def is_repetition_of(self, before: _Judged) -> bool:

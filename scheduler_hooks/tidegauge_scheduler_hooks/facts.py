@@ -23,12 +23,12 @@ class Surroundings(NamedTuple):
     """Facts about all other jobs that the facts of one job need: gathered once a turn, not once for each job."""
 
     neighbours: Mapping[GpuPlace, Sequence[tuple[OwnedJob, RankSummary]]]
-    """The living ranks on each GPU that several jobs are on, and whose they are."""
+    """The living ranks on each GPU that several jobs use, with their jobs."""
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
     jobs_running: int
     groups: Mapping[str, Sequence[JobView]]
-    """All groups of ranks that live of each job id that several have."""
+    """All living groups of ranks of each job id that has several."""
 
 
 def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:

@@ -64,7 +64,6 @@ class Presence(str, Enum):
     GONE = "gone"
     """It has ended."""
     UNKNOWN = "unknown"
-    """The scheduler cannot say."""
 
 
 class CheckpointStage(str, Enum):

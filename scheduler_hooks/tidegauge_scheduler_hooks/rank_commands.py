@@ -12,7 +12,7 @@ from tidegauge_scheduler_hooks.ports import PermanentError, ProcessCommands, Tem
 NO_SUCH_COMMAND = "no such command"
 """A probe that is older than the command answers this."""
 UNABLE, BUSY = "unable", "busy"
-"""Kinds of a rank's answer: it never can; it is recording for somebody else."""
+"""Kinds of a rank's refusal: it never can; it is recording for another request."""
 BUSY_AGAIN_S = 60.0
 
 

@@ -24,11 +24,11 @@ ASK_EVERY_S = 5.0
 MIN_ASK_INTERVAL_S = 1.0
 """For a job that has not been described yet."""
 PAUSE_PER_ANSWER = 10.0
-"""An answer that took long costs its scheduler much: none is asked for more than a tenth of the time."""
+"""A slow answer costs its scheduler much: each is asked for at most a tenth of the time."""
 TOO_OLD_S = 60.0
-"""An answer older than this says nothing any more: a busy slurmctld takes up to half a minute."""
+"""An older answer does not count: a busy slurmctld takes up to half a minute."""
 LOCAL = "local"
-"""What ``tidegauge run`` keeps, and what nobody started that we know."""
+"""The scheduler of jobs under ``tidegauge run``, and of jobs without a known scheduler."""
 
 
 def scheduler_name(job: JobView) -> str:
@@ -52,12 +52,12 @@ class _Scheduler:
     asked_s: float = float("-inf")
     answered_s: float = float("-inf")
     took_s: float = 0.0
-    """The last answer."""
+    """Of the last answer."""
     facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
     known: frozenset[JobKey] = frozenset()
-    """The jobs that the answer is about; those without facts are not known to the scheduler."""
+    """The jobs of the last answer; those without facts are unknown to the scheduler."""
     last_facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
-    """Of these jobs, what the latest answer that knew them said."""
+    """The facts of these jobs in the latest answer that knew them."""
     problem: str | None = None
 
 

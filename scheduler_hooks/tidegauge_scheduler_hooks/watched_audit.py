@@ -21,7 +21,7 @@ class WatchedAudit:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
         self._unfinished: dict[str, Decision] = {}
-        """As of the last look, less what ``finish`` returned for since then."""
+        """As of the last look, less those finished since then."""
         self._news: queue.SimpleQueue[DecisionRecord] = queue.SimpleQueue()
 
     def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:

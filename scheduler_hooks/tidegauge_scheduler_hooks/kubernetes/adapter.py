@@ -87,7 +87,7 @@ def _ended_by_us(incarnation: str, workload: Workload) -> Presence | None:
 log = logging.getLogger(__name__)
 
 CONTROLLER_AWAY_S = 60.0
-"""A Lease that was not renewed for so long has no holder: leaders renew it every few seconds."""
+"""A Lease that is older than this has no holder: leaders renew it every few seconds."""
 
 
 class KubernetesScheduler:

@@ -19,7 +19,6 @@ REQUEUED_EVENT = "GpuMemoryRequeue"
 RESTARTED_EVENT = "GpuMemoryRestarted"
 HELD_EVENT = "GpuMemoryHold"
 CANCELLED_EVENT = "GpuMemoryCancel"
-"""Reasons."""
 
 
 def record_event(

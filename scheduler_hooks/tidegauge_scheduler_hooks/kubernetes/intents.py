@@ -84,7 +84,7 @@ class IncidentIntent:
     mark: str
     """The incarnation that it is about."""
     text: str
-    """As its owner was told."""
+    """The text that its owner got."""
     at: float
 
 

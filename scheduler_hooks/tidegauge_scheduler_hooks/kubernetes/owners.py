@@ -23,7 +23,7 @@ Path = tuple[str | int, ...]
 MAX_OWNERS = 6
 """Links of a chain that are followed; the longest known one is Pod, Job, JobSet, TrainJob."""
 HARMLESS_OWNERS = frozenset({("batch", "CronJob")})
-"""Controllers above a workload that do not mind if it is suspended: a CronJob only makes its next Job later."""
+"""Controllers above a workload that tolerate its suspension: a CronJob only makes its next Job later."""
 
 
 class State(str, Enum):
@@ -44,13 +44,13 @@ class OwnerKind:
 
     resource: Resource
     suspend: Path | None
-    """Where it is told to wait; ``None``: it cannot be."""
+    """The field that suspends it; ``None``: it cannot be suspended."""
     templates: Callable[[Object], Sequence[Path]]
-    """Where its pod templates are; they end in a PodTemplateSpec."""
+    """The paths of its pod templates; they end in a PodTemplateSpec."""
     final: frozenset[str] = frozenset()
     """Conditions that say that it has ended."""
     runs: tuple[str, ...] = ()
-    """Status fields that are others when the same object is started again."""
+    """Status fields that change when the same object is started again."""
     restarts: str | None = None
     """The status field in which its own controller counts starts."""
     busy: Callable[[Mapping[str, Any]], bool] = lambda _status: False
@@ -65,10 +65,10 @@ class Owned(NamedTuple):
     """The owner of a pod."""
 
     kind: OwnerKind
-    """Of the topmost owner that is known; ``Pod`` where none is."""
+    """The kind of the topmost known owner; ``Pod`` where none is known."""
     obj: Object
     foreign: str | None = None
-    """The kind of a controller above it that is not known, and may not like what is done to it."""
+    """The kind of an unknown controller above it, which may not tolerate actions on it."""
 
     @property
     def uid(self) -> str:
@@ -146,14 +146,14 @@ RAYJOB = OwnerKind(RAYJOBS, SUSPEND, _ray_templates, runs=("startTime", "rayClus
 RAYCLUSTER = OwnerKind(RAYCLUSTERS, None, _no_templates)
 
 KINDS: Mapping[str, OwnerKind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
-"""Those that can be acted on, by the names of the setting ``kubernetes_kinds``."""
+"""Kinds that can be acted on, by the names of the setting ``kubernetes_kinds``."""
 BY_NAME: Mapping[str, OwnerKind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
 _LINKS: Mapping[str, tuple[OwnerKind, ...]] = {
     "JobSet": (JOB,),
     "TrainJob": (JOBSET, JOB),
     "RayJob": (RAYCLUSTER, JOB),
 }
-"""What is between a pod and an owner of that kind."""
+"""The kinds between a pod and an owner of that kind."""
 
 
 def watched_kinds(enabled: Iterable[str]) -> Mapping[str, OwnerKind]:

@@ -23,7 +23,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name, restart_label
 
 SELECTOR = PROFILE_LABEL
-"""Pods with the label, whatever it says; the injection puts it on pods that it watches for their namespace's sake. No
+"""Pods with the label, with any value; the injection puts it on pods that it watches for their namespace's sake. No
 others are kept: a cluster has ten thousand of them, and one costs tens of kilobytes."""
 MAX_OWNER_CHARS = 128
 """Of a name: it is repeated for every rank in every report, and an annotation may have 256 KiB."""
@@ -40,10 +40,10 @@ class PodDirectory:
         """Called in a watch's thread with each object and whether it was deleted, once the directory knows it."""
         self._lock = threading.Lock()
         self._below: dict[str, set[str]] = defaultdict(set)
-        """Uids of what is right below an owner, by the owner's."""
+        """Uids of the objects directly below an owner, by the owner's."""
         self._above: dict[str, str] = {}
         self._earlier: dict[str, int] = {}
-        """The most pods that were ever seen to come before one in its Job: they may be deleted while it runs."""
+        """The most pods that were ever seen before one in its Job: they may be deleted while it runs."""
         self._pods = watches.store(PODS, label_selector=SELECTOR, on_change=self._changed)
         self._owners = {
             kind.resource: watches.store(kind.resource, on_change=self._changed) for kind in self.kinds.values()

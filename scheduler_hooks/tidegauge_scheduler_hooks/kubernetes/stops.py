@@ -104,10 +104,10 @@ def was_ordered(workload: Workload, incarnation: str, decision_id: str) -> bool:
 
 
 SETTLES_S = 5.0
-"""A controller that is putting the condition on pods at this moment has seen by then that it is to be taken off: it
-looks at the workload again after every few pods (``controller.reconcile.MARKED_AT_ONCE``)."""
+"""The time in which a controller that is putting the condition on pods sees that it is to be removed: it looks at the
+workload again after every few pods (``controller.reconcile.MARKED_AT_ONCE``)."""
 PODS_PER_S = 10.0
-"""How many it does at least; its client makes 20 requests a second."""
+"""The controller's minimum rate; its client makes 20 requests a second."""
 MAX_RETRY_S = 60.0
 
 

@@ -44,9 +44,9 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
 
 RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
-"""On every pod of a JobSet: how often JobSet's controller had started all of it again."""
+"""On every pod of a JobSet: the number of restarts of the whole set by JobSet's controller."""
 BY_POLICY = "policy"
-"""How ``INJECTED`` begins on pods that the MutatingAdmissionPolicy of the chart changed."""
+"""The beginning of ``INJECTED`` on pods that the MutatingAdmissionPolicy of the chart changed."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGER = PREFIX + "controller"
 """Our entry in a TrainJob's ``spec.runtimePatches``."""
@@ -56,7 +56,7 @@ GITOPS = (
     "kustomize.toolkit.fluxcd.io/name",
     "helm.toolkit.fluxcd.io/name",
 )
-"""Labels and annotations by which Argo CD and Flux know their objects: they put back what somebody else changes."""
+"""Labels and annotations by which Argo CD and Flux know their objects, on which they revert changes."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """RFC 1123, as ``core.jobs.kubernetes.namespace_of`` wants it."""

@@ -37,7 +37,7 @@ LAUNCH_TIMEOUT_S = 10.0
 STOP_GRACE_S = 30.0
 """Between SIGTERM and SIGKILL, as long as torchrun gives its ranks."""
 BUSY_RETRY_S = 20.0
-"""A keeper that says that it cannot be now: its owner asked the job to end a moment ago."""
+"""For a keeper that is busy: its owner asked the job to end a moment ago."""
 
 _PRESENCE = {
     LaunchState.RUNNING: Presence.RUNNING,

@@ -12,14 +12,13 @@ from typing import NamedTuple
 from tidegauge.core.torch_version import torch_at_least
 
 OLDEST_TORCH = (2, 2)
-"""What the probe supports: a key from before that needs no look at the job's version."""
+"""The oldest torch that the probe supports: older keys need no look at the job's version."""
 
 
 class AllocatorSetting(NamedTuple):
     """One key of ``PYTORCH_CUDA_ALLOC_CONF``."""
 
     takes: str
-    """For people."""
     is_valid: Callable[[str], bool]
     since: tuple[int, int] = OLDEST_TORCH
 

@@ -37,7 +37,6 @@ class Brake(NamedTuple):
     name: str
     actions: frozenset[ActionKind]
     meaning: str
-    """For the reference."""
     holds: Callable[[Case], str | None]
 
 
@@ -399,9 +398,8 @@ BRAKES = (
         _breaker,
     ),
 )
-"""In the order in which they are asked: what only passes comes after what says no for good, and limits come last, so
-that a breaker opens for nothing that would not have been done anyway; the cluster's for nothing that the user's own
-holds back."""
+"""In the order in which they are asked: passing ones after final ones, and limits last, so that a breaker opens for
+nothing that would not have been done anyway; the cluster's for nothing that the user's own holds back."""
 PASSING = frozenset(
     {
         "min_age", "requeues", "warnings",

@@ -25,9 +25,9 @@ class Case:
     rule: Rule
     step: LadderStep
     action: ActionKind
-    """The rung's, or what is done instead once the job's requeues are used up."""
+    """The rung's action, or its replacement once the job's requeues are used up."""
     real: bool
-    """The policy's mode lets it be carried out."""
+    """Whether the policy's mode lets it be carried out."""
 
     @property
     def rung(self) -> Rung:

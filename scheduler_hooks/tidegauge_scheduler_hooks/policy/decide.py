@@ -20,7 +20,7 @@ from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, RequeueRung
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 LOOK_AGAIN_S = 60.0
-"""How soon ``next_look_s`` wants another look at what a brake holds back."""
+"""The interval at which ``next_look_s`` asks again about a decision that a brake holds back."""
 
 
 def decide(
@@ -56,11 +56,11 @@ class _Situation(NamedTuple):
     """The situation on the ladder."""
 
     due_s: float
-    """When there will be something to decide, if nothing changes; infinite: never."""
+    """The time of the next decision, if nothing changes; infinite: never."""
     case: Case | None = None
-    """What is due now."""
+    """The due decision."""
     held: HeldBack | None = None
-    """What holds it back."""
+    """The brake that holds it back."""
 
 
 def _look(incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, now_s: float) -> _Situation:

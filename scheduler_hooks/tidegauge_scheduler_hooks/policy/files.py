@@ -13,7 +13,7 @@ from tidegauge_scheduler_hooks.policy.yaml_lines import MAX_FILE_CHARS
 log = logging.getLogger(__name__)
 
 DEFAULT_FILE = Path(__file__).with_name("default_policy.yaml")
-"""What is in force where no other is given; the comments explain it to admins."""
+"""The policy in force without another; its comments explain it to admins."""
 
 
 class PolicyFileError(Exception):
@@ -23,7 +23,7 @@ class PolicyFileError(Exception):
         super().__init__(f"{path}: {message}")
         self.path = path
         self.findings = findings
-        """``None``: it could not be read at all."""
+        """``None``: the file could not be read."""
 
 
 def load_policy(path: Path | None) -> Policy:

@@ -21,8 +21,8 @@ PASSED_OVER = frozenset(
         (ActionKind.CAP, "no_change"),
     }
 )
-"""Rungs that are left out where the brake says that there is nothing to be done on them. What follows does not rest on
-them: a stop wants its warnings and its proof by itself."""
+"""Rungs that are skipped where the brake shows that there is nothing to do. The following rungs do not rest on them: a
+stop demands its warnings and its proof itself."""
 BEST_EFFORT = frozenset({(ActionKind.CHECKPOINT, "unsupported"), (ActionKind.CHECKPOINT, "no_checkpoint")})
 """The same before a stop that may be done without a checkpoint."""
 
@@ -32,11 +32,11 @@ class LadderStep(NamedTuple):
 
     rung: int
     attempt: int
-    """Which try this would be, from 1."""
+    """The number of this try, from 1."""
     failures: int
-    """Tries that failed since it was last done."""
+    """Failed tries since it was last done."""
     due_s: float
-    """Not before this; infinite while the time to out-of-memory that it waits for is not known."""
+    """The earliest time; infinite while the time to out-of-memory that it waits for is not known."""
 
 
 def next_step(rule: Rule, marks: Iterable[PolicyMark], incident: Incident, *, mode: Mode) -> LadderStep | None:

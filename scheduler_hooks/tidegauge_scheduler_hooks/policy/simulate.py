@@ -29,11 +29,11 @@ class Simulation:
     until_s: float
     incidents: int
     assumed: tuple[int, ...]
-    """Incidents of which no facts are recorded: taken as jobs that can be told, and neither saved nor requeued."""
+    """Incidents without recorded facts: their jobs count as notifiable, and neither saved nor requeued."""
     breaker: str | None
     """Why the circuit breaker would have opened; ``None``: it would not."""
     user_breakers: tuple[str, ...] = ()
-    """The same of the breakers of one user's jobs that would have opened."""
+    """The reasons of single users' breakers that would have opened."""
 
     @property
     def totals(self) -> Mapping[ActionKind, int]:

@@ -42,12 +42,12 @@ class PolicyMark(NamedTuple):
     incarnation: str
     decided_s: float
     real: bool
-    """Its mode would have let it be carried out."""
+    """Whether its mode would have let it be carried out."""
     reason: str
     breaker_reset_s: float | None
-    """When the breakers had last been reset at that time; only of a decision that one of them withheld."""
+    """The last reset of the breakers before a decision that one of them withheld."""
     covers: frozenset[ProcessId] = frozenset()
-    """Of a checkpoint: the processes that it is the state of."""
+    """Of a checkpoint: the processes whose state it holds."""
     outcome: Outcome | None = None
     finished_s: float | None = None
 
@@ -133,7 +133,7 @@ class Layers(Mapping[K, V]):
 
 
 UNDONE = frozenset({Outcome.SUPERSEDED, Outcome.STOPPED})
-"""Outcomes that say that nothing was done at all."""
+"""Outcomes of decisions that had no effect at all."""
 
 
 class _Opening(NamedTuple):
@@ -141,7 +141,7 @@ class _Opening(NamedTuple):
 
     real: bool
     tenant: Tenant | None
-    """Whose; ``None``: the one of the whole cluster."""
+    """The user; ``None``: the breaker of the whole cluster."""
     reset_s: float | None
 
 
@@ -152,9 +152,9 @@ class _Index:
     by_incident: Layers[int, Mapping[str, PolicyMark]] = field(default_factory=Layers)
     by_job: Layers[OwnedJob, Mapping[str, PolicyMark]] = field(default_factory=Layers)
     acting: Layers[int, Mapping[str, PolicyMark]] = field(default_factory=Layers)
-    """Those that change something about a job, or would, by the hour of the decision: limits look at the last ones."""
+    """Marks that change something about a job, or would, by the hour of the decision: limits need the last ones."""
     openings: Mapping[_Opening, PolicyMark] = field(default_factory=dict)
-    """The first that a breaker withheld: from then on it is open, and what it withholds later says nothing new."""
+    """The first mark that a breaker withheld: it is open from then on, and later ones add nothing."""
 
     def with_marks(self, marks: Collection[PolicyMark]) -> _Index:
         """An index with these marks, which replace those of the same decision."""
@@ -210,7 +210,7 @@ class PolicyState:
     breaker_reset_s: float | None = None
     """When a person last closed the breakers, on the policy clock."""
     index: _Index | None = field(default=None, compare=False, repr=False)
-    """Of ``marks``, carried along so that a decision costs no look at all others; ``None``: made when it is needed."""
+    """The index of ``marks``, carried along so that a decision needs no scan; ``None``: made when it is needed."""
 
     def with_decisions(self, decisions: Iterable[Decision]) -> PolicyState:
         """After these decisions were written down."""

@@ -16,7 +16,7 @@ MAX_VALUES = 50_000
 
 
 _WRONG_TAG = (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError)
-"""What PyYAML's constructors raise for a value that is not what its tag or looks say: ``!!bool x``, ``2026-13-45``."""
+"""Errors of PyYAML's constructors for a value that does not fit its tag or looks: ``!!bool x``, ``2026-13-45``."""
 
 
 class YamlError(Exception):

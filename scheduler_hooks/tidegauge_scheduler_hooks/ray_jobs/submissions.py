@@ -20,11 +20,11 @@ from tidegauge_scheduler_hooks.ray_jobs.api import RayJob
 REQUEUE_KEY = "tidegauge.requeue"
 """Metadata, ``true``: the owner allows that the job is ended and submitted again."""
 ACTIONS_KEY = "tidegauge.actions"
-"""Metadata, ``off``: the owner wants nothing done to the job."""
+"""Metadata, ``off``: the owner exempts the job from actions."""
 FOLLOWS_KEY = "tidegauge.follows"
-"""Metadata that we write: the incarnation that this submission goes on from."""
+"""Our metadata: the incarnation that this submission goes on from."""
 DECISION_KEY = "tidegauge.decision"
-"""Metadata that we write: the decision behind that."""
+"""Our metadata: the decision behind that."""
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -41,15 +41,15 @@ ENTRYPOINT_KEYS: Mapping[str, Callable[[str], Any]] = {
     "entrypoint_resources": _json_object,
     "entrypoint_label_selector": _json_object,
 }
-"""What Ray reserves for the entrypoint. It is not told again by the API, so that the owner repeats it in the metadata,
-as ``tidegauge.entrypoint_num_gpus`` and so on; the last two are JSON objects."""
+"""Resources that Ray reserves for the entrypoint. The API does not return them, so the owner repeats them in the
+metadata, as ``tidegauge.entrypoint_num_gpus`` and so on; the last two are JSON objects."""
 
 NAME_VARIABLE = "TIDEGAUGE_JOB_ID"
 
 RAY_ID_PREFIX = "ray-"
-"""How the probe calls a job that has no name but ``RAY_JOB_ID``."""
+"""The probe's prefix for a job that has no name but ``RAY_JOB_ID``."""
 REDACTED = "<redacted>"
-"""What Ray shows instead of variables to whom it takes for a browser."""
+"""Ray's replacement of variables for clients that it takes for a browser."""
 
 
 def incarnation_of(job: RayJob, *, named: bool) -> str:

@@ -65,7 +65,7 @@ def _tame(text: str) -> str:
 log = logging.getLogger(__name__)
 
 NODES_FOR_S = 600.0
-"""What nodes have is asked for again after this; it changes when an admin changes slurm.conf."""
+"""The lifetime of the nodes' gres; they change when an admin changes slurm.conf."""
 
 
 class SlurmScheduler:

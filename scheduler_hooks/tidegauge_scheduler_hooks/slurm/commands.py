@@ -28,7 +28,7 @@ TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """About 12,000 jobs of two nodes as 24.11 prints them, each with every core of its nodes."""
 MAX_NAMED = 1000
-"""Jobs that squeue is told to name. With more of them all jobs are asked for, which costs slurmctld the same."""
+"""Jobs named to squeue. With more all jobs are asked for, which costs slurmctld the same."""
 
 
 class SlurmCommands:
@@ -219,7 +219,7 @@ _ERRORS: Mapping[str, tuple[Callable[[str], SchedulerError], str]] = {
     "parameter too long": (PermanentError, ""),
     "Unable to process configuration file": (PermanentError, "set slurm_conf (docs/settings.md)"),
 }
-"""By a part of the text: the error, and what the reader can do. Any other text is worth another try: without slurmctld
+"""The error by a part of the text, and advice for the reader. Any other text may be retried: without slurmctld
 scontrol(1) says "Unexpected message received", and the others "Unable to contact slurm controller" or "Socket timed
 out"."""
 

@@ -114,7 +114,7 @@ class Gres(NamedTuple):
     kind: str
     number: int
     where: str
-    """What stands in brackets: ``IDX:0-1``; ``2/4,0/4`` (of each card so many); empty."""
+    """The text in brackets: ``IDX:0-1``; ``2/4,0/4`` (the counts of each card); empty."""
 
 
 def parse_gres(text: str) -> list[Gres]:

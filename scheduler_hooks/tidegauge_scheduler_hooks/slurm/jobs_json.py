@@ -17,7 +17,7 @@ from tidegauge_scheduler_hooks.slurm.squeue_rows import ALIVE, ENDING, WAITING
 
 _DECODER = json.JSONDecoder(strict=False)
 _LARGEST = (1 << 63) - 1
-"""Beyond what Slurm counts in; NaN is not below it."""
+"""The largest number that Slurm counts in; NaN is not below it."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -37,7 +37,7 @@ class SlurmJob:
     """When its time limit ends it. Slurm counts "no limit" as a year in most releases."""
     batch: bool
     may_requeue: bool
-    """``Requeue``: sbatch's default, or ``--no-requeue``. No word of the owner's that it can be restarted."""
+    """``Requeue``: sbatch's default, or ``--no-requeue``. It does not show that the owner allows it."""
     het: bool
     """A part of a heterogeneous job."""
     array_job_id: int | None = None
@@ -49,7 +49,7 @@ class SlurmJob:
     nodes: str = ""
     """As a host list, ``n[1-2]``."""
     gres: tuple[str, ...] = ()
-    """What it has on each of ``nodes``, in their order: ``gpu:h200:2(IDX:0-1)``."""
+    """Its gres on each of ``nodes``, in their order: ``gpu:h200:2(IDX:0-1)``."""
 
     @property
     def running(self) -> bool:

@@ -15,7 +15,7 @@ FIELDS = (
     "Requeue", "HetJobID", "Comment",
 )  # fmt: skip
 FORMAT = ",".join(f"{field}:.|" for field in FIELDS)
-"""For ``squeue -O`` (squeue(1)): as wide as need be, each with a ``|`` behind it."""
+"""For ``squeue -O`` (squeue(1)): unlimited width, each field with a ``|`` behind it."""
 
 ALIVE = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"})
 """The job states (squeue(1), JOB STATE CODES) in which a run has its processes, or is getting them."""
@@ -43,7 +43,7 @@ class SqueueRow(NamedTuple):
 
     job_id: int
     array: bool
-    """A task of an array, or what is left of one: commands that are told its number may mean all tasks."""
+    """A task of an array, or the rest of one: commands with its number may mean all tasks."""
     uid: int
     state: str
     restarts: int
@@ -53,11 +53,11 @@ class SqueueRow(NamedTuple):
     """Its priority is 0: it will not start by itself."""
     batch: bool
     may_requeue: bool
-    """``Requeue``: sbatch's default, or ``--no-requeue``. No word of the owner's that it can be restarted."""
+    """``Requeue``: sbatch's default, or ``--no-requeue``. It does not show that the owner allows it."""
     het: bool
     """A part of a heterogeneous job."""
     comment: str
-    """With bytes that are no UTF-8 as ``surrogateescape`` keeps them, so that it can be written back unharmed."""
+    """Invalid UTF-8 is kept by ``surrogateescape``, so that it can be written back unharmed."""
 
 
 def parse_incarnation(text: str) -> Run | None:

@@ -31,7 +31,7 @@ class TokenBucket:
         self._per_s = per_s
         self._burst = burst
         self._free = float(burst)
-        """Below zero: so many have been promised ahead of time."""
+        """Below zero: requests that are promised ahead of time."""
         self._at_s: float | None = None
         self._lock = threading.Lock()
 
@@ -52,11 +52,11 @@ class TokenBucket:
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
 USER_AGENT = f"tidegauge/{version('tidegauge')}"
 PAGE_SIZE = 500
-"""Objects in one answer to ``list``, as ``kubectl`` asks: 500 pods are about 5 MB."""
+"""Objects per page of a ``list``, as with ``kubectl``: 500 pods are about 5 MB."""
 CONNECT_S = 5.0
 CHUNK_BYTES = 1 << 16
 FIRST_PAUSE_S = 0.1
-"""Before the second try to connect; twice as long before each further one."""
+"""Before the second try to connect; doubled before each further one."""
 
 
 class Version(NamedTuple):

@@ -26,7 +26,7 @@ from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 MAX_IDLE_CONNECTIONS = 16
 """Kept open for later requests; more at once are made and closed again."""
 RENEW_AFTER_S = 30.0
-"""Credentials that are refused are read again, but not more often."""
+"""Refused credentials are read again, but not more often than this."""
 
 
 class Connection:

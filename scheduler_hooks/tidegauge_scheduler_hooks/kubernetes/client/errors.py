@@ -18,7 +18,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
 MAX_ERROR_CHARS = 400
-"""Of what the server says: a refused pod can list dozens of fields, with what its owner wrote there."""
+"""Of the server's text: a refused pod can list dozens of fields, with texts of its owner."""
 READS = frozenset({"get", "list", "watch"})
 
 

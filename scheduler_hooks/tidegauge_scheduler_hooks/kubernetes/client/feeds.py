@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
 WATCH_S = 60.0
-"""How long the server keeps one watch open; silent for 15 s more, the connection is dead. client-go takes 5 to 10
-minutes; at a minute a watch that is half open is noticed in time for ``MAX_AWAY_S``, for one request a minute."""
+"""The time for which the server keeps one watch open; silent for 15 s more, the connection is dead. client-go takes 5
+to 10 minutes; at a minute a half-open watch is noticed in time for ``MAX_AWAY_S``, for one request a minute."""
 STEADY_S = 5.0
 """A watch that ended sooner counts as a failure: the next one waits."""
 MAX_AWAY_S = 60.0
-"""So long without a watch, and a store does not know any more."""
+"""After this time without a watch a store is no longer up to date."""
 REFUSED_PAUSE_S = 60.0
-"""Between questions where the answer was no: no right, no such kind. Both may change while this runs."""
+"""After a refusal: no right, no such kind. Both may change while this runs."""
 QUIET_FAILURES = 3
-"""In a row: an API server that starts again is no news."""
+"""Failures in a row without a log line: an API server that restarts is no news."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 30.0
 
 
@@ -76,11 +76,11 @@ class Feed:
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
         self._failures = 0
-        """Requests in a row that were not answered."""
+        """Failed requests in a row."""
         self._short_watches = 0
-        """In a row that ended at once."""
+        """Watches in a row that ended at once."""
         self._error: SchedulerError | None = None
-        """The last one, until a watch is open."""
+        """The last error, until a watch is open."""
         self._said = False
         self._listed = False
         self._listed_at_s = 0.0

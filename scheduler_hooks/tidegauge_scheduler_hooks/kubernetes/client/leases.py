@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
 LEASE_S = 15.0
-"""A holder that does not renew for so long is taken for dead; client-go's default, like the next two."""
+"""A holder that does not renew for this time counts as dead; client-go's default, like the next two."""
 RENEW_DEADLINE_S = 10.0
-"""A leader that could not renew for so long stops: 5 s before anybody else may start."""
+"""A leader that could not renew for this time stops: 5 s before another may start."""
 RETRY_S = 2.0
 STOP_WITHIN_S = 4.0
 
 
 LOOK_AGAIN_S = 6.0
-"""Three times as long as between two renewals."""
+"""Three renewal intervals."""
 
 
 class Leader:
@@ -63,9 +63,9 @@ class Leader:
         self._changed = threading.Condition(threading.RLock())
         self._ending = False
         self._until_s: float | None = None
-        """Leads until then unless it renews; ``None``: does not lead."""
+        """The end of its leadership unless it renews; ``None``: it does not lead."""
         self.problem: str | None = None
-        """Why the Lease could not be read or written the last time, for people."""
+        """The last error of reading or writing the Lease, for people."""
         self._threads = [
             threading.Thread(target=self._campaign, name=self._place, daemon=True),
             threading.Thread(target=self._mind_the_deadline, name=f"deadline of {self._place}", daemon=True),
@@ -172,10 +172,10 @@ class LeaseLock:
         self._lease_s = lease_s
         self._clock = clock
         self._mine: Object | None = None
-        """As written last, while nobody else wrote."""
+        """The Lease as written last, while no other has written."""
         self._seen: Mapping[str, Any] | None = None
         self._seen_s = 0.0
-        """When ``_seen`` was first seen like this: another's clock says nothing here."""
+        """The time at which ``_seen`` was first seen: another's clock proves nothing here."""
         self.holder: str | None = None
 
     def hold(self) -> bool:

@@ -29,7 +29,7 @@ from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError
 log = logging.getLogger(__name__)
 
 NOBODY = "metadata.name=tidegauge-preflight"
-"""Selects nothing, so that the right to list is all that is asked for."""
+"""Selects nothing, so that the list needs the right alone."""
 
 
 def check_usable(api: KubeApi, options: Options) -> None:
@@ -53,7 +53,7 @@ def _check_list(api: KubeApi, namespace: str | None, resource: Resource, advice:
 
 
 EXIT_ENVIRONMENT = 3
-"""As the other commands: what it needs is not there, or does not let it."""
+"""As in the other commands: a part of the environment is missing or refuses."""
 
 
 def main(arguments: Sequence[str]) -> int:

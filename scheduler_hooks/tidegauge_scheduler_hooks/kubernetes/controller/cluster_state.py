@@ -15,7 +15,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Object, Ob
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
 
 ORDERS = (REQUEUE, INCIDENT)
-"""Annotations for which a workload is looked at."""
+"""Annotations that need a step on the workload."""
 
 
 class ClusterState:

@@ -14,7 +14,7 @@ from tidegauge.web.server import TEXT_TYPE, App, Handler, HttpServer, Response, 
 
 CONNECTIONS_AT_ONCE = 16
 LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=5.0, whole_s=30.0, patience_s=0.05, queues=True)
-"""A kubelet's probe says at once which page it wants, and gives up after 1 s by default."""
+"""A kubelet's probe sends its request at once, and gives up after 1 s by default."""
 
 
 def text_page(text: str, *, good: bool = True) -> Response:
@@ -38,7 +38,7 @@ class HealthServer(HttpServer):
 PREFIX = "tidegauge_controller_"
 
 Samples = Mapping[tuple[str, ...], float]
-"""Numbers by the values of their labels."""
+"""Numbers by label values."""
 
 
 class StepCounts:

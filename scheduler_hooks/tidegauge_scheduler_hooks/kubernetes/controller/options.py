@@ -13,7 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOpti
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Where the kubelet writes a pod's own namespace."""
+"""The file with a pod's own namespace, written by the kubelet."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -33,7 +33,7 @@ class WebhookOptions:
 @dataclass(frozen=True)
 class Options:
     kubeconfig: Path | None
-    """``None``: the service account of the pod that this runs in."""
+    """``None``: the service account of this pod."""
     namespace: str
     lease: str
     namespaces: tuple[str, ...] | None

@@ -32,10 +32,10 @@ from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 log = logging.getLogger(__name__)
 
 WORKERS = 4
-"""A workload waits for its pods without one; the API server's patience is limited by the client's rate anyway."""
+"""A workload that waits for its pods needs none; the client's rate limits the requests anyway."""
 TICK_S = 1.0
 DRAIN_S = 3.0
-"""From "not ready" until the webhook closes: so long API servers may still be sent here."""
+"""From "not ready" until the webhook closes: API servers may still send requests for this time."""
 END_WITHIN_S = 9.0
 """A pod has 30 s by default; the next leader should not wait for them."""
 
@@ -50,7 +50,7 @@ class Controller:
         self._counts = StepCounts()
         self._service = ServiceRegistry()
         self._failures: dict[WorkKey, str] = {}
-        """What was last said about a workload that cannot be worked on: said once, not every minute."""
+        """The last logged error of each workload, so that it is logged once, not every minute."""
         self._ending = threading.Event()
         self._look_at_all = threading.Event()
         self._synced_unix_s: float | None = None

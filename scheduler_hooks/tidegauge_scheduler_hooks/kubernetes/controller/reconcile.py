@@ -85,16 +85,16 @@ def condition_patch(pod: Object, message: str | None, *, now_s: float) -> dict[s
 log = logging.getLogger(__name__)
 
 MAX_STEPS = 8
-"""In a row at one workload; the longest road, by Kueue's Workload, has three."""
+"""In a row on one workload; the longest sequence, with Kueue's Workload, has three."""
 AGAIN_S, SELDOM_S = 2.0, 30.0
-"""While something is waited for: soon at first, then after a tenth of the time that it has taken."""
+"""Bounds of the wait for something: at first short, then a tenth of the time that it has taken."""
 MARKED_AT_ONCE = 20
-"""Pods, which is about a second's requests. No pod must be given the condition long after the annotation was taken off
+"""Pods, which are about a second's requests. No pod must get the condition long after the annotation was removed
 (``stops.SETTLES_S``)."""
 SLOW_S = 600.0
-"""A workload whose pods have not ended by then is a matter for people (a node that does not answer)."""
+"""After this time pods that have not ended need a person (a node that does not answer)."""
 TRAINER_REFUSES_S = 120.0
-"""Kubeflow Trainer takes no ``runtimePatches`` before it has seen that the last run's Jobs ended."""
+"""Kubeflow Trainer accepts no ``runtimePatches`` before it has seen that the last run's Jobs ended."""
 WAITING_EVENT, DROPPED_EVENT = "GpuMemoryRequeueWaits", "GpuMemoryRequeueDropped"
 
 
@@ -119,7 +119,7 @@ class Reconciler:
         self._counts = counts
         self._now_s = now_s
         self._told: dict[WorkKey, str] = {}
-        """The orders of which it has been said that they wait."""
+        """The orders whose wait the owner was notified of."""
 
     def reconcile(self, key: WorkKey) -> float | None:
         """Seconds after which to look again; ``None``: once something changes. Raises ``TemporaryError``,

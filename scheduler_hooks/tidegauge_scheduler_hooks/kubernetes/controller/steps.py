@@ -17,7 +17,7 @@ from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations
 
 DEACTIVATED_WITHIN_S = 900.0
 """The order is written before the Workload is switched off; a head that crashed between the two comes back and asks
-again for so long (docs/actions.md)."""
+again within this time (docs/actions.md)."""
 MAX_MESSAGE_CHARS = 1024
 
 
@@ -28,7 +28,7 @@ class StepSurroundings:
     unfinished: tuple[str, ...] = ()
     """Names of all pods below a suspended workload that have not ended, watched or not; those being deleted count."""
     queue_workload: Object | None = None
-    """Kueue's."""
+    """Kueue's Workload."""
 
 
 class Act(str, Enum):
@@ -36,12 +36,12 @@ class Act(str, Enum):
 
     WAIT = "wait"
     DROP = "drop"
-    """Take the order away: it cannot be carried out, or need not be any more."""
+    """Remove the order: it cannot be carried out, or need not be any more."""
     SETTLE = "settle"
-    """Take the order away: all of it is done."""
+    """Remove the order: it is done."""
     RESUME = "resume"
     ANNOTATE = "annotate"
-    """``RESUME`` for a workload of Kueue's: all but the switching on."""
+    """``RESUME`` for a workload of Kueue: everything but switching it on."""
     ACTIVATE = "activate"
     COPY = "copy"
     MARK = "mark"

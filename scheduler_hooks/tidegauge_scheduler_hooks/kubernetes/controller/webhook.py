@@ -125,9 +125,9 @@ def _tried(chore: Callable[[], None]) -> str | None:
 
 
 DRAIN_S = 5.0
-"""How long questions under way may take once no more are taken."""
+"""The time for requests in progress once no more are accepted."""
 UPKEEP_S, FIRST_UPKEEP_S = 60.0, 2.0
-"""Between two looks at the certificate and at the labels of namespaces; while something is amiss."""
+"""Intervals of the upkeep: usually, and while there is a problem."""
 
 
 class Webhook:

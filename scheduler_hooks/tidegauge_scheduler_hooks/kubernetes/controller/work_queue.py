@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MIN_GAP_S = 1.0
-"""Between two looks at the same key: whoever writes on an object a thousand times a second costs no more than that."""
+"""Between two looks at the same key: a thousand writes a second on an object cost no more than that."""
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
@@ -39,7 +39,7 @@ class WorkQueue:
         self._jitter = jitter
         self._changed = threading.Condition()
         self._due_s: dict[WorkKey, float] = {}
-        """Of every key that waits. The heap may hold older times of the same key, which count no more."""
+        """The due time of every waiting key. The heap may hold older times of the same key, which do not count."""
         self._heap: list[tuple[float, int, WorkKey]] = []
         self._order = itertools.count()
         self._working: set[WorkKey] = set()

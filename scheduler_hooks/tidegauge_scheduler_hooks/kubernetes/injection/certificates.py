@@ -42,11 +42,11 @@ _logger = logging.getLogger(__name__)
 AUTHORITY_LIFE = timedelta(days=1095)
 SERVER_LIFE = timedelta(days=90)
 LEFT_AT_RENEWAL = 1 / 3
-"""Part of its life that a certificate has left when it is renewed: months and weeks in which renewing may fail."""
+"""The part of its life that a certificate has left at its renewal: months and weeks in which renewing may fail."""
 TRUST_FIRST = timedelta(hours=1)
-"""From a new authority's making until it signs. API servers take a changed configuration within seconds."""
+"""The time until a new authority signs. API servers take a changed configuration within seconds."""
 SKEW = timedelta(hours=1)
-"""Certificates are valid from so long ago: clocks of API servers may be behind."""
+"""Certificates are valid from this long ago: clocks of API servers may be behind."""
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 LOOK_EVERY_S = 5.0
-"""How often the files of a folder are looked at, at most. The kubelet takes about a minute to renew them."""
+"""The minimum interval between reads of the folder. The kubelet takes about a minute to renew the files."""
 
 _KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
-"""As ``Certificates`` has them; the last three are what a Secret of kubernetes.io/tls calls them, too."""
+"""The keys of the fields of ``Certificates``; the last three are those of a Secret of kubernetes.io/tls, too."""
 
 
 class DirCertificate:

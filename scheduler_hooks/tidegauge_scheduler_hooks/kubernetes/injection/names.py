@@ -6,19 +6,19 @@ VOLUME = "tidegauge"
 INIT_CONTAINER = "tidegauge-probe"
 
 PROBE_FOLDER = "/tidegauge"
-"""Where containers see the probe, read-only. Directly below the root: a volume of the owner's, on which no mount point
-can be made, may be anywhere else (a read-only /opt)."""
+"""The probe's mount point, read-only. Directly below the root: a volume of the owner's, on which no mount point can be
+made, may be anywhere else (a read-only /opt)."""
 RUN_FOLDER = "/run/tidegauge"
-"""Where containers see the run directory (``core.run_dir_names``); the agent looks for it by that name."""
+"""The mount point of the run directory (``core.run_dir_names``); the agent finds it by that name."""
 PROBE_PART, RUN_PART = "probe", "run"
 """Folders of the volume, made by ``install-probe.sh``, mounted by ``subPath``. Below ``RUN_PART`` each watched
-container has a folder of its own, called as it is: rings are named by pid and start time as counted inside a container,
-so those of two containers could have the same name."""
+container has a folder with its name: rings are named by pid and start time as counted inside a container, so those of
+two containers could have the same name."""
 
 PYTHONPATH_ENTRY = PROBE_FOLDER + "/tidegauge/probe/activation/pythonpath"
 """For ``PYTHONPATH``: the folder of ``tidegauge.probe.activation.launch``, below where the probe is mounted."""
 INSTALL_COMMAND = ("/probe/install-probe.sh", "/target")
-"""What the init container runs: the script of the probe image, and where it has the volume. Its arguments (``args``)
+"""The init container's command: the script of the probe image, and the volume's mount point. Its arguments (``args``)
 are the names of the watched containers."""
 
 OWN_PYTHONPATH = "TIDEGAUGE_OWN_PYTHONPATH"
@@ -27,10 +27,10 @@ OWN_PYTHONPATH = "TIDEGAUGE_OWN_PYTHONPATH"
 LEVELS = ("off", "dormant", "stats", "auto", "trace")
 """``tidegauge.probe.levels``."""
 BARE_LEVEL = "auto"
-"""What ``true`` and an empty label mean."""
+"""The level of ``true`` and of an empty label."""
 
 VERSION = "1"
 """Value of the annotation ``INJECTED``."""
 POLICY_VERSION = "policy-1"
-"""The same from the chart's MutatingAdmissionPolicy, which does not read ``CHANGES``: whoever would write them can tell
-by how it begins (``workloads.BY_POLICY``)."""
+"""The value from the chart's MutatingAdmissionPolicy, which does not read ``CHANGES``; ``workloads.BY_POLICY`` tells it
+by its beginning."""

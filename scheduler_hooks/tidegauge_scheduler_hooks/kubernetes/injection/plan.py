@@ -41,7 +41,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
 # told.
 
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-"""How often JobSet's controller started the whole set again."""
+"""The number of restarts of the whole set by JobSet's controller."""
 
 _NAME_LABELS = (
     COPY_OF,
@@ -54,7 +54,7 @@ _NAME_LABELS = (
 )
 """From the topmost owner down."""
 _MAX_ATTEMPT = 1 << 24
-"""More than the probe takes for a count."""
+"""More than the probe accepts as a count."""
 
 
 def claimed_name(metadata: Mapping[str, Any]) -> str:

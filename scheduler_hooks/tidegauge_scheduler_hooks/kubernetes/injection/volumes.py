@@ -25,19 +25,19 @@ class InjectionOptions:
     probe_image: str
     """Image with ``install-probe.sh`` and the probe."""
     shared_gpu_replicas: int | None = None
-    """How many pods share one GPU where NVIDIA's device plugin shares them (its ``replicas``). ``None``: not known, and
-    no fraction follows from ``nvidia.com/gpu.shared``."""
+    """The number of pods that share one GPU by NVIDIA's device plugin (its ``replicas``). ``None``: not known, and no
+    fraction follows from ``nvidia.com/gpu.shared``."""
     probe_resources: Mapping[str, Any] | None = None
     """``requests`` and ``limits`` of the init container. ``None`` or empty: CPU and memory of the first watched
-    container, which waits meanwhile. Then nothing is added to what the pod asks for (the larger of both counts), its
-    QoS class stays, and a LimitRange or quota that the pod satisfies is satisfied."""
+    container, which waits meanwhile. Then the pod requests no more than before (the larger of both counts), its QoS
+    class stays, and a LimitRange or quota that the pod satisfies is satisfied."""
 
 
 SIZE_LIMIT = "256Mi"
 """A bound, no reservation: the probe takes 1 MiB, a rank 1 MiB for each GPU that it uses, and a ring gets its full
 length while 64 MiB are free. It counts as memory of the pod."""
 PROBE_USER = 65534
-"""Whom the init container runs as, where the pod names nobody (or root): a number, as ``restricted`` demands."""
+"""The init container's user, where the pod names none (or root): a number, as ``restricted`` demands."""
 _COPIED = ("cpu", "memory", "ephemeral-storage")
 
 

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_POD_BYTES = 1 << 20
-"""A larger pod is left as it is: with what is added it might not fit into etcd (1.5 MiB) any more."""
+"""A larger pod is left as it is: with the injection it might not fit into etcd (1.5 MiB) any more."""
 MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
 """The API server cuts a warning at 256 characters, and drops all that come after 4096 together."""
 
@@ -116,11 +116,11 @@ def _whose(request: Mapping[str, Any]) -> str:
 
 PATH = "/mutate"
 MAX_BODY_BYTES = 3 << 20
-"""The API server takes no larger request, so none of its questions is larger by much."""
+"""The API server takes no larger request, so none of its reviews is larger by much."""
 MAX_CONNECTIONS = 64
 LIMITS = ServerLimits(MAX_CONNECTIONS, ask_within_s=15.0, whole_s=15.0, patience_s=2.0, queues=True)
-"""API servers wait for 5 s as the chart has it, 30 s at most. The patience is longer than a burst of pods keeps a slow
-replica busy, and shorter than API servers wait."""
+"""API servers wait for 5 s by the chart, 30 s at most. The patience is longer than a burst of pods keeps a slow replica
+busy, and shorter than API servers wait."""
 
 
 class ServerCertificate(Protocol):
