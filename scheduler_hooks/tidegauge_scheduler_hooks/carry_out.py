@@ -18,7 +18,7 @@ from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Stage, StepProgress, Steps
-from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
+from tidegauge_scheduler_hooks.ports import AuditError
 
 log = logging.getLogger(__name__)
 
@@ -40,33 +40,16 @@ class _Work:
 class CarryOut:
     """Carries out decisions. Call ``tick`` every second or so, from one thread; ``under_way`` from any.
 
-    ``now_s`` is the policy clock, ``wall_s`` the host's clock, which the deadlines of jobs use. ``held_back`` returns
-    why a decision must not be carried out now, or ``None``; it is asked right before any action. ``submit`` runs a call
-    in a worker, some time soon; the pool needs more workers than ``calls_per_scheduler`` times the schedulers plus
-    ``messages_at_once``, so that calls that hang leave some free."""
+    ``submit`` runs a call in a worker, some time soon; the pool needs more workers than ``calls_per_scheduler`` times
+    the schedulers plus ``messages_at_once``, so that calls that hang leave some free."""
 
-    def __init__(
-        self,
-        audit: Audit,
-        schedulers: Mapping[str, SchedulerPort],
-        *,
-        now_s: Callable[[], float],
-        wall_s: Callable[[], float],
-        held_back: Callable[[DecisionRecord], str | None],
-        submit: Callable[[Callable[[], None]], object],
-        times: CarryOutTimes | None = None,
-        messenger: Messenger | None = None,
-        commands: ProcessCommands | None = None,
-    ) -> None:
-        self._audit = audit
-        self._now_s = now_s
+    def __init__(self, steps: Steps, *, submit: Callable[[Callable[[], None]], object]) -> None:
+        self._steps = steps
+        self._audit = steps.audit
+        self._now_s = steps.now_s
+        self._times = steps.times
         self._submit = submit
-        self._times = times or CarryOutTimes()
-        self._steps = Steps(
-            audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times,
-            messenger=messenger, commands=commands,
-        )  # fmt: skip
-        self._turns = FairCalls(self._times)
+        self._turns = FairCalls(steps.times)
         self._works: dict[str, _Work] = {}
         self._lock = threading.Lock()
         self._audit_fails = False
@@ -205,28 +188,18 @@ MAX_REMEMBERED = 2_000
 """Tenants whose latest turn is known. Of more, those served longest ago are forgotten: they come first anyway."""
 
 
-class _Queue(NamedTuple):
-    """A lane: decisions that share a number of calls at once. Messages and evidence have a lane of their own over all
-    schedulers, so that a message that hangs never takes the place of a checkpoint."""
-
-    scheduler: str | None
-    """``None``: messages and evidence."""
-
-    def most(self, times: CarryOutTimes) -> int:
-        return times.messages_at_once if self.scheduler is None else times.calls_per_scheduler
-
-
 class _Turn(NamedTuple):
     """A tenant's place in a lane."""
 
-    lane: _Queue
+    lane: str | None
+    """A scheduler, or ``None`` for messages and evidence of all schedulers: decisions that share a number of calls at
+    once. A message that hangs never takes the place of a checkpoint."""
     tenant: Tenant
 
     @classmethod
     def of(cls, decision: Decision) -> _Turn:
         is_aside = decision.action in (ActionKind.NOTIFY, ActionKind.SNAPSHOT)
-        lane = _Queue(None if is_aside else decision.target.scheduler)
-        return cls(lane, tenant_of(decision.target.job))
+        return cls(None if is_aside else decision.target.scheduler, tenant_of(decision.target.job))
 
 
 class FairCalls:
@@ -245,13 +218,13 @@ class FairCalls:
     def next(self, waiting: Iterable[DecisionRecord], busy: Iterable[Decision]) -> Iterator[DecisionRecord]:
         """The decisions to hand out of ``waiting`` while ``busy`` are in progress. Decisions of one tenant, and of
         tenants that are otherwise equal, keep the given order."""
-        lanes: dict[_Queue, dict[_Turn, deque[DecisionRecord]]] = {}
+        lanes: dict[str | None, dict[_Turn, deque[DecisionRecord]]] = {}
         for record in waiting:
             turn = _Turn.of(record.decision)
             lanes.setdefault(turn.lane, {}).setdefault(turn, deque()).append(record)
         calls = Counter(map(_Turn.of, busy))
         for lane, queues in lanes.items():
-            most = lane.most(self._times)
+            most = self._times.messages_at_once if lane is None else self._times.calls_per_scheduler
             free = most - sum(count for turn, count in calls.items() if turn.lane == lane)
             for _ in range(free):
                 able = [turn for turn, queue in queues.items() if queue and calls[turn] < max(1, most - 1)]

@@ -140,8 +140,10 @@ class StepProgress:
 
 
 class Steps:
-    """Takes the steps. ``held_back`` returns why a decision must not be carried out now, or ``None``. ``messenger``
-    notifies owners beside the scheduler, ``commands`` reach ranks for evidence."""
+    """Takes the steps. ``now_s`` is the policy clock, ``wall_s`` the host's clock, which the deadlines of jobs use.
+
+    ``held_back`` returns why a decision must not be carried out now, or ``None``; it is asked right before any action.
+    ``messenger`` notifies owners beside the scheduler, ``commands`` reach ranks for evidence."""
 
     def __init__(
         self,
@@ -151,18 +153,18 @@ class Steps:
         now_s: Callable[[], float],
         wall_s: Callable[[], float],
         held_back: Callable[[DecisionRecord], str | None],
-        times: CarryOutTimes,
+        times: CarryOutTimes | None = None,
         messenger: Messenger | None = None,
         commands: ProcessCommands | None = None,
     ) -> None:
+        self.audit = audit
+        self.now_s = now_s
+        self.times = times or CarryOutTimes()
         self._messenger = messenger
         self._commands = commands
-        self._audit = audit
         self._schedulers = schedulers
-        self._now_s = now_s
         self._wall_s = wall_s
         self._held_back = held_back
-        self._times = times
 
     def advance(self, record: DecisionRecord, progress: StepProgress) -> StepProgress:
         """Take the next step. Blocks for as long as the adapter does.
@@ -215,34 +217,34 @@ class Steps:
         over = self._stopped(record)
         if over is not None:
             return over
-        if record.starts >= self._times.most_starts:
+        if record.starts >= self.times.most_starts:
             if not progress.seen:
                 # Its answer was lost, or the process that got it: an action that leaves no trace may have happened.
                 interrupted = f"started {record.starts} times and interrupted each time: unknown whether it took effect"
                 return _over(Outcome.FAILED, interrupted)
             return _over(Outcome.FAILED, f"started {record.starts} times without success; last error: {progress.seen}")
-        self._audit.begin(decision.decision_id, at_s=self._now_s())
+        self.audit.begin(decision.decision_id, at_s=self.now_s())
         if decision.action is ActionKind.CHECKPOINT:
             assert port is not None
             return self._prove(port, decision, progress)
         try:
             said = self._act(port, decision)
         except TemporaryError as error:
-            return StepProgress(due_s=self._now_s() + self._wait_s(error), seen=str(error))
+            return StepProgress(due_s=self.now_s() + self._wait_s(error), seen=str(error))
         except ChangedError as error:
             if not (begun and decision.action.is_stop):
                 raise
             # Not that run any more: that may be our own doing, from the time before, and a look will tell.
-            return StepProgress(due_s=self._now_s() + self._times.look_every_s, seen=str(error))
+            return StepProgress(due_s=self.now_s() + self.times.look_every_s, seen=str(error))
         if not decision.action.is_stop:
             return _over(Outcome.DONE, said)
-        return StepProgress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=said)
+        return StepProgress(Stage.ACCEPTED, deadline_s=self.now_s() + self.times.verify_within_s, seen=said)
 
     def _too_late(self, decision: Decision, progress: StepProgress) -> StepProgress | None:
-        patience_s = self._times.expires_after_s
+        patience_s = self.times.expires_after_s
         if decision.action is ActionKind.CHECKPOINT:
             patience_s = min(patience_s, _grace_s(decision))
-        age_s = self._now_s() - decision.decided_s
+        age_s = self.now_s() - decision.decided_s
         if age_s <= patience_s:
             return None
         if progress.seen:
@@ -259,9 +261,9 @@ class Steps:
 
     def _unseen(self, begun: bool, progress: StepProgress, error: TemporaryError) -> StepProgress:
         """The scheduler cannot say where the job is. An unstarted decision waits until it is too late for it."""
-        now_s = self._now_s()
+        now_s = self.now_s()
         since_s = now_s if progress.unseen_since_s is None else progress.unseen_since_s
-        if begun and now_s - since_s >= self._times.verify_within_s:
+        if begun and now_s - since_s >= self.times.verify_within_s:
             return _over(Outcome.UNVERIFIED, f"already started, but its effect cannot be seen: {error}")
         return replace(progress, due_s=now_s + self._wait_s(error), seen=str(error), unseen_since_s=since_s)
 
@@ -275,7 +277,7 @@ class Steps:
         if seen in LEADS_TO[decision.action]:
             return _over(Outcome.DONE, what)
         if seen is Presence.STOPPING:
-            return StepProgress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=what)
+            return StepProgress(Stage.ACCEPTED, deadline_s=self.now_s() + self.times.verify_within_s, seen=what)
         return _over(Outcome.UNVERIFIED, f"already started, but {what}")
 
     def _verify(self, port: SchedulerPort, decision: Decision, progress: StepProgress) -> StepProgress:
@@ -288,10 +290,10 @@ class Steps:
             what = f"{_name(decision.target)} {SEEN_AS[seen]}"
             if seen in LEADS_TO[decision.action]:
                 return _over(Outcome.DONE, what)
-        now_s = self._now_s()
+        now_s = self.now_s()
         if now_s >= progress.deadline_s:
-            return _over(Outcome.UNVERIFIED, f"accepted {self._times.verify_within_s:.0f} s ago, but {what}")
-        return replace(progress, due_s=min(now_s + self._times.look_every_s, progress.deadline_s), seen=what)
+            return _over(Outcome.UNVERIFIED, f"accepted {self.times.verify_within_s:.0f} s ago, but {what}")
+        return replace(progress, due_s=min(now_s + self.times.look_every_s, progress.deadline_s), seen=what)
 
     def _prove(self, port: SchedulerPort, decision: Decision, progress: StepProgress) -> StepProgress:
         """Ask for a checkpoint, or look how far it is: the first call asks, whichever process makes it."""
@@ -301,7 +303,7 @@ class Steps:
             found = port.checkpoint(
                 decision.target,
                 decision_id=decision.decision_id,
-                deadline_unix_s=self._wall_s() + deadline_s - self._now_s(),
+                deadline_unix_s=self._wall_s() + deadline_s - self.now_s(),
             )
         except TemporaryError as error:
             stage, what, wait_s = progress.stage, str(error), self._wait_s(error)
@@ -310,8 +312,8 @@ class Steps:
                 return _over(Outcome.DONE, found.detail)
             if found.stage is CheckpointStage.REFUSED:
                 return _over(Outcome.FAILED, found.detail)
-            stage, what, wait_s = Stage.ASKED, found.detail, self._times.look_every_s
-        now_s = self._now_s()
+            stage, what, wait_s = Stage.ASKED, found.detail, self.times.look_every_s
+        now_s = self.now_s()
         if now_s >= deadline_s:
             return _over(Outcome.NO_PROOF, f"no proof of a checkpoint within {grace_s:.0f} s: {what}")
         return StepProgress(stage, due_s=min(now_s + wait_s, deadline_s), deadline_s=deadline_s, seen=what)
@@ -325,7 +327,7 @@ class Steps:
         return _ask(port, decision)
 
     def _wait_s(self, error: TemporaryError) -> float:
-        return max(0.0, min(error.retry_after_s, self._times.longest_retry_s))
+        return max(0.0, min(error.retry_after_s, self.times.longest_retry_s))
 
 
 def _over(outcome: Outcome, detail: str) -> StepProgress:

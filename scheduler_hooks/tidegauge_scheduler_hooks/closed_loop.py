@@ -8,8 +8,9 @@ and nothing is decided that could not be written down.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -19,8 +20,10 @@ from tidegauge.core.incidents.actions import (
     AuditError,
     Decision,
     DecisionRecord,
+    DecisionStatus,
     Disposition,
     LoopStatus,
+    Outcome,
     SchedulerFacts,
     Switches,
 )
@@ -34,7 +37,7 @@ from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
-from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Steps
 from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.files import PolicySource
@@ -42,7 +45,6 @@ from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyMark, PolicyState
 from tidegauge_scheduler_hooks.ports import Audit, Messenger, ProcessCommands, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
-from tidegauge_scheduler_hooks.watched_audit import WatchedAudit
 
 log = logging.getLogger(__name__)
 
@@ -139,16 +141,11 @@ class ClosedLoop:
         self._crowded: Set[Tenant] = frozenset()
         self._lock = threading.Lock()
         self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
-        self._carry_out = CarryOut(
-            self._audit,
-            schedulers,
-            now_s=now_s,
-            wall_s=wall_s,
-            held_back=self.held_back,
-            submit=submit,
-            messenger=messenger,
-            commands=commands,
-        )
+        steps = Steps(
+            self._audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=self.held_back,
+            messenger=messenger, commands=commands,
+        )  # fmt: skip
+        self._carry_out = CarryOut(steps, submit=submit)
 
     def tick(self) -> None:
         """Take one turn. Expected failures raise nothing."""
@@ -174,7 +171,6 @@ class ClosedLoop:
             self._carry_out.tick()
 
     def status(self) -> LoopStatus:
-        """The state of the loop."""
         policy, switches = self._policy.current(), self._switches()
         state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
         return LoopStatus(
@@ -347,3 +343,59 @@ def _log_decision(decision: Decision) -> None:
         level, "%s: %s %s on job %s attempt %d: %s", decision.decision_id, decision.disposition.value,
         decision.action.value, job.job_id, job.attempt, decision.reason,
     )  # fmt: skip
+
+
+class WatchedAudit:
+    """``Audit`` that also keeps what has changed since the last look, so that the policy's state follows without
+    reading the whole audit again every second.
+
+    The database counts, not the answer of a call: a commit whose answer was lost has happened all the same."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._unfinished: dict[str, Decision] = {}
+        """As of the last look, less those finished since then."""
+        self._news: queue.SimpleQueue[DecisionRecord] = queue.SimpleQueue()
+
+    def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        return self._audit.write_ahead(decisions)
+
+    def begin(self, decision_id: str, *, at_s: float) -> None:
+        self._audit.begin(decision_id, at_s=at_s)
+
+    def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
+        self._audit.finish(decision_id, outcome, detail, at_s=at_s)
+        decision = self._unfinished.pop(decision_id, None)
+        if decision is not None:
+            log.info("decision %s: %s: %s", decision_id, outcome.value, detail)
+            self._news.put(
+                DecisionRecord(decision, DecisionStatus.FINISHED, outcome, detail, finished_s=at_s, starts=1)
+            )
+
+    def unfinished(self) -> Sequence[DecisionRecord]:
+        records = self._audit.unfinished()
+        now = {record.decision.decision_id: record.decision for record in records}
+        # A list first: workers take from it. What is told twice is harmless, the first outcome stays.
+        ended = [decision for name, decision in list(self._unfinished.items()) if name not in now]
+        if ended:
+            since_s = min(decision.decided_s for decision in ended)
+            for record in self._audit.each(since_s=since_s):
+                self._news.put(record)
+        for record in records:
+            if record.decision.decision_id not in self._unfinished:
+                self._news.put(record)
+        self._unfinished = now
+        return records
+
+    def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        return self._audit.each(since_s=since_s)
+
+    def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        return self._audit.memory(since_s=since_s)
+
+    def news(self) -> list[DecisionRecord]:
+        """Decisions that were made or finished since the last call."""
+        found: list[DecisionRecord] = []
+        while not self._news.empty():  # the loop alone takes from it
+            found.append(self._news.get())
+        return found

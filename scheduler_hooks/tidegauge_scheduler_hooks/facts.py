@@ -32,7 +32,6 @@ class Surroundings(NamedTuple):
 
 
 def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
-    """The surroundings of all ``jobs``."""
     jobs_on = Counter(chain.from_iterable([job.places for job in jobs]))
     # Of ten thousand GPUs few have two jobs, if any: only those are looked at rank by rank.
     shared = {place for place, jobs_there in jobs_on.items() if jobs_there > 1}

@@ -33,6 +33,7 @@ from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.cluster.store import open_store
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import Steps
 
 CHECKPOINT, REQUEUE = wanted(ActionKind.CHECKPOINT), wanted(ActionKind.REQUEUE)
 PLANS: dict[str, Plan] = {
@@ -132,10 +133,10 @@ def live(directory: Path, plan: Plan, kill_at: int | None) -> None:
     now_s = max(START_S, store.newest_s() or START_S)
     audit = boundaries.around(store.audit)
     scheduler = boundaries.around(FakeScheduler(world, changed=changed))
-    carry_out = CarryOut(
-        audit, {"local": scheduler}, now_s=lambda: now_s, wall_s=lambda: now_s, held_back=lambda _: None,
-        submit=lambda call: call(), times=TIMES,
-    )  # fmt: skip
+    steps = Steps(
+        audit, {"local": scheduler}, now_s=lambda: now_s, wall_s=lambda: now_s, held_back=lambda _: None, times=TIMES
+    )
+    carry_out = CarryOut(steps, submit=lambda call: call())
     for _ in range(100):
         new = audit.write_ahead(plan(audit.records(since_s=0.0)))
         if not new and not audit.unfinished():

@@ -11,7 +11,7 @@ from scheduler_values import decision, target
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
-from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Steps
 from tidegauge_scheduler_hooks.ports import Audit
 
 START_S = 1_800_000_000.0
@@ -82,14 +82,16 @@ class Bench:
     def restart(self, audit: Audit | None = None, scheduler: FakeScheduler | None = None) -> None:
         """Another ``CarryOut``; by way of ``audit`` and ``scheduler``, if something stands before the bench's own."""
         self.carry_out = CarryOut(
-            audit or self.audit,
-            {"local": scheduler or self.scheduler},
-            now_s=lambda: self.now_s,
-            wall_s=lambda: self.now_s + self.wall_ahead_s,
-            held_back=lambda _: "actions are paused" if self.now_s >= self.pause_s else self.held,
+            Steps(
+                audit or self.audit,
+                {"local": scheduler or self.scheduler},
+                now_s=lambda: self.now_s,
+                wall_s=lambda: self.now_s + self.wall_ahead_s,
+                held_back=lambda _: "actions are paused" if self.now_s >= self.pause_s else self.held,
+                times=TIMES,
+                commands=FakeEvidenceRanks(scheduler or self.scheduler),
+            ),
             submit=lambda call: self.submit(call),
-            times=TIMES,
-            commands=FakeEvidenceRanks(scheduler or self.scheduler),
         )
 
     def decide(self, *decisions: Decision) -> None:

@@ -21,6 +21,7 @@ from scheduler_hooks.fake_scheduler import FakeJob
 from tidegauge.cluster.actions.clock import PolicyClock
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import Steps
 
 CAP = wanted(ActionKind.CAP)
 REQUEUE = wanted(ActionKind.REQUEUE)
@@ -225,11 +226,13 @@ def test_a_clock_set_forward_over_a_restart_begins_nothing_and_loses_nothing() -
 
 def on_clock(bench: Bench, clock: PolicyClock, host: FakeClock) -> CarryOut:
     return CarryOut(
-        bench.audit,
-        {"local": bench.scheduler},
-        now_s=clock.now_s,
-        wall_s=host.unix_s,
-        held_back=lambda _: None,
+        Steps(
+            bench.audit,
+            {"local": bench.scheduler},
+            now_s=clock.now_s,
+            wall_s=host.unix_s,
+            held_back=lambda _: None,
+            times=TIMES,
+        ),
         submit=lambda call: call(),
-        times=TIMES,
     )

@@ -17,7 +17,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.carry_out import MAX_REMEMBERED, CarryOut, FairCalls
-from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Steps
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 TIMES = CarryOutTimes()
@@ -70,14 +70,16 @@ class Cluster:
     def restart(self, submit: Callable[[Callable[[], None]], None] | None = None) -> None:
         self.calls = SlowCalls(self.bench)
         self.bench.carry_out = CarryOut(
-            self.bench.audit,
-            {"local": self.scheduler},
-            now_s=lambda: self.bench.now_s,
-            wall_s=lambda: self.bench.now_s,
-            held_back=lambda _: None,
+            Steps(
+                self.bench.audit,
+                {"local": self.scheduler},
+                now_s=lambda: self.bench.now_s,
+                wall_s=lambda: self.bench.now_s,
+                held_back=lambda _: None,
+                times=TIMES,
+                commands=FakeEvidenceRanks(self.scheduler),
+            ),
             submit=submit or self.calls.submit,
-            times=TIMES,
-            commands=FakeEvidenceRanks(self.scheduler),
         )
 
     def tick(self) -> None:

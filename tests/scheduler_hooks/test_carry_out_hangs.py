@@ -21,6 +21,7 @@ from scheduler_hooks.carry_out_bench import (
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler
 from tidegauge.core.incidents.actions import ActionKind, Decision, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import Steps
 from tidegauge_scheduler_hooks.closed_loop import workers_for
 from waiting import PATIENCE_S
 
@@ -133,13 +134,15 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
     caps = [of_user(wanted(ActionKind.CAP, job.job_id), 2000 + n) for n, job in enumerate(jobs[:7])]
     elsewhere = wanted(ActionKind.CAP, "job-7")
     carry_out = CarryOut(
-        bench.audit,
-        {"local": bench.scheduler, "ray": healthy},
-        now_s=lambda: bench.now_s,
-        wall_s=lambda: bench.now_s,
-        held_back=lambda _: None,
+        Steps(
+            bench.audit,
+            {"local": bench.scheduler, "ray": healthy},
+            now_s=lambda: bench.now_s,
+            wall_s=lambda: bench.now_s,
+            held_back=lambda _: None,
+            times=TIMES,
+        ),
         submit=workers.submit,
-        times=TIMES,
     )
     bench.decide(*caps)
     carry_out.tick()
@@ -182,14 +185,16 @@ def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_few_workers(workers
     jobs = [FakeJob(f"job-{number}") for number in range(8)]
     bench, messenger = Bench(*jobs), HangingMessenger()
     carry_out = CarryOut(
-        bench.audit,
-        {"local": bench.scheduler},
-        now_s=lambda: bench.now_s,
-        wall_s=lambda: bench.now_s,
-        held_back=lambda _: None,
+        Steps(
+            bench.audit,
+            {"local": bench.scheduler},
+            now_s=lambda: bench.now_s,
+            wall_s=lambda: bench.now_s,
+            held_back=lambda _: None,
+            times=TIMES,
+            messenger=messenger,
+        ),
         submit=workers.submit,
-        times=TIMES,
-        messenger=messenger,
     )
     told = [of_user(wanted(ActionKind.NOTIFY, job.job_id), 2000 + n) for n, job in enumerate(jobs[:7])]
     cap = wanted(ActionKind.CAP, "job-7")

@@ -16,6 +16,7 @@ from scheduler_hooks.ray_jobs_world import UNCHANGED, RayWorld, end
 from scheduler_values import decision
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import Steps
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
     Presence,
@@ -100,11 +101,11 @@ def test_a_coordinator_that_ends_anywhere_is_followed_by_one_that_completes(
     audit.write_ahead([made])
     setattr(world.cluster, "afterwards" if done else "instead", nth(number, drop))
     for now_s in (0.0, 60.0, 120.0, 180.0):
-        coordinator = CarryOut(
+        steps = Steps(
             audit, {"ray": world.another_port()}, now_s=partial(float, now_s), wall_s=time.time,
-            held_back=lambda _: None, submit=lambda call: call(),
+            held_back=lambda _: None,
         )  # fmt: skip
-        coordinator.tick()
+        CarryOut(steps, submit=lambda call: call()).tick()
     assert audit.kept[made.decision_id].outcome is Outcome.DONE
     assert [run["status"] for run in world.runs(job)] == ["STOPPED", "RUNNING"]
     assert world.environ(job)["A"] == "b"

@@ -11,7 +11,7 @@ from scheduler_hooks.carry_out_bench import Bench, wanted
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.incidents.actions import ActionKind, Decision, JobTarget, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
-from tidegauge_scheduler_hooks.carry_out_steps import tell_owner
+from tidegauge_scheduler_hooks.carry_out_steps import Steps, tell_owner
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
 
 NOTIFY = wanted(ActionKind.NOTIFY)
@@ -97,15 +97,15 @@ def test_owner_of_another_run_is_not_told_of_this_one() -> None:
 
 
 def _carry_out(bench: Bench, messenger: FakeMessenger, made: Decision) -> None:
-    bench.carry_out = CarryOut(
+    steps = Steps(
         bench.audit,
         {"local": bench.scheduler},
         now_s=lambda: bench.now_s,
         wall_s=lambda: bench.now_s,
         held_back=lambda _: None,
-        submit=_at_once,
         messenger=messenger,
     )
+    bench.carry_out = CarryOut(steps, submit=_at_once)
     bench.decide(made)
     bench.finish()
 

@@ -44,7 +44,7 @@ from tidegauge_scheduler_hooks.ports import (
 )
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 
-# Where one run of a workload stands, from the object, what we wrote on it, and its pods. Pure.
+log = logging.getLogger(__name__)
 
 _AFTER = {HOLD: Presence.HELD, CANCEL: Presence.GONE, COPIED: Presence.REPLACED}
 
@@ -83,8 +83,6 @@ def _ended_by_us(incarnation: str, workload: Workload) -> Presence | None:
         return _AFTER[stopped.action]
     return None
 
-
-log = logging.getLogger(__name__)
 
 CONTROLLER_AWAY_S = 60.0
 """A Lease that is older than this has no holder: leaders renew it every few seconds."""

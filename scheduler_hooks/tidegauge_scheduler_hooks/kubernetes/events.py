@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from typing import Any
+from contextlib import suppress
 
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, ConflictError, KubeApi, Object, Resource
 
@@ -26,24 +26,14 @@ def record_event(
 ) -> None:
     """Leave an Event, once per decision. Raises ``TemporaryError``, ``PermanentError``."""
     resource, obj = regarding
-    body = event(resource, obj, reason=reason, note=note, decision_id=decision_id, warning=warning, now_s=time.time())
-    try:
-        api.create(EVENTS, obj["metadata"]["namespace"], body)
-    except ConflictError:
-        return  # it is there
-
-
-def event(
-    resource: Resource, obj: Object, *, reason: str, note: str, decision_id: str, warning: bool, now_s: float
-) -> dict[str, Any]:
-    """The Event. Its name is made from decision, reason and object, so that it cannot be there twice."""
     metadata = obj["metadata"]
+    # A name made from decision, reason and object cannot be there twice.
     digest = hashlib.sha256("\0".join((decision_id, reason, metadata["uid"])).encode()).hexdigest()[:24]
-    return {
+    body = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {"name": f"tidegauge.{digest}", "namespace": metadata["namespace"]},
-        "eventTime": micro_time(now_s),
+        "eventTime": micro_time(time.time()),
         "reportingController": CONTROLLER,
         "reportingInstance": f"{CONTROLLER}-{socket.gethostname()}"[:128],
         "action": reason,
@@ -58,6 +48,8 @@ def event(
             "uid": metadata["uid"],
         },
     }
+    with suppress(ConflictError):  # it is there
+        api.create(EVENTS, metadata["namespace"], body)
 
 
 def micro_time(unix_s: float) -> str:

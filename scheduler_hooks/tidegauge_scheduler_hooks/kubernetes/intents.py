@@ -36,7 +36,6 @@ class Changes:
     """The job's: it decides which variable carries ``alloc_conf``."""
 
     def __bool__(self) -> bool:
-        """Whether anything is changed."""
         return bool(self.environ or self.alloc_conf)
 
 

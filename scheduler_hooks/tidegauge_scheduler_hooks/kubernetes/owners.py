@@ -148,11 +148,7 @@ RAYCLUSTER = OwnerKind(RAYCLUSTERS, None, _no_templates)
 KINDS: Mapping[str, OwnerKind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
 """Kinds that can be acted on, by the names of the setting ``kubernetes_kinds``."""
 BY_NAME: Mapping[str, OwnerKind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
-_LINKS: Mapping[str, tuple[OwnerKind, ...]] = {
-    "JobSet": (JOB,),
-    "TrainJob": (JOBSET, JOB),
-    "RayJob": (RAYCLUSTER, JOB),
-}
+_LINKS: Mapping[str, tuple[OwnerKind, ...]] = {"JobSet": (JOB,), "TrainJob": (JOBSET, JOB), "RayJob": (RAYCLUSTER, JOB)}
 """The kinds between a pod and an owner of that kind."""
 
 
@@ -228,7 +224,6 @@ def at(obj: Any, path: Path) -> Any:
 
 
 def condition(obj: Object, name: str) -> Mapping[str, Any] | None:
-    """The condition of that type in the status."""
     conditions = at(obj, ("status", "conditions")) or ()
     return next((one for one in conditions if one.get("type") == name), None)
 

@@ -85,7 +85,6 @@ class PodDirectory:
         return None if pod is None else self.owner_of(pod)
 
     def with_pods(self, owned: Owned) -> Workload:
-        """The workload with all of its pods."""
         return Workload(owned.kind, owned.obj, tuple(self.pods_of(owned.obj)), owned.foreign)
 
     def owner_of(self, pod: Object) -> Owned | None:

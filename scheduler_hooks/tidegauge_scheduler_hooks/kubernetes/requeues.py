@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
 from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, INCIDENT, REMARK, REQUEUE, STOPPED
 from tidegauge.core.jobs.settings import JobSettings, changes, may_set
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
+from tidegauge_scheduler_hooks.kubernetes.injection.environment import ALLOCATOR_VARIABLES
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, IncidentIntent, RequeueOrder, Stopped, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, at
@@ -28,7 +28,6 @@ _NOT_COPIED = (
     "kubectl.kubernetes.io/last-applied-configuration",  # "kubectl apply" would take the copy for the first one
     "batch.kubernetes.io/job-tracking",
 )  # fmt: skip
-_ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 
 
 def copy_name(name: str, attempt: int) -> str:
@@ -93,7 +92,7 @@ def _change_template(template: Any, wanted: Changes, order: RequeueOrder) -> Non
 def _environment(given: Sequence[Mapping[str, Any]], wanted: Changes, attempt: int) -> list[Mapping[str, Any]]:
     """The variables of a container with ours in place of those of the same name."""
     values = {one["name"]: one.get("value") or "" for one in given if not one.get("valueFrom")}
-    hidden = [one["name"] for one in given if one.get("valueFrom") and one["name"] in _ALLOCATOR]
+    hidden = [one["name"] for one in given if one.get("valueFrom") and one["name"] in ALLOCATOR_VARIABLES]
     if hidden and wanted.alloc_conf:
         raise ValueError(f"{hidden[0]} is set by valueFrom: allocator settings cannot be merged into an unknown value")
     settings = JobSettings(

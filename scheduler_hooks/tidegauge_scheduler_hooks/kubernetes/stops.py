@@ -42,7 +42,8 @@ class Stops:
         for _ in range(TRIES):
             workload = look()
             if was_ordered(workload, incarnation, decision_id):
-                self._switch_off_again(workload, incarnation)
+                if workload.state is State.RUNNING and workload.incarnation == incarnation:
+                    self._deactivate(workload)  # the last try may have ended between the two steps that Kueue needs
                 return None
             intent = may_stop(workload)
             queued = find_queue_workload(self._api, workload)
@@ -56,21 +57,13 @@ class Stops:
                 if not was_ordered(look(), incarnation, decision_id):
                     raise
             if queued is not None:
-                self._switch_off(workload, look, intent)
+                try:
+                    self._deactivate(workload)
+                except PermanentError:
+                    self._take_back(look, intent)
+                    raise
             return workload
         raise TemporaryError(f"{look().title}: another client keeps changing it; retrying")
-
-    def _switch_off_again(self, workload: Workload, incarnation: str) -> None:
-        """The last try may have ended between the two steps that Kueue needs."""
-        if workload.state is State.RUNNING and workload.incarnation == incarnation:
-            self._deactivate(workload)
-
-    def _switch_off(self, workload: Workload, look: Callable[[], Workload], intent: Mapping[str, str | None]) -> None:
-        try:
-            self._deactivate(workload)
-        except PermanentError:
-            self._take_back(look, intent)
-            raise
 
     def _deactivate(self, workload: Workload) -> None:
         for _ in range(TRIES):

@@ -97,12 +97,10 @@ class LocalScheduler:
         return f"{done}, and on later attempts" if target.handle else done
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
-        """By the ranks' own command sockets."""
         self._check_running(target)
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 
     def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
-        """The keeper ends the command and starts it again."""
         self._order(
             target, "requeue", decision_id, reason=reason, grace_s=STOP_GRACE_S,
             alloc_conf=dict(changes.alloc_conf), environ=dict(changes.environ),
@@ -114,7 +112,6 @@ class LocalScheduler:
         self._order(target, "hold", decision_id, reason=reason, grace_s=STOP_GRACE_S)
 
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
-        """The keeper ends the command."""
         self._order(target, "cancel", decision_id, reason=reason, grace_s=STOP_GRACE_S)
 
     def _order(self, target: JobTarget, command: str, decision_id: str, **more: Any) -> None:

@@ -392,10 +392,7 @@ BRAKES = (
         _user_breaker,
     ),
     Brake(
-        BREAKER,
-        _ACTING,
-        "The circuit breaker for the whole cluster is open, or this action would open it.",
-        _breaker,
+        BREAKER, _ACTING, "The circuit breaker for the whole cluster is open, or this action would open it.", _breaker
     ),
 )
 """In the order in which they are asked: passing ones after final ones, and limits last, so that a breaker opens for

@@ -31,7 +31,6 @@ class Case:
 
     @property
     def rung(self) -> Rung:
-        """The rung in the policy."""
         return self.rule.ladder[self.step.rung]
 
 

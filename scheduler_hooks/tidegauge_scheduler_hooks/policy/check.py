@@ -55,7 +55,6 @@ class Findings:
 
 
 def check_policy(text: str) -> Findings:
-    """All findings of a policy file's text."""
     try:
         document = read(text)
     except YamlError as error:
@@ -169,10 +168,7 @@ def _about_rung(policy: Policy, rule: Rule, index: int) -> Iterator[tuple[str, s
     least = when.severity.level if when.severity is not None else 0
     if rung.kind.is_acting and any(cause.is_growth for cause in causes) and least < brakes.min_severity.level:
         severity = brakes.min_severity.value
-        yield (
-            "warning",
-            f"growth below {severity} gets stuck here; `severity: {severity}` keeps it out of the rule",
-        )
+        yield "warning", f"growth below {severity} gets stuck here; `severity: {severity}` keeps it out of the rule"
     if isinstance(rung, CheckpointRung):
         if rung.before_oom is not None and rung.before_oom < rung.grace:
             yield "warning", "before_oom is less than grace: the job may run out of memory during the checkpoint"

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, TypeGuard, Union
 
 from pydantic import AfterValidator, Field
 
+from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_scheduler_hooks.policy.allocator_settings import check_settings
 from tidegauge_scheduler_hooks.policy.conditions import PolicyModel, Settings
@@ -30,7 +31,6 @@ PLACEHOLDERS = {
 """What a text may contain, in braces."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 def _check_template(text: str) -> str:
@@ -53,7 +53,7 @@ def _check_environ(environ: dict[str, str]) -> dict[str, str]:
     for name in environ:
         if not _VARIABLE.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
-        if name in _ALLOCATOR_VARIABLES:
+        if name in (CUDA_NAME, GENERAL_NAME, HIP_NAME):
             raise ValueError(f"{name} would replace the owner's settings; use alloc_conf, which is merged with them")
     return environ
 
@@ -163,8 +163,7 @@ class CancelRung(_StopRung):
 
 StopRung = Union[RequeueRung, HoldRung, CancelRung]
 Rung = Annotated[
-    Union[NotifyRung, AnnotateRung, SnapshotRung, CapRung, CheckpointRung, StopRung],
-    Field(discriminator="action"),
+    Union[NotifyRung, AnnotateRung, SnapshotRung, CapRung, CheckpointRung, StopRung], Field(discriminator="action")
 ]
 
 

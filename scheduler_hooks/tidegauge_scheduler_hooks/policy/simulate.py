@@ -42,12 +42,10 @@ class Simulation:
 
     @property
     def jobs_told(self) -> frozenset[OwnedJob]:
-        """Jobs whose owner would have been notified."""
         return self._jobs(lambda action: action.is_words)
 
     @property
     def jobs_touched(self) -> frozenset[OwnedJob]:
-        """Jobs that would have been acted on."""
         return self._jobs(lambda action: action.is_acting)
 
     @property
@@ -63,11 +61,7 @@ class Simulation:
 
 
 def simulate(
-    changes: Sequence[IncidentChange],
-    facts: Mapping[int, JobFacts],
-    policy: Policy,
-    *,
-    until_s: float | None = None,
+    changes: Sequence[IncidentChange], facts: Mapping[int, JobFacts], policy: Policy, *, until_s: float | None = None
 ) -> Simulation:
     """The decisions of ``policy`` in mode ``act``, whatever its own mode is.
 

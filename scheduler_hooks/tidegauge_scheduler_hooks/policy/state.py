@@ -74,7 +74,6 @@ class PolicyMark(NamedTuple):
 
 
 def mark_of(decision: Decision) -> PolicyMark:
-    """The mark of a decision that was just made."""
     withheld_by_breaker = decision.brake in BREAKERS
     return PolicyMark(
         decision_id=decision.decision_id,
@@ -263,7 +262,6 @@ class PolicyState:
         return sorted(found, key=lambda mark: mark.decided_s)
 
     def of_incident(self, number: int) -> tuple[PolicyMark, ...]:
-        """All decisions on one incident."""
         return tuple(self._index.by_incident.get(number, {}).values())
 
     def of_job(self, job: JobKey) -> tuple[PolicyMark, ...]:

@@ -71,7 +71,6 @@ def next_actions(case: Case) -> str:
 
 
 def advice(case: Case) -> str:
-    """Advice for the owner."""
     cause, facts = case.incident.key.cause, case.facts
     parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:

@@ -7,10 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
+from tidegauge.core.jobs.settings import JobSettings, decode, encode, settings_name
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -29,10 +32,10 @@ from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find, needs_nodes
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
-from tidegauge_scheduler_hooks.slurm.next_settings import NextSettings
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
 
-# Our remark in a job's comment, beside what its owner wrote there. Pure.
+log = logging.getLogger(__name__)
+
 
 MAX_COMMENT_BYTES = 1024
 """slurmctld refuses longer ones (``MAX_STR_LEN``)."""
@@ -61,8 +64,6 @@ def _tame(text: str) -> str:
     plain = _WORD_MARK.sub("tidegauge ", line.replace("[", "(").replace("]", ")"))
     return plain.encode()[:MAX_REMARK_BYTES].decode(errors="ignore")
 
-
-log = logging.getLogger(__name__)
 
 NODES_FOR_S = 600.0
 """The lifetime of the nodes' gres; they change when an admin changes slurm.conf."""
@@ -168,7 +169,6 @@ class SlurmScheduler:
         log.info("decision %s: Slurm job %s requeued and held: %s", decision_id, target.job.job_id, reason)
 
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
-        """``scancel``."""
         _one_job(target, self._check_may_act(target))
         self._commands.cancel(_name(target))
         log.info("decision %s: Slurm job %s is cancelled: %s", decision_id, target.job.job_id, reason)
@@ -254,3 +254,79 @@ def _one_job(target: JobTarget, look: SqueueRow) -> SqueueRow:
 def _name(target: JobTarget) -> str:
     """The name for commands: an array's number alone would mean all of its tasks."""
     return str(target.handle.get("name", target.job.job_id))
+
+
+LAID_DOWN_WITHIN_S = 30.0
+"""Nodes report about once a second; one that is busy takes longer, one that is silent is not waited for."""
+
+
+class NextSettings:
+    """Works on the store that hands settings to the nodes."""
+
+    def __init__(self, store: SettingsStore) -> None:
+        self._store = store
+
+    def cap(self, target: JobTarget, fraction: float, *, from_restart: int) -> None:
+        """Store a memory fraction for all further attempts, and for processes that the present one starts. Raises
+        ``AuditError``."""
+        before = self._now(target)
+        environ = {**before.environ, FRACTION_VARIABLE: f"{fraction:.6g}"}
+        self._put(target, before, replace(before, environ=environ, from_restart=from_restart))
+
+    def prepare(self, target: JobTarget, changes: RequeueChanges, *, from_restart: int) -> JobSettings | None:
+        """Store ``changes`` and wait until all nodes have them; returns the settings before, for ``undo``, and ``None``
+        if there is nothing to store.
+
+        Raises ``PermanentError`` for settings that are not allowed, ``AuditError``, and ``TemporaryError`` if a
+        reporting node does not have them: the job could start there without."""
+        before = self._now(target)
+        if not changes.alloc_conf and not changes.environ:
+            return None
+        after = replace(
+            before,
+            environ={**before.environ, **changes.environ},
+            alloc_conf={**before.alloc_conf, **changes.alloc_conf},
+            from_restart=from_restart,
+            torch_version=target.handle.get("torch_version") or before.torch_version,
+        )
+        self._put(target, before, after)
+        without = self._store.missing_on(timeout_s=LAID_DOWN_WITHIN_S)
+        if without:
+            hosts = ", ".join(sorted(without)[:5]) + (" …" if len(without) > 5 else "")
+            raise TemporaryError(
+                f"job {target.job.job_id} is not requeued: its settings are not on {hosts} after "
+                f"{LAID_DOWN_WITHIN_S:g} s, so it might restart there without them (see tidegauge status)"
+            )
+        return before
+
+    def undo(self, before: JobSettings | None) -> None:
+        """Restore the settings after a requeue that did not happen. Raises ``AuditError``."""
+        if before is not None:
+            self._store.put(before)
+
+    def _now(self, target: JobTarget) -> JobSettings:
+        job_id, uid = target.job.job_id, target.job.uid
+        return self._store.get(job_id, uid) or JobSettings(job_id, uid)
+
+    def _put(self, target: JobTarget, before: JobSettings, after: JobSettings) -> None:
+        _check(target, after)
+        if after != before:
+            self._store.put(after)
+
+
+def _check(target: JobTarget, settings: JobSettings) -> None:
+    """Raises ``PermanentError`` for settings that a node would refuse."""
+    try:
+        if settings_name(settings.job_id) is None:
+            raise ValueError("its name cannot be a file name")
+        _check_texts(settings.environ)
+        _check_texts(settings.alloc_conf)
+        decode(encode(settings))
+    except ValueError as error:
+        raise PermanentError(f"job {target.job.job_id}: these settings cannot be applied: {error}") from error
+
+
+def _check_texts(values: Mapping[str, object]) -> None:
+    wrong = [name for name, value in values.items() if not isinstance(value, str)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not a text")

@@ -226,15 +226,9 @@ out"."""
 
 def check(finished: Finished, asked: str) -> None:
     """Raise the error that a refusal means. ``asked`` names the request for people: "requeue job 7"."""
-    said = words(finished.stderr)
+    said = one_line(" ".join(finished.stderr.decode(errors="replace").split()), MAX_ERROR_CHARS)
     for text, (error, advice) in _ERRORS.items():
         if text in said:
             raise error(f"Slurm: cannot {asked}: {said}" + (f"; {advice}" if advice else ""))
     if finished.returncode != 0:
         raise TemporaryError(f"Slurm: cannot {asked}: {said or f'exit status {finished.returncode}'}")
-
-
-def words(output: bytes) -> str:
-    """The output for people: on one short line, without anything that a terminal would interpret."""
-    text = " ".join(output.decode(errors="replace").split())
-    return one_line(text, MAX_ERROR_CHARS)

@@ -20,8 +20,6 @@ from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredE
 from tidegauge_scheduler_hooks.kubernetes.ports import InvalidError, Object, Patch, Resource
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
-# How often requests may go out. Values in, values out; the caller brings the clock and waits.
-
 
 class TokenBucket:
     """Limits requests to ``per_s`` a second on average and ``burst`` at once, as client-go's ``QPS`` and ``Burst``.

@@ -59,7 +59,6 @@ class ExpiredError(TemporaryError):
 
 
 def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | None = None) -> SchedulerError:
-    """The error for an answer that is not 2xx."""
     said = _status(body)
     words = _words(said, status, body)
     reason = said.get("reason")

@@ -24,9 +24,8 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError
 
-# Whether the API server, the credentials and the role are of any use: asked once, before anything starts.
-
 log = logging.getLogger(__name__)
+
 
 NOBODY = "metadata.name=tidegauge-preflight"
 """Selects nothing, so that the list needs the right alone."""

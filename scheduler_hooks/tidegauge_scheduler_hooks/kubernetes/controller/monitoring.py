@@ -60,7 +60,6 @@ class StepCounts:
 
 
 def counter(name: str, help_text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-    """A counter, its values by those of its labels."""
     family = CounterMetricFamily(name, help_text, labels=labels)
     for values, number in sorted(samples.items()):
         family.add_metric(values, number)

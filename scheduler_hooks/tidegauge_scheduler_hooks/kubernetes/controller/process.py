@@ -168,7 +168,7 @@ class Controller:
         against = [
             "ending" if self._ending.is_set() else None,
             self._why_out_of_touch(),
-            self._webhook.why_not_ready() if self._webhook is not None else None,
+            self._webhook.upkeep.why_not_ready() if self._webhook is not None else None,
         ]
         reasons = [reason for reason in against if reason is not None]
         notes = [f"note: {problem}" for problem in self._look.problems()]

@@ -37,6 +37,8 @@ from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
+log = logging.getLogger(__name__)
+
 # ``LEAK_CONDITION`` on pods: what a ``podFailurePolicy`` with ``onPodConditions`` matches. The kubelet leaves those
 # conditions alone that are not its own.
 
@@ -81,8 +83,6 @@ def condition_patch(pod: Object, message: str | None, *, now_s: float) -> dict[s
     }
     return {"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"conditions": [condition]}}
 
-
-log = logging.getLogger(__name__)
 
 MAX_STEPS = 8
 """In a row on one workload; the longest sequence, with Kueue's Workload, has three."""

@@ -137,9 +137,9 @@ class Webhook:
         self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
     ) -> None:
         """Listen. Raises ``OSError`` if it cannot."""
-        self._upkeep = Upkeep(options, whole, api, watches, leading=leading)
-        self._injector = Injector(options.injection, self._upkeep.namespaces.labels)
-        self._server = WebhookServer(options.host, options.port, self._upkeep.certificate, self._injector.answer)
+        self.upkeep = Upkeep(options, whole, api, watches, leading=leading)
+        self._injector = Injector(options.injection, self.upkeep.namespaces.labels)
+        self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="tidegauge-webhook-upkeep", daemon=True)
 
@@ -151,21 +151,16 @@ class Webhook:
         self._ending.set()
         self._server.stop(drain_s=DRAIN_S)
 
-    def why_not_ready(self) -> str | None:
-        """Why it does not answer, for people; ``None``: it does."""
-        return self._upkeep.why_not_ready()
-
     def family(self) -> Metric:
         return reviews(self._injector.counts())
 
     def _keep_up(self) -> None:
         while True:
-            self._upkeep.keep_up()
-            if self._ending.wait(UPKEEP_S if self._upkeep.settled else FIRST_UPKEEP_S):
+            self.upkeep.keep_up()
+            if self._ending.wait(UPKEEP_S if self.upkeep.settled else FIRST_UPKEEP_S):
                 return
 
 
 def reviews(counts: Samples) -> Metric:
-    """The family of ``Injector.counts``."""
     name, help_text = "tidegauge_webhook_reviews_total", "Pods that the webhook reviewed."
     return counter(name, help_text, ("outcome", "reason"), counts)

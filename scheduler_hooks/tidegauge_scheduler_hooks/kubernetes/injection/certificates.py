@@ -249,13 +249,7 @@ class SecretCertificate:
     """A certificate in a Secret, made and renewed by ``maintain``; every replica serves it after ``refresh``."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        namespace: str,
-        name: str,
-        names: Sequence[str],
-        *,
-        now_s: Callable[[], float] = time.time,
+        self, api: KubeApi, namespace: str, name: str, names: Sequence[str], *, now_s: Callable[[], float] = time.time
     ) -> None:
         """``names``: the names of the server (``service_names``)."""
         self._api = api

@@ -16,7 +16,7 @@ from tidegauge.core.jobs.kubernetes import CHANGES
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, changes, decode
 from tidegauge_scheduler_hooks.kubernetes.injection.names import OWN_PYTHONPATH, PYTHONPATH_ENTRY
 
-_ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
+ALLOCATOR_VARIABLES = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 
 Variable = Mapping[str, Any]
 """``EnvVar`` of the API: ``name`` and ``value`` or ``valueFrom``."""
@@ -48,11 +48,7 @@ def settings_in(text: str | None, job_id: str) -> JobSettings | None:
 
 
 def watched_environment(
-    container: Mapping[str, Any],
-    additions: Sequence[Variable],
-    *,
-    image_pythonpath: str,
-    settings: JobSettings | None,
+    container: Mapping[str, Any], additions: Sequence[Variable], *, image_pythonpath: str, settings: JobSettings | None
 ) -> Environment:
     """The container's environment. ``additions`` come last, and only those whose name the owner does not use.
     ``image_pythonpath`` counts where the owner sets no ``PYTHONPATH``."""
@@ -72,11 +68,12 @@ def _changes(variables: Sequence[Variable], settings: JobSettings | None) -> tup
     if settings is None:
         return {}, ()
     known = {variable["name"]: variable.get("value", "") for variable in variables if not variable.get("valueFrom")}
-    hidden = sorted({variable["name"] for variable in variables if variable.get("valueFrom")} & set(_ALLOCATOR))
+    unread = {variable["name"] for variable in variables if variable.get("valueFrom")}
+    hidden = sorted(unread.intersection(ALLOCATOR_VARIABLES))
     if hidden and settings.alloc_conf:
         # To set the variable would throw away what is in it, which nobody here can read.
-        unread = f"annotation {CHANGES}: allocator settings are left out because {hidden[0]} is set by valueFrom"
-        return changes(replace(settings, alloc_conf={}), known), (unread,)
+        warning = f"annotation {CHANGES}: allocator settings are left out because {hidden[0]} is set by valueFrom"
+        return changes(replace(settings, alloc_conf={}), known), (warning,)
     return changes(settings, known), ()
 
 

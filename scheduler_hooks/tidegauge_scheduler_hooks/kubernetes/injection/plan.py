@@ -35,13 +35,11 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     probe_container,
     volume,
 )
+from tidegauge_scheduler_hooks.kubernetes.workloads import RESTART_LABEL
 
 # Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
 # A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are
 # told.
-
-RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-"""The number of restarts of the whole set by JobSet's controller."""
 
 _NAME_LABELS = (
     COPY_OF,
@@ -71,7 +69,7 @@ def claimed_name(metadata: Mapping[str, Any]) -> str:
 def claimed_attempt(metadata: Mapping[str, Any]) -> int:
     """The number of earlier starts of the job, by Tidegauge and by its own controller."""
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-    return _count(annotations.get(ATTEMPT)) + _count(labels.get(RESTART_ATTEMPT))
+    return _count(annotations.get(ATTEMPT)) + _count(labels.get(RESTART_LABEL))
 
 
 def _count(text: str | None) -> int:
