@@ -169,7 +169,9 @@ class RankCheckpoint:
                 )
             self._withdraw(target, asked.ranks, decision_id)
             if any(reply.kind != PASSED for reply in refusals.values()):
-                return self._given_up(target, refusals)
+                self._refuse_silence(target, refusals.values())
+                rank, reply = min((rank, reply) for rank, reply in refusals.items() if reply.kind != PASSED)
+                return _refused(f"rank {rank}: {reply.error}")
             lead_s *= 2
             pace = self._pace(target, asked.ranks)
         raise TemporaryError(f"job {target.job.job_id}: {TRIES} times the step ended before every rank had the request")
@@ -178,11 +180,6 @@ class RankCheckpoint:
         """The time left, for a rank whose clock may be wrong."""
         left_s = max(0.0, deadline_unix_s - self._wall_s())
         return max(left_s - TRIP_S, left_s / 2)
-
-    def _given_up(self, target: GroupTarget, refusals: Mapping[int, Reply]) -> CheckpointProgress:
-        self._refuse_silence(target, refusals.values())
-        rank, reply = min((rank, reply) for rank, reply in refusals.items() if reply.kind != PASSED)
-        return _refused(f"rank {rank}: {reply.error}")
 
     def _refuse_silence(self, target: GroupTarget, replies: Iterable[Reply]) -> None:
         """Raises ``TemporaryError`` if one of those that did not take the request may yet take it: it did not answer,

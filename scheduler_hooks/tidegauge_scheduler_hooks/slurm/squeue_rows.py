@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 class SqueueRow(NamedTuple):
-    """One job as ``squeue`` reports it."""
+    """One job as ``squeue`` reports it; fields as in ``SlurmJob``."""
 
     job_id: int
     array: bool
@@ -48,14 +48,11 @@ class SqueueRow(NamedTuple):
     state: str
     restarts: int
     started_unix_s: int | None
-    """``None``: it has no start yet."""
     held: bool
     """Its priority is 0: it will not start by itself."""
     batch: bool
     may_requeue: bool
-    """``Requeue``: sbatch's default, or ``--no-requeue``. It does not show that the owner allows it."""
     het: bool
-    """A part of a heterogeneous job."""
     comment: str
     """Invalid UTF-8 is kept by ``surrogateescape``, so that it can be written back unharmed."""
 

@@ -60,38 +60,30 @@ class Connection:
         Tokens are read again every minute, and everything once more after a 401, as bound tokens, certificates and
         token files of a kubeconfig are replaced while this runs. Raises what urllib3 raises (``HTTPError``), and
         ``TemporaryError`` if the credentials cannot be read just now."""
+
+        def answer(client: ApiClient) -> BaseHTTPResponse:
+            headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+            if body is not None:
+                headers["Content-Type"] = content_type
+            try:
+                client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+            except (ConfigException, OSError) as error:
+                raise TemporaryError(f"the token for the API server cannot be read: {error}") from error
+            url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+            try:
+                found = client.call_api(method, url, headers, body, _request_timeout=(connect_s, read_s))
+            except ApiException as error:  # what the client makes of urllib3's SSLError, which it hides in the reason
+                raise SSLError(error.reason) from error
+            response: BaseHTTPResponse = found.response
+            return response
+
         client = self._client
-        response = self._send(client, method, path, query, body, content_type, (connect_s, read_s))
+        response = answer(client)
         if response.status != 401 or not self._renew(client):
             return response
         response.drain_conn()
         response.release_conn()
-        return self._send(self._client, method, path, query, body, content_type, (connect_s, read_s))
-
-    def _send(
-        self,
-        client: ApiClient,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Any,
-        content_type: str,
-        timeout: tuple[float, float],
-    ) -> BaseHTTPResponse:
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        try:
-            client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
-        except (ConfigException, OSError) as error:
-            raise TemporaryError(f"the token for the API server cannot be read: {error}") from error
-        url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        try:
-            response = client.call_api(method, url, headers, body, _request_timeout=timeout).response
-        except ApiException as error:  # what the client makes of urllib3's SSLError, which it hides in the reason
-            raise SSLError(error.reason) from error
-        answer: BaseHTTPResponse = response
-        return answer
+        return answer(self._client)
 
     def _renew(self, refused: ApiClient) -> bool:
         """Read the credentials again; false if they are as new as can be."""
