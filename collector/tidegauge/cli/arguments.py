@@ -1,22 +1,32 @@
-"""How arguments of every command are parsed and shown: groups of options, examples, the nearest name to a wrong one."""
+"""Arguments of all commands: the parser, groups of options, examples, subcommands, sizes, PyTorch versions."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, NoReturn
 
 from tidegauge.cli.errors import USAGE
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
+from tidegauge.core.units import IEC_UNITS
 
 SELECTION, OUTPUT, CONNECTION = "selection", "output", "connection and settings"
-"""Titles of groups that several commands have."""
+"""Titles of the groups that several commands have."""
 _EXAMPLES = "examples:\n"
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)", re.ASCII)
+_UNITS = {unit.lower(): 1024**power for power, unit in enumerate(IEC_UNITS)}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgtpe", start=1)}
+_UNITS |= {letter: 1024**power for power, letter in enumerate("kmgtpe", start=1)}
+_UNITS[""] = 1
+_TORCH_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}[0-9A-Za-z.+]{0,40}", re.ASCII)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Suggests the nearest command, choice or option for one that is unknown, on every Python that runs commands."""
+    """A parser that suggests the nearest command, choice or option for an unknown one, on every Python version."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": HelpFormatter, **kwargs})
@@ -33,7 +43,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
-        """What to say of arguments that this parser does not take."""
+        """Return the message about arguments that this parser does not take."""
         wrong = [one.partition("=")[0] for one in arguments if one.startswith("-")]
         if not wrong:  # what follows an unknown option may be its value
             return f"unexpected argument {', '.join(map(repr, arguments))}"
@@ -42,7 +52,7 @@ class CommandParser(argparse.ArgumentParser):
         return f"{said}\noptions: {', '.join(sorted(options))}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Overrides argparse's check of a choice or a subcommand."""
+        """Override argparse's check of a choice or a subcommand."""
         if action.choices is None or value in action.choices:
             return
         choices = list(map(str, action.choices))
@@ -55,7 +65,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions, and leaves the lines of examples as they are."""
+    """A formatter that wraps descriptions and leaves the lines of examples as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLES):
@@ -64,13 +74,13 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """The group of arguments with that title, made where there is none yet."""
+    """Return the group of arguments with that title; create it if there is none yet."""
     found = (one for one in parser._action_groups if one.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
 
 def add_json(parser: argparse.ArgumentParser, help: str = "print JSON") -> None:  # noqa: A002 - argparse's word
-    """Give a command ``--json``."""
+    """Add ``--json`` to a command."""
     group(parser, OUTPUT).add_argument("--json", action="store_true", help=help)
 
 
@@ -80,11 +90,66 @@ def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
 
 
 def as_description(help_line: str) -> str:
-    """A command's line of help as the sentence at the top of its own help."""
+    """Return a command's line of help as the sentence at the top of its own help."""
     return f"{help_line[0].upper()}{help_line[1:]}{'' if help_line[-1] in '.?' else '.'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'incidents'?", or nothing."""
+    """Return "; did you mean 'incidents'?", or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+class Subcommand(NamedTuple):
+    """A command below another, such as ``tidegauge policy pause``; its functions are those of a command module."""
+
+    help: str
+    prepare_parser: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, Subcommand]) -> None:
+    """Declare the subcommands; the one that is called is in ``args.what``."""
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, subcommand in subcommands.items():
+        subparser = subparsers.add_parser(name, help=subcommand.help, description=as_description(subcommand.help))
+        subcommand.prepare_parser(subparser)
+        subparser.set_defaults(parser=subparser)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes, above 0, that a size such as ``80GiB`` means.
+
+    ``KiB``, ``MiB``, ``GiB`` are powers of 1024, and so is a bare ``G``, as in Slurm's ``--mem``; ``GB`` is a power of
+    1000, as on a GPU's box. Case does not matter. Raises ``argparse.ArgumentTypeError``.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    size = 0 if match is None or factor is None else int(Fraction(match[1]) * factor)
+    if not 0 < size < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size above 0, such as 80GiB, 512MiB or 85899345920")
+    return size
+
+
+def parse_cap(text: str) -> int:
+    """Return a size that can hold a segment of PyTorch: a bare "76" is 76 bytes, and was meant to be gibibytes.
+
+    Raises ``argparse.ArgumentTypeError``.
+    """
+    size = parse_size(text)
+    if size < SMALL_SEGMENT_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is {size:,} bytes, less than the smallest segment of the PyTorch allocator (2 MiB): add a "
+            f"unit, such as 76GiB"
+        )
+    return size
+
+
+def torch_version(text: str) -> str:
+    """Return ``text``, such as ``2.11``, ``2.11.0`` or ``2.11.0+cu130``, if it is a PyTorch version.
+
+    An unreadable version would silently select another allocator model. Raises ``argparse.ArgumentTypeError``.
+    """
+    if not _TORCH_VERSION.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a PyTorch version such as 2.11.0")
+    return text

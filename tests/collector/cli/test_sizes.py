@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.cli.sizes import parse_cap, parse_size
+from tidegauge.cli.arguments import parse_cap, parse_size
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ import argparse
 
 import pytest
 
-from tidegauge.cli.offline.torch_releases import torch_release
+from tidegauge.cli.arguments import torch_version
 
 
 @pytest.mark.parametrize("text", ["2.11", "2.11.0", "2.11.0+cu130", "2.13.0a0+git1234567", "2.12.0rc1"])
 def test_a_release_is_taken_as_it_is_written(text: str) -> None:
-    assert torch_release(text) == text
+    assert torch_version(text) == text
 
 
 @pytest.mark.parametrize("text", ["banana", "", "2", "v2.11.0", "2.x", "2.11 ", "2.11;x", "٢.١١", "2." + "1" * 60])
 def test_what_is_no_release_is_refused_and_not_taken_for_an_unknown_one(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"such as 2\.11\.0"):
-        torch_release(text)
+        torch_version(text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from tidegauge.cli.arguments import Subcommand, add_subcommands
 from tidegauge.cli.grafana import annotations as grafana_annotations
 from tidegauge.cli.grafana import apply, export
-from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
 HELP = "install dashboards and annotations in Grafana, or write dashboards and rules to files"
 

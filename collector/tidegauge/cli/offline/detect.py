@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.cli.arguments import add_examples, add_json
+from tidegauge.cli.arguments import add_examples, add_json, parse_size
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE
 from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.cli.output import print_table
-from tidegauge.cli.sizes import parse_size
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.watch import CAUSES
 from tidegauge.core.units import format_bytes

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cli.arguments import add_examples, add_json
+from tidegauge.cli.arguments import add_examples, add_json, torch_version
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.offline.estimate_page import print_estimate
-from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.core.wire import from_wire
 from tidegauge.estimator.gpus import GPU_TYPES, find_gpu
 from tidegauge.estimator.results import STRATEGIES, Estimate, FitVerdict
@@ -49,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--torch-version",
-        type=torch_release,
+        type=torch_version,
         metavar="V",
         help="PyTorch version of the job, such as 2.11.0 (default: that of --python)",
     )

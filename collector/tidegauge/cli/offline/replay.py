@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import add_examples, add_json
+from tidegauge.cli.arguments import add_examples, add_json, parse_cap, torch_version
 from tidegauge.cli.errors import BAD_NEWS, FINE, bad_file
-from tidegauge.cli.offline.torch_releases import torch_release
-from tidegauge.cli.sizes import parse_cap
 
 if TYPE_CHECKING:
     from tidegauge.analysis.traces.replays import ReplayAnswer
@@ -37,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
-        "--torch-version", type=torch_release, metavar="V",
+        "--torch-version", type=torch_version, metavar="V",
         help="PyTorch version of the job, such as 2.12.0: decides which of several equal free blocks is used (default: "
         "detected from the file)",
     )  # fmt: skip

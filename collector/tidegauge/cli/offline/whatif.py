@@ -7,11 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, parse_cap, torch_version
 from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError, bad_file
-from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.progress import progress
-from tidegauge.cli.sizes import parse_cap
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")
@@ -25,7 +23,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "and NCCL (default: the recorded cap)",
     )  # fmt: skip
     parser.add_argument(
-        "--torch-version", type=torch_release, metavar="V",
+        "--torch-version", type=torch_version, metavar="V",
         help="PyTorch version of the job, such as 2.11.0, if the recording does not have it: decides which settings "
         "exist and which of several equal blocks is used",
     )  # fmt: skip

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidegauge.cli.arguments import add_examples, add_json
-from tidegauge.cli.offline.torch_releases import torch_release
-from tidegauge.cli.sizes import parse_cap
+from tidegauge.cli.arguments import add_examples, add_json, parse_cap, torch_version
 
 HELP = "explain an out-of-memory error from its message, a log or a memory snapshot"
 
@@ -28,7 +26,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--torch-version",
-        type=torch_release,
+        type=torch_version,
         metavar="V",
         help="PyTorch version of the job, such as 2.11.0: decides which settings exist",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from tidegauge.cli.arguments import Subcommand, add_subcommands
 from tidegauge.cli.policy import files, grade, simulate, status, switch
-from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
 HELP = "check, simulate and show the policy, grade incidents, pause and resume actions"
 

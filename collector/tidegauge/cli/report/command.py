@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_size
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError
 from tidegauge.cli.own_files import write_own
 from tidegauge.cli.service_api import add_api_arguments
-from tidegauge.cli.sizes import parse_size
 
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.report_content import ReportContent
