@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import CONNECTION, OUTPUT, add_examples, add_json, group, nearest
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
-from tidegauge.cli.output import tame
+from tidegauge.cli.output import print_json, tame
 from tidegauge.core.jobs.variables import IN_JOBS
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _make_token(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error), exit_code=USAGE) from error
     if args.json:
-        print(json.dumps({"name": args.name, "token": token, "line": line}, indent=2))
+        print_json({"name": args.name, "token": token, "line": line})
         return FINE
     print(f"token  {token}")
     print(f"line   {line}")

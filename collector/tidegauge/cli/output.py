@@ -1,17 +1,27 @@
-"""Tables for people: rich where it is installed, plain columns where it is not (a base install has no dependency)."""
+"""Output of all commands: tables, wrapped text and JSON on stdout, progress on stderr, files for the caller alone.
+
+Tables use rich where it is installed, and are plain columns where it is not (a base install has no dependency).
+"""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
+import json
+import os
 import shutil
+import stat
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegauge.cli.errors import CommandError
 from tidegauge.core.text import one_line
+from tidegauge.files import replace_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,13 +29,16 @@ if TYPE_CHECKING:
 COPY_EVERY_S = 10.0
 NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
+SLOW_S = 2.0
+"""Waiting time after which ``said_when_slow`` names what it waits for."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_way: Sequence[str] = ()) -> None:
-    """Print ``rows`` under ``header`` to stdout. Cells are plain text: never markup, nor what a terminal would obey.
-    Names in them are users' own, and a service may be an old one, or lie.
+    """Print ``rows`` under ``header`` to stdout.
 
-    On a terminal that is too narrow the columns ``gives_way`` are left out, the first first, and named below.
+    Cells are plain text, never markup or control characters: names in them are users' own, and the service that sent
+    them may be old or hostile. On a terminal that is too narrow, the columns ``gives_way`` are left out one by one, the
+    first first, and named below.
     """
     rows = [tuple(map(tame, row)) for row in rows]
     # A pipe has no width: lines stay whole there, so that grep finds what it looks for.
@@ -43,14 +56,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
 
 
 def tame(text: str) -> str:
-    """All of ``text``, without anything that a terminal would obey."""
+    """Return all of ``text`` without control characters."""
     return one_line(text, None)
 
 
 def narrowed(
     header: Sequence[str], rows: Sequence[Sequence[str]], gives_way: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
+    """Return the table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
     for name in gives_way:
         if max(map(len, plain_lines(header, rows))) <= width:
             break
@@ -60,7 +73,7 @@ def narrowed(
 
 
 def print_wrapped(start: str, text: str) -> None:
-    """Print ``start`` and ``text``, on a terminal in lines that hang below the text's beginning."""
+    """Print ``start`` and ``text``; on a terminal, further lines are indented to the start of the text."""
     text = "\n".join(map(tame, text.split("\n")))
     if not sys.stdout.isatty():
         print(start + text)
@@ -82,22 +95,22 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _style(cell: str) -> str:
-    """Verdicts are coloured where they stand; everything else is left alone."""
+    """Return the colour of a verdict; other cells have none."""
     return {"leak": "bold red", "growing": "yellow", "suspected": "yellow", "ok": "green"}.get(
         cell.partition(" ")[0], ""
     )
 
 
 def plain_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """``rows`` under ``header`` in columns, without anything else."""
+    """Return ``rows`` under ``header`` as lines of aligned columns."""
     columns = list(zip(header, *rows))
     widths = [max(len(cell) for cell in column) for column in columns]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (header, *rows)]
 
 
-@contextlib.contextmanager
+@contextmanager
 def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[str]]], None]]:
-    """A table drawn again in place; where stdout is no terminal, a copy of it every ten seconds and at the end."""
+    """Yield a function that redraws a table in place, or prints a copy every ten seconds where stdout is a pipe."""
     rows: Sequence[Sequence[str]] = ()
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.live import Live
@@ -118,3 +131,70 @@ def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[st
     yield show
     if rows is not shown:
         print_table(header, rows)
+
+
+def print_json(value: object) -> None:
+    """Print ``value`` as indented JSON."""
+    print(json.dumps(value, indent=2))
+
+
+@contextmanager
+def progress(command: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a sentence on stderr: beside a spinner on a terminal, as a line elsewhere."""
+    if sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.markup import escape
+        except ModuleNotFoundError:
+            pass
+        else:
+            with Console(stderr=True).status(f"tidegauge {command}") as status:
+                yield lambda sentence: status.update(f"tidegauge {command}: {escape(one_line(sentence))} …")
+            return
+    yield lambda sentence: print(f"tidegauge {command}: {one_line(sentence)} …", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def said_when_slow(sentence: str, *, after_s: float = SLOW_S) -> Iterator[None]:
+    """Show ``sentence`` on a terminal once the block is slow; elsewhere nothing, as stderr may be kept for errors."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(after_s, lambda: print(f"tidegauge: {sentence} …", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def write_output(path: str | Path, content: bytes) -> None:
+    """Write a file that the caller asked for, as ``write_own`` does. Raises ``CommandError``."""
+    try:
+        write_own(Path(path), content)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_own(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` with mode 0600, whole or not at all: stacks and file names are private.
+
+    A device or a pipe is written to as it is; a symbolic link to one (/dev/stdout) is refused, because root would
+    replace it for everybody. Raises ``OSError``.
+    """
+    if not _is_special(path):
+        replace_file(path, content)
+        return
+    if path.is_symlink():
+        raise OSError(f"it is a symbolic link to a special file; write to {path.resolve()} instead")
+    with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
+        file.write(content)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

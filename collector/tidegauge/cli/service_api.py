@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidegauge.cli.arguments import CONNECTION, add_json, group
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
-from tidegauge.cli.output import tame
-from tidegauge.cli.progress import said_when_slow
+from tidegauge.cli.output import said_when_slow, tame
 from tidegauge.cluster.api import client
 from tidegauge.core.wire import from_wire
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.main import main
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.output import write_own
 
 SNAPSHOT = Path(__file__).parents[2] / "data" / "snapshots" / "outputs_kept.late.pickle.gz"
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tidegauge.cli.progress import progress, said_when_slow
+from tidegauge.cli.output import progress, said_when_slow
 
 HOSTILE = "rank [red]0[/red] on [link=file:///etc]x[/link] \x1b]0;owned\x07 \x9b31m \u202ehost [/]"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +12,7 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
 from tidegauge.cli.attach.ways import AttachOutcome, attach, detach
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
 from tidegauge.probe.levels import AUTO, WATCHING_LEVELS
 
 HELP = "start profiling a process that is already running, or stop it (--detach)"
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     with progress("attach") as say:
         outcomes = [_carry_out(target, args, say) for target in targets]
     if args.json:
-        print(json.dumps({"processes": [_as_json(outcome) for outcome in outcomes]}, indent=2))
+        print_json({"processes": [_as_json(outcome) for outcome in outcomes]})
     else:
         _print(outcomes)
     return FINE if all(outcome.good for outcome in outcomes) else ENVIRONMENT

@@ -18,8 +18,7 @@ from typing import Any
 
 from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
-from tidegauge.cli.output import live_table
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import live_table, progress
 from tidegauge.cli.service_api import ANSWER_S
 from tidegauge.cluster.api import client
 from tidegauge.core.evidence.brief import EvidenceBrief

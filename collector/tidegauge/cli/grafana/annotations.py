@@ -6,15 +6,13 @@ The running service does this by itself for what happens while it has a token; t
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of
-from tidegauge.cli.output import print_table
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, print_table, progress
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.incidents import Incident, IncidentChange
@@ -92,7 +90,7 @@ def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:
     if args.json:
         told = [{"at_unix_ms": one.at_unix_ms, "end_unix_ms": one.end_unix_ms, "tags": one.tags, "text": one.text}
                 for one in found]  # fmt: skip
-        print(json.dumps({"dry_run": args.dry_run, "annotations": told}, indent=2))
+        print_json({"dry_run": args.dry_run, "annotations": told})
         return
     if not found:
         print("no incidents in this period")

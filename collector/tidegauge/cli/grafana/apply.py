@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of, web_address
-from tidegauge.cli.output import print_table
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, print_table, progress
 
 if TYPE_CHECKING:
     from tidegauge_exporter.grafana.apply import ApplyStep
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def _print(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep]) -> None:
     if args.json:
         told = [{"what": step.what, "uid": step.uid, "change": step.change.value, "why": step.why} for step in steps]
-        print(json.dumps({"grafana": url, "dry_run": args.dry_run, "steps": told}, indent=2))
+        print_json({"grafana": url, "dry_run": args.dry_run, "steps": told})
         return
     words = {"create": "created", "update": "changed"}
     if args.dry_run:

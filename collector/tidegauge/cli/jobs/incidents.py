@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.jobs import incident_page
 from tidegauge.cli.jobs.names import job_name
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy import grade as policy_grade
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.timeline import last_action, timeline
@@ -69,7 +68,7 @@ def _list(args: argparse.Namespace) -> int:
     closed_too = int(args.all or args.since is not None)
     answer = ask(args, f"/api/v1/incidents?all={closed_too}&since={since_s}&limit={max(args.limit, 0)}")
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return FINE
     now_s = time.time()
     incidents = [read(Incident, raw) for raw in answer["incidents"]]
@@ -119,7 +118,7 @@ def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: floa
 def _show(args: argparse.Namespace) -> int:
     answer = ask(args, f"/api/v1/incident?number={args.number}", timeout_s=LONG_ANSWER_S)
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return FINE
     incident = read(Incident, answer["incident"])
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from tidegauge.cli.arguments import OUTPUT, group
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.jobs.names import job_name
-from tidegauge.cli.output import print_table
+from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, whose
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     answer = ask(args, "/api/v1/jobs")
     jobs = answer["jobs"]
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
     elif jobs:
         pods = [_pod(job) for job in jobs]
         rows = [_row(job) for job in jobs]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
-from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError, bad_file
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.errors import FINE, USAGE, CommandError, bad_file
+from tidegauge.cli.output import write_output
 
 if TYPE_CHECKING:
     from tidegauge.analysis.snapshots.traces import Snapshot
@@ -96,7 +95,4 @@ def _write(output: str, content: bytes) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    try:
-        write_own(Path(output), content)
-    except OSError as error:
-        raise CommandError(f"cannot write {output}: {error.strerror or error}", exit_code=ENVIRONMENT) from error
+    write_output(output, content)

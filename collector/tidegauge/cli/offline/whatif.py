@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, parse_cap, torch_version
 from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError, bad_file
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import progress
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")

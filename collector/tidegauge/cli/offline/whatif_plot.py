@@ -7,7 +7,7 @@ from pathlib import Path
 from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.analysis.whatif.words import findings
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.output import write_own
 from tidegauge.core.allocator.trace import Trace
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
-import json
 import os
 import sys
 import zlib
@@ -20,6 +19,7 @@ from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, USAGE, CommandError
 from tidegauge.cli.oom.page import OomPage, as_json, print_page
 from tidegauge.cli.oom.whatif import try_settings
+from tidegauge.cli.output import print_json
 from tidegauge.core.text import one_line
 
 LOOKED_FOR = (
@@ -42,7 +42,7 @@ def explain(args: argparse.Namespace) -> int:
     if page is None:
         raise CommandError(f"{_named(args.what)}: no out-of-memory error found; {LOOKED_FOR}", exit_code=USAGE)
     if args.json:
-        print(json.dumps(as_json(page), indent=2))
+        print_json(as_json(page))
     else:
         print_page(page)
     return FINE

@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.analysis.whatif.results import WhatIf
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import progress
 
 
 class TriedSettings(NamedTuple):

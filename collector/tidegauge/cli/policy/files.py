@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
-from tidegauge.cli.output import print_wrapped
+from tidegauge.cli.output import print_json, print_wrapped
 from tidegauge.cli.policy.summary import print_summary
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.core.incidents.actions import LoopStatus
@@ -42,7 +41,7 @@ def check(args: argparse.Namespace) -> int:
     findings = check_policy(read_file(args.file))
     if args.json:
         found = [{"level": one.level, "line": one.line, "message": one.message} for one in findings.found]
-        print(json.dumps({"usable": findings.policy is not None, "findings": found}, indent=2))
+        print_json({"usable": findings.policy is not None, "findings": found})
         return FINE if findings.policy is not None else BAD_NEWS
     for one in findings.found:
         where = f"{args.file}:{one.line}" if one.line is not None else str(args.file)
@@ -82,7 +81,7 @@ def schema(args: argparse.Namespace) -> int:
     need_policy()
     from tidegauge_scheduler_hooks.policy.models import schema as policy_schema
 
-    print(json.dumps(policy_schema(), indent=2))
+    print_json(policy_schema())
     return FINE
 
 

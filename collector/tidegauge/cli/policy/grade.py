@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidegauge.cli.arguments import add_examples
 from tidegauge.cli.errors import FINE, USAGE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
 from tidegauge.cli.times import ago, day, since_unix_s
 from tidegauge.core.incidents.grades import (
@@ -85,7 +84,7 @@ def _answer(args: argparse.Namespace) -> int:
         fields["comment"] = args.comment
     answer = send(args, "/api/v1/grades", fields)
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return FINE
     answers, yours = [read(GradeAnswer, raw) for raw in answer["answers"]], read(GradeAnswer, answer.get("yours", {}))
     counted = f"Incident {args.incident} counts as {answer_in_words(yours)}"
@@ -98,7 +97,7 @@ def _table(args: argparse.Namespace) -> int:
     incidents = [read(GradedIncident, raw) for raw in answer["incidents"]]
     rows = precision_rows(incidents)
     if args.json:
-        print(json.dumps({**answer, "precision": [_as_json(row) for row in rows]}, indent=2))
+        print_json({**answer, "precision": [_as_json(row) for row in rows]})
         return FINE
     if not incidents:
         print(f"nothing to grade: no notifications in the last {format_duration(args.since)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import add_examples
 from tidegauge.cli.errors import FINE, USAGE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.files import need_policy, read_file
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.timeline import whence
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     now_s = max((change.at_unix_s for change in changes), default=0.0)  # the coordinator's clock may be ahead of ours
     simulation = simulate(changes, facts, policy, until_s=max(now_s, time.time()))
     if args.json:
-        print(json.dumps(_as_json(simulation, left_out=answer["left_out"]), indent=2))
+        print_json(_as_json(simulation, left_out=answer["left_out"]))
         return FINE
     if simulation.decisions:
         print_table(HEADER, [_row(decision) for decision in simulation.decisions])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from tidegauge.cli.errors import BAD_NEWS, FINE
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.timeline import MODE_WORDS, became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
@@ -39,7 +38,7 @@ def status(args: argparse.Namespace) -> int:
     answer = ask(args, "/api/v1/policy")
     found = read(LoopStatus, answer)
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         for name, text in lines(found):
             print_wrapped(f"{name:<12}", text)
@@ -96,7 +95,7 @@ def in_one_line(found: LoopStatus) -> str:
 def log(args: argparse.Namespace) -> int:
     answer = ask(args, f"/api/v1/decisions?since={since_unix_s(args.since)}&limit={max(args.limit, 0)}")
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return FINE
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
     if answer["left_out"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_size
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.output import print_json, write_output
 from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
@@ -67,12 +66,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return FINE
     path = args.output or Path(name)
-    try:
-        write_own(path, text.encode(errors="replace"))
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+    write_output(path, text.encode(errors="replace"))
     if args.json:
-        print(json.dumps(_as_json(content, path, text), indent=2))
+        print_json(_as_json(content, path, text))
         return FINE
     print(f"{path}: self-contained report, open it in a browser")
     for sentence in content.absent:

@@ -14,7 +14,7 @@ from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif
 from tidegauge.analysis.whatif.words import export_line, findings
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import progress
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.snapshot_columns import LARGEST
 from tidegauge.core.text import one_line

@@ -6,7 +6,7 @@ import argparse
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import progress
 
 HELP = "stop the service on this node; jobs keep running"
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.jobs import incidents, jobs
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.output import write_own
 from tidegauge.cluster.api import client
 
 MAX_REPORTS = 20

@@ -1,15 +1,13 @@
-"""``tidegauge status``: is the service up, and does every node's agent report?"""
+"""``tidegauge status`` shows whether the service is up and every node agent reports."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.api.client import TIMEOUT_S
@@ -25,42 +23,32 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tidegauge.cluster.service_record import StateFiles
-
     local = None if args.api else _local(args)
-    if local is not None and not local["running"]:
-        if not args.json:
-            raise CommandError(not_running(StateFiles(Path(local["state_dir"]))))
-        print(
-            json.dumps({"running": False, "healthy": False, "local": local, "service": None, "actions": None}, indent=2)
-        )
-        return ENVIRONMENT
-    if local is not None and local["role"] == "node":
-        healthy = local["phase"] == "running" and local["metrics_address"] is not None
-        answer: Mapping[str, Any] = {
-            "running": True,
-            "healthy": healthy,
-            "local": local,
-            "service": None,
-            "actions": None,
-        }
-    else:
+    running = local is None or local["running"]
+    service = actions = None
+    if local is None or local.get("role") == "head":
         service = _ask(args, "/api/v1/status", needed=bool(args.api))
         healthy = bool(service and service["healthy"])
         actions = service and _ask(args, "/api/v1/policy", needed=False)
-        answer = {"running": True, "healthy": healthy, "local": local, "service": service, "actions": actions}
+    else:
+        healthy = local.get("phase") == "running" and local["metrics_address"] is not None
+    answer = {"running": running, "healthy": healthy, "local": local, "service": service, "actions": actions}
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         _print(answer)
+    if not running:
+        return ENVIRONMENT
     return FINE if healthy else BAD_NEWS
 
 
 def _local(args: argparse.Namespace) -> dict[str, Any]:
-    """What this node's files say."""
+    """Return what the files of this node's service say. Raises ``CommandError`` where none runs, but for ``--json``."""
     from tidegauge.cluster.service_record import read_address
 
     files, record = local_service(args)
+    if record is None and not args.json:
+        raise CommandError(not_running(files))
     if record is None:
         return {"running": False, "state_dir": str(files.root)}
     return {
@@ -81,7 +69,7 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
-    """What the coordinator says; ``None`` if it does not answer (while it is restarted) and is not ``needed``."""
+    """Return the coordinator's answer; ``None`` if there is none (while it restarts) and it is not ``needed``."""
     try:
         return ask(args, path, timeout_s=TIMEOUT_S)
     except CommandError:
@@ -119,7 +107,7 @@ def _print(answer: Mapping[str, Any]) -> None:
 
 
 def _print_web_access(problem: Mapping[str, Any] | None) -> None:
-    """``problem``: a ``DoorProblem``; also of a service that is older, and tells of none."""
+    """Print a ``DoorProblem``; an older service reports none."""
     if problem is None:
         return
     if problem["closed"]:

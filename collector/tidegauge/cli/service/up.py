@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import socket
 import sys
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING
 from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
-from tidegauge.cli.output import print_wrapped
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, print_wrapped, progress
 from tidegauge.cli.service_api import API_TOKEN
 from tidegauge.files import replace_file
 from tidegauge.web.access import split_scheme
@@ -241,7 +239,7 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
             "metrics_address": metrics, "state_dir": spec.state_dir, "supervisor_pid": record.supervisor.pid,
             "warning": _warning(spec),
         }  # fmt: skip
-        print(json.dumps(values, indent=2))
+        print_json(values)
         return
     print(f"{'already up' if already else 'up'}: {'head' if spec.is_head else 'node of head'} {spec.head_address}")
     if api:

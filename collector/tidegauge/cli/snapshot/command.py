@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
 from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
-from tidegauge.cli.output import print_table, print_wrapped
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
 from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.core.evidence.request import MAX_EVENTS
 from tidegauge.core.wire import to_wire
@@ -114,7 +112,7 @@ def _print_taken(args: argparse.Namespace, taken: list[tuple[TakenSnapshot, str]
              "stall_s": one.stall_s}
             for one, file in taken
         ]  # fmt: skip
-        print(json.dumps({"snapshots": snapshots, "refused": refused}, indent=2))
+        print_json({"snapshots": snapshots, "refused": refused})
         return
     if taken:
         print_table(HEADER, [one.row(file) for one, file in taken], gives_way=("pid", "size"))
@@ -145,7 +143,7 @@ def _find_evidence(args: argparse.Namespace, targets: list[AttachTarget]) -> int
     except NoAnswerError as error:
         raise CommandError(f"rank {_rank(targets[0])} (pid {targets[0].seen.process.pid}): {error}") from error
     if args.json:
-        print(json.dumps(to_wire(evidence), indent=2))
+        print_json(to_wire(evidence))
     else:
         print_evidence(evidence)
     return FINE

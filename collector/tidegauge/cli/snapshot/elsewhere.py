@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
-from tidegauge.cli.progress import progress
+from tidegauge.cli.output import print_json, progress
 from tidegauge.cli.service.wishes import LOOK_EVERY_S, asks_here, until, wish
 from tidegauge.cli.service_api import ask, read
 from tidegauge.core.evidence import Evidence, EvidenceReason
@@ -61,7 +60,7 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
         say("recording; the node then compares the snapshots and sends the result")
         found = _wait_for(args, chosen, evidence_id)
     if args.json:
-        print(json.dumps(to_wire(found), indent=2))
+        print_json(to_wire(found))
     else:
         from tidegauge.cli.snapshot.evidence import print_evidence
 
@@ -149,7 +148,7 @@ def _request(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> dic
 def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[str, Any]) -> int:
     rank = int(chosen.rank.identity.rank)
     if args.json:
-        print(json.dumps({"rank": rank, "hostname": chosen.hostname, "answer": dict(answer)}, indent=2))
+        print_json({"rank": rank, "hostname": chosen.hostname, "answer": dict(answer)})
         return FINE
     step = answer.get("step")
     print(

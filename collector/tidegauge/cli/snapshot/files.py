@@ -10,7 +10,7 @@ from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.cli.errors import USAGE, CommandError
-from tidegauge.cli.own_files import write_own
+from tidegauge.cli.output import write_output
 from tidegauge.cli.snapshot.ranks import TakenSnapshot
 
 PICKLES = (".pickle", ".pkl")
@@ -31,11 +31,9 @@ class Outputs(NamedTuple):
                 content = torch_pickle(from_packed(snapshot.packed))
             else:
                 content = write_packed([snapshot.content])
-            write_own(path, content)
         except BadTraceError as error:
             raise CommandError(str(error)) from error
-        except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+        write_output(path, content)
         return str(path)
 
     def _name(self, snapshot: TakenSnapshot, *, with_pid: bool) -> str:

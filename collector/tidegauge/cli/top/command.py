@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pwd
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.output import print_json
 from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _print_json(service: Service, choice: Selection, job_id: str | None) -> None
         answer = {**answer, "incidents": incidents, "incidents_problem": None}
     except CommandError as error:
         answer = {**answer, "incidents": None, "incidents_problem": str(error)}
-    print(json.dumps(answer, indent=2))
+    print_json(answer)
 
 
 def _print_once(service: Service, choice: Selection, job_id: str | None) -> None:
