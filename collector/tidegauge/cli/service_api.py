@@ -1,9 +1,10 @@
-"""Where the commands find the coordinator's API."""
+"""Requests of the commands to the coordinator: over its HTTP API, and on its head to the ranks of its jobs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,22 +14,27 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.output import said_when_slow, tame
 from tidegauge.cluster.api import client
+from tidegauge.core.ids import JobKey
+from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
 
 T = TypeVar("T")
 
 ANSWER_S = 20.0
-"""How long a command waits for what somebody asked for: a coordinator whose machine is busy answers late, and who is
-told "timed out" asks again."""
+"""Timeout of a request, seconds: a coordinator on a busy machine answers late."""
 LONG_ANSWER_S = 60.0
-"""How long to wait for a history: weeks of many ranks are megabytes, which take the coordinator seconds."""
+"""Timeout of a request for a history, seconds: weeks of many ranks are megabytes."""
+RANK_ANSWER_S = 75.0
+"""Timeout of a request to a rank, seconds: the coordinator looks every 2 s, and a snapshot takes up to a minute."""
+LOOK_EVERY_S = 0.5
 UNAVAILABLE, FORBIDDEN = 503, 403
-"""HTTP's status for what is away for now, and for what is somebody else's to see."""
+"""HTTP status codes: temporarily unavailable, and not for this user to see."""
 API_TOKEN = "TIDEGAUGE_API_TOKEN"
-"""Variable of the environment that may hold what the setting ``api_token_file`` names a file with."""
+"""Environment variable with the API token, where the setting ``api_token_file`` names no file."""
 NOT_RUNNING = (
     "no service of yours is running here. Use your cluster's with --api http://HEAD:9495, or start one with "
     "`tidegauge up`"
@@ -44,7 +50,7 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
-    """The files of this node's service, and its record if it runs."""
+    """Return the files of this node's service, and its record if it runs. Raises ``CommandError``."""
     from tidegauge.cluster.engine.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
@@ -56,7 +62,7 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
 
 
 def not_running(files: StateFiles) -> str:
-    """What to say, and to do, where ``local_service`` finds no service that runs."""
+    """Return the message for a node where no service runs: why, and what to do."""
     if files.record.exists():
         return (
             "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. `tidegauge up` "
@@ -66,13 +72,15 @@ def not_running(files: StateFiles) -> str:
 
 
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:
-    """The API's answer. Raises ``CommandError`` that says why there is none and what to do. On a terminal it is said
-    what is waited for, but ``quietly`` not."""
+    """Return the API's answer. Raises ``CommandError`` that says why there is none and what to do.
+
+    On a terminal, a slow answer is announced unless ``quietly``.
+    """
     return _answer(args, lambda api, access: client.get(api, path, timeout_s=timeout_s, access=access), quietly)
 
 
 def send(args: argparse.Namespace, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """The API's answer to a form of these fields. Raises ``CommandError`` as ``ask`` does."""
+    """Return the API's answer to a form of these fields. Raises ``CommandError`` as ``ask`` does."""
     return _answer(args, lambda api, access: client.send(api, path, fields, timeout_s=ANSWER_S, access=access))
 
 
@@ -93,8 +101,7 @@ def _answer(
 
 
 def whose(answer: Mapping[str, Any]) -> str | None:
-    """Why a list may be short, in words, for whoever is shown their own alone; ``None``: everybody's are listed, or the
-    service is too old to tell."""
+    """Return why a list has only the caller's own jobs; ``None`` if it has all, or if the service is too old to say."""
     name = answer.get("seen_as")
     if name is None:
         return None
@@ -102,7 +109,7 @@ def whose(answer: Mapping[str, Any]) -> str | None:
 
 
 def read(form: type[T], raw: Mapping[str, Any]) -> T:
-    """A value out of the API's answer. Raises ``CommandError`` where the service is of another version."""
+    """Return a value of the API's answer. Raises ``CommandError`` if the service is of another version."""
     try:
         return from_wire(form, raw)
     except ValueError as error:
@@ -112,21 +119,21 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
 
 
 def api_url(args: argparse.Namespace) -> str:
-    """Where the API is, for people. Raises ``CommandError`` that says why it is not there."""
+    """Return the URL of the API for people. Raises ``CommandError`` that says why there is none."""
     from tidegauge.cluster.service_record import read_address
 
     return str(args.api) if args.api else _local_api(args, lambda files: read_address(files.api))
 
 
 def api_to_ask(args: argparse.Namespace) -> str:
-    """The same, as ``client`` asks it: at the service on this node nobody has to say who they are."""
+    """Return the URL that ``client`` asks: the service on this node needs no token there. Raises ``CommandError``."""
     from tidegauge.cluster.service_record import local_api
 
     return str(args.api) if args.api else _local_api(args, local_api)
 
 
 def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:
-    """What to show to an API that ``--api`` names. Raises ``CommandError`` for a token that cannot be used."""
+    """Return token and CA for the API that ``--api`` names. Raises ``CommandError`` for an unusable token."""
     from tidegauge.secrets import SecretError, read_secret
 
     if not args.api:
@@ -152,3 +159,44 @@ def _local_api(args: argparse.Namespace, find: Callable[[StateFiles], str | None
         f"this node runs only an agent; the API is on the head {record.spec.head_address}: run this there, or use "
         "--api URL"
     )
+
+
+def asks_here(args: argparse.Namespace) -> EvidenceAsks:
+    """Return the folder of requests of the coordinator on this node. Raises ``CommandError`` if this is not the head.
+
+    Requests to ranks go through files, because the HTTP API is read-only.
+    """
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+
+    files, record = local_service(args)
+    if args.api or record is None or not record.spec.is_head:
+        raise CommandError("to reach ranks on other hosts, run this on the service's head, as its user or root")
+    return EvidenceAsks(files.asks)
+
+
+def ask_remote_rank(asks: EvidenceAsks, job: JobKey, rank: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rank's answer to a request. Raises ``CommandError``, also if the rank refuses."""
+    try:
+        made = asks.put(job, rank, request)
+    except OSError as error:
+        raise CommandError(
+            f"cannot reach the service ({error}): run this as the user who runs it, or as root"
+        ) from error
+    try:
+        answer = until(lambda: asks.fetch(made), within_s=RANK_ANSWER_S)
+        asks.withdraw(made)
+    except OSError as error:
+        raise CommandError(f"cannot read the service's answer: {error}") from error
+    if answer is None:
+        raise CommandError(f"no answer from the service within {RANK_ANSWER_S:.0f} s; check `tidegauge status`")
+    if answer.reply is None:
+        raise CommandError(f"rank {rank}: {one_line(answer.error or 'no answer')}")
+    return answer.reply
+
+
+def until(look: Callable[[], T | None], *, within_s: float, every_s: float = LOOK_EVERY_S) -> T | None:
+    """Call ``look`` until it returns a value, and return that; ``None`` after ``within_s`` seconds."""
+    deadline_s = time.monotonic() + within_s
+    while (found := look()) is None and time.monotonic() < deadline_s:
+        time.sleep(every_s)
+    return found

@@ -16,7 +16,7 @@ from sample_views import LEAK, identity, job_view, rank_summary
 from scheduler_values import JOB
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
-from tidegauge.cli.service.wishes import wish
+from tidegauge.cli.service_api import ask_remote_rank
 from tidegauge.cli.snapshot.evidence import print_evidence
 from tidegauge.cli.snapshot.files import Outputs, outputs_of
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
@@ -145,7 +145,7 @@ def coordinator(asks: EvidenceAsks, reply: dict[str, Any] | None, error: str | N
 def test_a_wish_goes_to_the_coordinator_and_its_answer_back(tmp_path: Path) -> None:
     asks = EvidenceAsks(tmp_path / "asks")
     with coordinator(asks, {"ok": True, "step": 7}, None) as taken:
-        assert wish(asks, JOB, 1, {"command": "snapshot"}) == {"ok": True, "step": 7}
+        assert ask_remote_rank(asks, JOB, 1, {"command": "snapshot"}) == {"ok": True, "step": 7}
     assert [(one.job, one.rank, one.request) for one in taken] == [(JOB, 1, {"command": "snapshot"})]
     assert list((tmp_path / "asks").iterdir()) == []
 
@@ -154,13 +154,13 @@ def test_a_refusal_is_said_without_what_a_terminal_would_obey(tmp_path: Path) ->
     asks = EvidenceAsks(tmp_path / "asks")
     refusal = "busy \x1b[31m"
     with coordinator(asks, None, refusal), pytest.raises(CommandError, match=r"rank 1: busy \?\[31m"):
-        wish(asks, JOB, 1, {"command": "snapshot"})
+        ask_remote_rank(asks, JOB, 1, {"command": "snapshot"})
 
 
 def test_a_folder_that_is_somebody_elses_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "asks").write_text("a file where a folder belongs")
     with pytest.raises(CommandError, match="run this as the user who runs it"):
-        wish(EvidenceAsks(tmp_path / "asks"), JOB, 1, {})
+        ask_remote_rank(EvidenceAsks(tmp_path / "asks"), JOB, 1, {})
 
 
 def test_evidence_is_told_as_line_holder_cause_and_advice(capsys: pytest.CaptureFixture[str]) -> None:

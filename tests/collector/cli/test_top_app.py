@@ -10,7 +10,7 @@ from textual.widgets import Input
 from evidence_values import news
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.top import app as top_app
+from tidegauge.cli.top import screens as top_screens
 from tidegauge.cli.top.app import TopApp
 from tidegauge.cli.top.model import Selection, Sort
 from tidegauge.cli.top.page_screens import IncidentScreen
@@ -28,7 +28,7 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiveScreen, "REFRESH_S", 3600.0)
     monkeypatch.setattr(IncidentScreen, "REFRESH_S", 3600.0)
     monkeypatch.setattr(TopApp, "CLICK_CHAIN_TIME_THRESHOLD", 3600.0)
-    monkeypatch.setattr(top_app, "SAID_S", 3600.0)
+    monkeypatch.setattr(top_screens, "SAID_S", 3600.0)
 
 
 def test_the_cluster_its_jobs_and_its_incidents_are_on_one_screen() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tidegauge.cli.top.cells import BLOCKS, LUXURY, Cell, Column, Tone, bars, cut, fit, header, line, sparkline
+from tidegauge.cli.top.columns import BLOCKS, LUXURY, Cell, Column, Tone, bars, cut, fit, header, line, sparkline
 
 amounts = st.lists(st.integers(0, 10**12), max_size=200)
 columns = st.lists(

@@ -13,19 +13,30 @@ from rich.cells import cell_len
 
 from sample_views import GIB, LEAK, MIB, NOW_S, rank_summary
 from scheduler_values import decision, incident, record
-from tidegauge.cli.top.cells import Cell, Tone, fit, line
 from tidegauge.cli.top.columns import (
+    Cell,
+    Tone,
     end_cell,
+    fit,
     incident_columns,
     job_columns,
+    line,
     name_job_shortly,
     rank_columns,
     share_cell,
     state_cell,
 )
 from tidegauge.cli.top.model import IncidentRow, Selection, incident_rows, job_rows, rank_rows
-from tidegauge.cli.top.pages import Line, headline, help_lines, incident_headline, incident_lines, job_headline
-from tidegauge.cli.top.rank import over_time, rank_page
+from tidegauge.cli.top.pages import (
+    Line,
+    headline,
+    help_lines,
+    incident_headline,
+    incident_lines,
+    job_headline,
+    over_time,
+    rank_page,
+)
 from tidegauge.cluster.api.overview import RankLine, job_page
 from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.core.host_memory import HostProcess

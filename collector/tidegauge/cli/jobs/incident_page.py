@@ -1,4 +1,4 @@
-"""One incident on one page: for the admin who is asked "why did you end my job?". Values in, text out."""
+"""The page of one incident: figures, ranks, evidence, timeline and next action. Functions take values and return text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tidegauge.core.units import format_band, format_bytes, format_count, format
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "OOM in")  # fmt: skip
 RANKS_GIVE_WAY = ("nontorch", "reserved", "pid", "since step", "limit", "step", "GPU", "allocated", "per step")
-"""Columns of the table of ranks that a narrow terminal does without, the first first."""
+"""Columns of the table of ranks that are dropped on a narrow terminal, in this order."""
 MAX_SENTENCE_CHARS = 1000
-"""Characters: the words of a job may be of any length."""
+"""Maximum length of a sentence of evidence, characters."""
 MAX_RANKS = 16
-"""Rows of the table of ranks, worst first; ``--json`` has all of them."""
+"""Rows of the table of ranks; ``--json`` has all of them."""
 
 
 def headline(incident: Incident) -> str:
-    """The first two lines."""
+    """The two lines at the top."""
     title = f"incident {incident.number}: {incident.key.cause.value}, {incident.severity.value}, {incident.state.value}"
     return f"{title}\n{incident_sentence(incident)}"
 
 
 def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
-    """Name and value of everything known about the incident as a whole."""
+    """Names and values of the incident as a whole."""
     job = incident.key.job
     lines = [
         ("job", ", ".join(filter(None, (incident.called.job_id, incident.group_name, f"attempt {job.attempt}",
@@ -58,8 +58,7 @@ def rank_rows(incident: Incident) -> list[Sequence[str]]:
 
 
 def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
-    """What stands before each text, and the text: line, holder, cause and advice of each rank that was looked at, then
-    where the snapshots lie."""
+    """Labels and texts: line, holder, cause and advice for each rank with evidence, then the places of snapshots."""
     lines: list[tuple[str, str]] = []
     for brief in incident.evidence:
         first, *advice = brief_sentences(brief)
@@ -72,7 +71,7 @@ def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
 
 
 def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """The timeline: what stands before each text, and the text; a line of its own for each new day."""
+    """Labels and texts of the timeline, with a line for each new day."""
     lines: list[tuple[str, str]] = []
     today = ""
     for entry in entries:
@@ -84,13 +83,13 @@ def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 
 def _held_back(records: Sequence[DecisionRecord], status: LoopStatus) -> Optional[str]:
-    """Why the breaker of this job's user is open, if it is."""
+    """The reason why the circuit breaker of the job's user is open, if it is."""
     reasons = tuple(one.decision.reason for one in records if one.decision.brake == USER_BREAKER)
     return next((why for why in status.user_breakers if why.startswith(reasons)), None)
 
 
 def what_next(incident: Incident, records: Sequence[DecisionRecord], status: LoopStatus) -> str:
-    """What happens next, and who can change it."""
+    """The next action, and the command that changes it."""
     if not incident.is_open:
         return "Nothing: the incident is closed."
     ours = {record.decision.decision_id for record in records}

@@ -1,4 +1,4 @@
-"""``tidegauge incidents``: what went wrong with jobs' memory, and what was done about it."""
+"""``tidegauge incidents`` lists memory incidents, and shows one with its evidence and actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELP = "list memory incidents, or show one in detail"
 HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "OOM in",
           "opened", "last action")  # fmt: skip
 GIVES_WAY = ("since step", "opened", "state", "per step", "ranks", "severity")
-"""Columns that a narrow terminal does without, the first first."""
+"""Columns that are dropped on a narrow terminal, in this order."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def _none(whose_only: str | None, *, closed_too: bool) -> str:
 
 
 def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
-    """``by_id``: another job has the name that its owner gave this one."""
+    """A row of the table; ``by_id`` is set if another job has the same name."""
     job = incident.key.job
     last = raw.get("last_decision")
     ranks = raw.get("ranks", incident.ranks)

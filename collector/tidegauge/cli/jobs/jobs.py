@@ -1,4 +1,4 @@
-"""``tidegauge jobs``: every job that is watched, and which of its ranks grow."""
+"""``tidegauge jobs`` lists the watched jobs and the ranks whose memory grows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HELP = "list watched jobs and the ranks whose memory grows"
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
           "OOM in")  # fmt: skip
 GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
-"""Columns that a narrow terminal does without, the first first."""
+"""Columns that are dropped on a narrow terminal, in this order."""
 POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
-"""Where a job runs in pods."""
+"""Header and optional columns if a job runs in pods."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:
-    """How to begin, on this host: Slurm's option is named where there is an ``srun``, and in a pod (as by ``kubectl
-    exec`` in the head's) the label. ``whose_only``: why others' jobs are not listed, as ``service_api.whose`` says."""
+    """How to start profiling on this host: with Slurm's option if there is an ``srun``, in a pod with the label.
+
+    ``whose_only`` says why others' jobs are not listed, as ``service_api.whose`` returns it.
+    """
     none = "no jobs watched" if whose_only is None else f"no jobs of yours watched: {whose_only}"
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{none}; to watch one, add the label {PROFILE_LABEL}=auto to its pod template or namespace"
@@ -103,7 +105,7 @@ def _state(job: Mapping[str, Any], *, has_steps: bool) -> str:
 
 
 def _whether_it_ends(rank: Mapping[str, Any] | None) -> str:
-    """ ", ends at about 3.1 GiB": what its growth goes into is full before memory is; or what it lacks for that."""
+    """ ", ends at about 3.1 GiB" if the growth is bounded, or what is missing to bound it."""
     bound = None if rank is None or not rank.get("bound") else from_wire(GrowthBound, rank["bound"])
     says = "" if bound is None or bound.state is None else end_words(bound)
     return f", {says}" if says else ""
@@ -115,7 +117,7 @@ def _array_name(ranks: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _pod(job: Mapping[str, Any]) -> str | None:
-    """The pod of the rank to look at first; of a job without one its pod, or how many it has."""
+    """The pod of the rank to look at first; without such a rank, the job's pod or their number."""
     worst = _worst(job)
     ranks = job["ranks"] if worst is None else [worst]
     pods = {rank["pod"]["pod"] for rank in ranks if rank.get("pod") and rank["pod"]["pod"]}

@@ -1,5 +1,4 @@
-"""A job's name in a table: its id, the name that ``squeue`` shows of a task of a Slurm array, its group of ranks where
-it has several, and a later attempt. Where a command takes a job, it takes what the tables print."""
+"""Names of jobs in tables: id, Slurm array task, group of ranks, attempt. Commands accept a job by any of these."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ MAX_NAMED = 4
 
 
 class Named(NamedTuple):
-    """What a group of ranks of a job is known by."""
+    """The names of a group of ranks of a job."""
 
     job_id: str
     attempt: int
@@ -23,16 +22,16 @@ class Named(NamedTuple):
     given: str | None = None
     """The name that its owner gave the job."""
     group: str = ""
-    """As people call it."""
+    """The displayed name of the group."""
 
     @property
     def ids(self) -> frozenset[str]:
-        """What means the job with all of its groups and attempts."""
+        """The names of the job with all its groups and attempts."""
         return frozenset({self.job_id, self.array or self.job_id, known_as(self.job_id, self.given)})
 
     @property
     def names(self) -> frozenset[str]:
-        """What tables call this group of this attempt."""
+        """The names of this group of this attempt in tables."""
         return frozenset(
             make(one, self.attempt, array, group=self.group)
             for make in (job_name, short_job_name)
@@ -42,7 +41,7 @@ class Named(NamedTuple):
 
 
 class SeveralJobsError(CommandError):
-    """A name that its owners gave to several jobs."""
+    """A name is ambiguous: several jobs have it."""
 
     def __init__(self, name: str, job_ids: Iterable[str]) -> None:
         first, *rest = sorted(map(one_line, job_ids))
@@ -54,19 +53,18 @@ class SeveralJobsError(CommandError):
 
 
 def meant(jobs: Iterable[T], text: str, named: Callable[[T], Named]) -> list[T]:
-    """The groups of ranks that ``text`` is a name of, as people write it or as a table prints it: one that has just
-    that name, else those of all jobs with that id."""
+    """The groups of ranks that ``text`` names: all of the jobs with that id, else those with that name in a table."""
     jobs = list(jobs)
     return [job for job in jobs if text in named(job).ids] or [job for job in jobs if text in named(job).names]
 
 
 def job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
-    """ "4711", "4711 (123_4)", "4711 (step 1, attempt 2)": the first attempt is 0 and goes without saying."""
+    """The name "4711", "4711 (123_4)" or "4711 (step 1, attempt 2)"; attempt 0 is not shown."""
     return _name(job_id, array, group or None, f"attempt {attempt}" if attempt else None)
 
 
 def short_job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
-    """The same where there is little room: "4711 (2)"."""
+    """The name in its short form, for narrow columns: "4711 (2)"."""
     return _name(job_id, array, group or None, str(attempt) if attempt else None)
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.output import print_json, progress
-from tidegauge.cli.service.wishes import LOOK_EVERY_S, asks_here, until, wish
-from tidegauge.cli.service_api import ask, read
+from tidegauge.cli.service_api import LOOK_EVERY_S, ask, ask_remote_rank, asks_here, read, until
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence.request import evidence_request, window_for
 from tidegauge.core.ids import JobKey
@@ -54,7 +53,7 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     evidence_id = f"asked-{secrets.token_hex(8)}"
     with progress("snapshot") as say:
         say(f"asking rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)}")
-        answer = wish(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
+        answer = ask_remote_rank(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
         if not args.evidence:
             return _tell_snapshot(args, chosen, answer)
         say("recording; the node then compares the snapshots and sends the result")

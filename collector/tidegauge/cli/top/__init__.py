@@ -1,1 +1,1 @@
-"""``tidegauge top``."""
+"""The live terminal view, ``tidegauge top``."""

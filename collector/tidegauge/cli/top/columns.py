@@ -1,29 +1,171 @@
-"""The tables of ``tidegauge top``: what each column says of a job, a rank or an incident, and which give way first."""
+"""Tables of ``tidegauge top``: how cells and columns share a line, and what each column says of a job, rank or incident.
+
+The functions take values and return text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from tidegauge.cli.jobs.names import short_job_name
 from tidegauge.cli.timeline import last_action
-from tidegauge.cli.top.cells import LUXURY, Cell, Column, Tone, cut, sparkline
 from tidegauge.cli.top.model import IncidentRow, JobRow
 from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
 
+T = TypeVar("T")
+
+BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+"""Bars from empty to full, in eighths."""
+CUT = "\u2026"
+LUXURY = 9
+"""Rank of columns that are shown only if all others have their full width."""
 SOON_S = 3600.0
-"""Out of memory within the hour is red."""
+"""Predicted time to OOM, seconds, below which it is red."""
 MAX_NAME_CHARS = 32
-"""Characters of a job's name, on a screen."""
+"""Width of a job's name on a screen, characters."""
 MIN_ID_CHARS = 6
-"""Characters of it by which a job is known beside the name of its group."""
+"""Characters of a job id that are never cut to make room for the group."""
 NEARLY_FULL = 0.9
-"""As the alert TidegaugeMemoryNearlyFull: not yet wrong, but worth a look."""
+"""Share of the limit above which usage is highlighted, as in the alert TidegaugeMemoryNearlyFull."""
+
+
+class Tone(str, Enum):
+    """The emphasis of a cell. It only repeats what the text says, because a terminal may have no colours."""
+
+    PLAIN = "plain"
+    STRONG = "strong"
+    DIM = "dim"
+    WATER = "water"
+    """The colour of memory charts."""
+    GOOD = "good"
+    WARNING = "warning"
+    ALARM = "alarm"
+
+
+class Cell(NamedTuple):
+    """A piece of a line with its emphasis."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table about ``T``."""
+
+    title: str
+    cell: Callable[[T, int], Cell]
+    """Returns the cell of a row for a width in characters; a longer text is cut."""
+    least: int
+    """The minimum width, characters."""
+    most: int = 0
+    """The useful width, characters; 0: ``least`` is enough."""
+    rank: int = 0
+    """Columns of a higher rank are dropped first if the line is too short."""
+    right: bool = False
+    """Whether the text is right-aligned, as figures are."""
+
+    @property
+    def wanted(self) -> int:
+        """The width that the column takes if there is room, characters."""
+        return max(self.least, self.most)
+
+
+Fitted = tuple[Column[T], int]
+"""A column and its width, characters."""
+
+
+def fit(columns: Sequence[Column[T]], width: int) -> tuple[Fitted[T], ...]:
+    """Return the columns, in their order and with their widths, that fit a line of ``width`` characters.
+
+    One character separates them. Columns are taken by rank, then from left to right, until one does not fit. The space
+    that is left widens them, one character each in turn.
+    """
+    taken: list[int] = []
+    for place in sorted(range(len(columns)), key=lambda place: columns[place].rank):
+        column = columns[place]
+        others = sum((columns[each].wanted if column.rank >= LUXURY else columns[each].least) + 1 for each in taken)
+        if taken and others + column.least > width:
+            break
+        taken.append(place)
+    widths = {place: columns[place].least for place in sorted(taken)}
+    left = width - sum(widths.values()) - len(widths) + 1
+    while left > 0:
+        growing = [place for place, now in widths.items() if now < columns[place].wanted]
+        if not growing:
+            break
+        for place in growing[:left]:
+            widths[place] += 1
+        left -= len(growing)
+    return tuple((columns[place], now) for place, now in widths.items())
+
+
+def line(columns: Sequence[Fitted[T]], row: T) -> list[Cell]:
+    """Return a row of the table as cells that fill the widths of the columns, with one character between them."""
+    pieces: list[Cell] = []
+    for column, width in columns:
+        text, tone = column.cell(row, width)
+        shown = cut(text, width)
+        space = Cell(" " * (width - cell_len(shown)))
+        pieces += [Cell(" ")] if pieces else []
+        pieces += [space, Cell(shown, tone)] if column.right else [Cell(shown, tone), space]
+    return pieces
+
+
+def header(columns: Sequence[Fitted[T]]) -> str:
+    """Return the titles, as wide as the columns."""
+    return " ".join(f"{column.title:{'>' if column.right else '<'}{width}}" for column, width in columns)
+
+
+def cut(text: str, width: int) -> str:
+    """Return ``text`` in at most ``width`` characters, with ``CUT`` where the rest is missing.
+
+    Line breaks and control characters are removed: the name of a job or host must not move the cursor.
+    """
+    text = one_line(text, None)
+    if cell_len(text) <= width:
+        return text
+    return "" if width < 1 else set_cell_size(text, width - 1).rstrip() + CUT
+
+
+def sparkline(amounts: Sequence[float], ceiling: float, width: int) -> str:
+    """Return ``amounts``, oldest first, as at most ``width`` bars between 0 and ``ceiling``.
+
+    A bar is the highest of its stretch of amounts, and is never empty for an amount above 0.
+    """
+    highest = max([ceiling, *amounts])
+    if not amounts or highest <= 0 or width < 1:
+        return ""
+    return "".join(
+        BLOCKS[max(1, round(amount / highest * 8)) if amount > 0 else 0] for amount in squeezed(amounts, width)
+    )
+
+
+def bars(amounts: Sequence[float], ceiling: float, height: int) -> list[str]:
+    """Return ``amounts`` as bars between 0 and ``ceiling`` (above 0), as ``height`` lines from the top."""
+    eighths = [max(round(min(amount / ceiling, 1.0) * height * 8), 1 if amount > 0 else 0) for amount in amounts]
+    return ["".join(BLOCKS[min(max(each - low * 8, 0), 8)] for each in eighths) for low in reversed(range(height))]
+
+
+def squeezed(amounts: Sequence[float], width: int) -> list[float]:
+    """Return the highest amount of each of ``width`` stretches; all amounts if there are no more than that."""
+    count = len(amounts)
+    if count <= width:
+        return list(amounts)
+    edges = [place * count // width for place in range(width + 1)]
+    return [max(amounts[start:end]) for start, end in zip(edges, edges[1:])]
+
+
 _TONES = {"ok": Tone.GOOD, "no steps": Tone.DIM, "leak": Tone.ALARM}
 _MARKS = {None: "", Severity.NOTE: " !", Severity.WARNING: " !!", Severity.CRITICAL: " !!!"}
 
@@ -31,8 +173,10 @@ _MARKS = {None: "", Severity.NOTE: " !", Severity.WARNING: " !!", Severity.CRITI
 def state_cell(
     state: LeakState, severity: Severity | None, *, alive: bool, stale: bool, has_steps: bool = True
 ) -> Cell:
-    """ "leak !!!", "growing !!", "suspected", "ok", "no steps"; the marks say how grave it is. "stale": the node does
-    not report, and this was how grave it was last."""
+    """Return "leak !!!", "growing !!", "suspected", "ok", "no steps" or "ended"; the marks show the severity.
+
+    "stale" has the last known severity of a rank whose node is not reporting.
+    """
     if not alive:
         return Cell("ended", Tone.DIM)
     marks = _MARKS[severity] if state is LeakState.LEAK else ""
@@ -43,8 +187,10 @@ def state_cell(
 
 
 def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None = None) -> str:
-    """ "4711", "4711 (2)", "4711 (123_4)", "4711 (step 1)": ``job.group`` as people call it. In less ``width`` than it
-    takes the id is cut, not what tells groups and attempts apart: "local-gpu-no… (step 1)"."""
+    """Return "4711", "4711 (2)", "4711 (123_4)" or "4711 (step 1)", where ``job.group`` is the displayed group.
+
+    If ``width`` is too small, the id is cut and the group and attempt stay: "local-gpu-no… (step 1)".
+    """
     name = short_job_name(job.job_id, job.attempt, array, group=job.group)
     more = name.removeprefix(job.job_id)
     left = len(name) if width is None else width - cell_len(more)
@@ -52,14 +198,14 @@ def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None
 
 
 def share_cell(share: float | None) -> Cell:
-    """ "93%"."""
+    """Return "93%"."""
     if share is None:
         return Cell("-", Tone.DIM)
     return Cell(f"{share:.0%}", Tone.WARNING if share >= NEARLY_FULL else Tone.PLAIN)
 
 
 def end_cell(seconds_to_oom: Band | None, steps_to_oom: Band | None = None) -> Cell:
-    """ "14–22 min", "33 min+" without an upper end."""
+    """Return the predicted time to OOM: "14–22 min", or "33 min+" without an upper bound."""
     left = time_left(seconds_to_oom, steps_to_oom)
     if left is None:
         return Cell("-", Tone.DIM)
@@ -68,12 +214,12 @@ def end_cell(seconds_to_oom: Band | None, steps_to_oom: Band | None = None) -> C
 
 
 def bytes_cell(count: float | None) -> Cell:
-    """ "12.0 MiB"."""
+    """Return "12.0 MiB"."""
     return Cell("-", Tone.DIM) if count is None else Cell(format_bytes(count))
 
 
 def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
-    """The cluster's table. ``most_of_name``: characters of a job's name above which the column gains nothing."""
+    """Return the columns of the table of jobs; ``most_of_name`` is the useful width of a name, characters."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 10),
         Column(
@@ -98,7 +244,7 @@ def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
 
 
 def rank_columns() -> Sequence[Column[RankLine]]:
-    """One job's table."""
+    """Return the columns of the table of one job's ranks."""
     return (
         Column("state", lambda rank, _: rank_state(rank), 10),
         Column("rank", lambda rank, _: Cell(str(rank.rank), Tone.STRONG), 5, right=True),
@@ -119,7 +265,7 @@ def rank_columns() -> Sequence[Column[RankLine]]:
 
 
 def incident_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[IncidentRow]]:
-    """The pane of open incidents."""
+    """Return the columns of the table of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
         Column("severity", lambda line, _: _severity(line), 8),
@@ -132,7 +278,6 @@ def incident_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[Inci
 
 
 def rank_state(rank: RankLine) -> Cell:
-    """The state of one rank."""
     return state_cell(rank.state, rank.severity, alive=rank.alive, stale=rank.stale, has_steps=rank.step > 0)
 
 
@@ -146,7 +291,7 @@ def _ranks(job: JobLine) -> Cell:
 
 
 def _memory(rank: RankLine, width: int) -> Cell:
-    """Between nothing and what it may take: how full it is, and which way it goes."""
+    """Return the used memory over time between 0 and the limit, as bars."""
     return Cell(sparkline(rank.line, rank.limit_bytes or 0, width), Tone.WATER if rank.alive else Tone.DIM)
 
 

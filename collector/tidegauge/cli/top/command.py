@@ -1,10 +1,9 @@
-"""``tidegauge top``: the cluster's GPU memory, live: jobs, their ranks, open incidents."""
+"""``tidegauge top`` shows jobs, their ranks and open incidents live."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import sys
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_json(service: Service, choice: Selection, job_id: str | None) -> None:
-    """What the API answers, in one object; also while the database of incidents is away."""
+    """Print the API's answers in one object, also while the database of incidents is unavailable."""
     from tidegauge.cli.service_api import read
     from tidegauge.cli.top.plain import chosen_jobs
     from tidegauge.cluster.api.overview import Overview
@@ -97,30 +96,23 @@ def _print_once(service: Service, choice: Selection, job_id: str | None) -> None
 
 def _watch(service: Service, choice: Selection, job_id: str | None) -> None:
     need("textual", extra="agent", what="`tidegauge top`")
+    from tidegauge.agent.processes.procfs import ProcFs
     from tidegauge.cli.top.app import TopApp
 
-    # Before the screen is taken: if there is no service, the terminal says so and stays as it is.
+    # Before the application takes over the terminal: without a service there is only an error message.
     first = service.overview()
     job = None if job_id is None else _find(first, job_id)[0]
-    app = TopApp(service, first, user=_own_name(), choice=choice, job=job)
+    app = TopApp(service, first, user=ProcFs().user_name(os.getuid()), choice=choice, job=job)
     app.run()
     for url in app.addresses:
         print(url)
 
 
 def _find(overview: Overview, job_id: str) -> list[JobKey]:
-    """Its groups of ranks, the most alarming first."""
+    """The groups of ranks of a job, the most severe first. Raises ``CommandError``."""
     from tidegauge.cli.top.model import find_job, key_of
 
     found = find_job(overview.jobs, job_id)
     if not found:
         raise CommandError(f"no watched job {job_id!r}; `tidegauge jobs` lists watched jobs", exit_code=USAGE)
     return [key_of(job) for job in found]
-
-
-def _own_name() -> str:
-    """As agents name the owner of a process."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -1,4 +1,4 @@
-"""What ``tidegauge top`` shows of the API's answers, and in which order. Values in, values out."""
+"""Selection and order of the jobs, ranks and incidents in ``tidegauge top``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tidegauge.core.incidents.actions import DecisionRecord
 
 
 class Sort(str, Enum):
-    """What comes first."""
+    """The order of rows."""
 
     TIME = "time"
-    """What runs out of memory first."""
+    """By predicted time to OOM."""
     MEMORY = "memory"
-    """What has the largest share of its memory in use."""
+    """By share of memory in use, the largest first."""
     GROWTH = "growth"
-    """What gains most per step."""
+    """By growth per step, the largest first."""
     NAME = "name"
 
     @property
     def words(self) -> str:
-        """For the title: "by time to OOM"."""
+        """The order in a title: "by time to OOM"."""
         return {
             Sort.TIME: "by time to OOM",
             Sort.MEMORY: "by share of memory used",
@@ -40,23 +40,23 @@ class Sort(str, Enum):
 
 @dataclass(frozen=True)
 class Selection:
-    """What the reader wants to see."""
+    """The filter and order that the user chose."""
 
     sort: Sort = Sort.TIME
     user: str | None = None
-    """Only this user's jobs."""
+    """The user whose jobs are shown; ``None``: all."""
     text: str = ""
-    """Only what has this somewhere in what is said of it; letters of either case."""
+    """The text that rows must contain, in any case."""
 
     def words(self, *, whose: bool) -> str:
-        """What is chosen and in which order: "by name, of ada, with 'llm'"; ``whose`` says whether users matter."""
+        """Order and filter in words: "by name, of ada, with 'llm'"; the user only if ``whose``."""
         parts = [self.sort.words]
         parts += [f"of {self.user}"] * (whose and self.user is not None) + [f"with {self.text!r}"] * bool(self.text)
         return ", ".join(parts)
 
 
 class IncidentRow(NamedTuple):
-    """An open incident, and what was last decided about it."""
+    """An open incident and the last decision about it."""
 
     incident: Incident
     ranks: tuple[int, ...]
@@ -64,7 +64,7 @@ class IncidentRow(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job and its open incidents, the gravest first."""
+    """A job and its open incidents, the most severe first."""
 
     job: JobLine
     incidents: tuple[IncidentRow, ...]
@@ -75,17 +75,17 @@ class JobRow(NamedTuple):
 
     @property
     def called(self) -> JobKey:
-        """With the group of ranks by the name that people know."""
+        """The key with the displayed name of the group of ranks."""
         return self.key._replace(group=self.job.group_name)
 
 
 def key_of(job: JobLine) -> JobKey:
-    """What makes it the same job at the next look."""
+    """The key that identifies a job in the next answer."""
     return JobKey(job.job_id, job.attempt, job.uid, job.group)
 
 
 def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentRow], choice: Selection) -> list[JobRow]:
-    """The jobs that are chosen, in order. Those that have ended come last, whatever the order."""
+    """The selected jobs, sorted; jobs that have ended come last in any order."""
     of_job = by_job(incidents)
     rows = [
         JobRow(job, of_job.get(key_of(job), ()))
@@ -96,13 +96,13 @@ def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentRow], choice: 
 
 
 def rank_rows(ranks: Iterable[RankLine], choice: Selection) -> list[RankLine]:
-    """The ranks that are chosen, in order; those that have ended come last."""
+    """The selected ranks, sorted; ranks that have ended come last."""
     rows = [rank for rank in ranks if _has(choice.text, _said_of_rank(rank))]
     return sorted(rows, key=lambda rank: (not rank.alive, _RANK_KEYS[choice.sort](rank), rank.rank))
 
 
 def incident_rows(incidents: Iterable[IncidentRow], choice: Selection) -> list[IncidentRow]:
-    """The incidents of the jobs that are chosen: the gravest first, then the newest."""
+    """The incidents of the selected jobs: the most severe first, then the newest."""
     rows = [
         line
         for line in incidents
@@ -112,7 +112,7 @@ def incident_rows(incidents: Iterable[IncidentRow], choice: Selection) -> list[I
 
 
 def by_job(incidents: Sequence[IncidentRow]) -> Mapping[JobKey, tuple[IncidentRow, ...]]:
-    """The incidents of each job, the gravest first."""
+    """The incidents of each job, the most severe first."""
     found: dict[JobKey, tuple[IncidentRow, ...]] = {}
     for line in incident_rows(incidents, Selection()):
         key = line.incident.key.job
@@ -121,8 +121,10 @@ def by_job(incidents: Sequence[IncidentRow]) -> Mapping[JobKey, tuple[IncidentRo
 
 
 def find_job(jobs: Iterable[JobLine], name: str) -> list[JobLine]:
-    """The groups of ranks of the job that is meant, the most alarming first: of those that run, else of its latest
-    attempt. Of jobs of several users one's: the one to look at first. Raises ``SeveralJobsError``."""
+    """The groups of ranks of the job with that name, the most severe first: running ones, else the latest attempt.
+
+    Among jobs of several users, the most severe one is chosen. Raises ``SeveralJobsError``.
+    """
     found = meant(jobs, name, _named)
     found = [job for job in found if job.running] or found
     if len(ids := {job.job_id for job in found}) > 1:
@@ -158,7 +160,7 @@ def _growth(line: RankLine) -> float:
 
 
 def _by_name(job: JobLine) -> tuple[list[tuple[int, str]], int, int, str]:
-    """4712 after 471: numbers in a name count as numbers."""
+    """The sort key of a name, in which numbers count as numbers: 4712 comes after 471."""
     parts = re.split(r"([0-9]{1,18})", job.job_id.casefold())
     numbered = [(int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]
     return numbered, -job.attempt, job.uid, job.group

@@ -1,4 +1,4 @@
-"""The pages of text of ``tidegauge top``: a rank, an incident, the keys."""
+"""The screens of ``tidegauge top`` that show text: a rank, an incident, the keys."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from textual.widgets import Static
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top.columns import name_job_shortly
-from tidegauge.cli.top.pages import Line, help_lines, incident_headline, incident_lines, job_headline
-from tidegauge.cli.top.rank import rank_page
+from tidegauge.cli.top.pages import Line, help_lines, incident_headline, incident_lines, job_headline, rank_page
 from tidegauge.cli.top.screens import LiveScreen
 from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cli.top.table import text_of
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 
 class RankSeen(NamedTuple):
-    """One look at a rank."""
+    """The data of one refresh of a rank's screen."""
 
     at_unix_s: float
     job: JobLine
@@ -38,25 +37,25 @@ class RankSeen(NamedTuple):
 
 
 class IncidentSeen(NamedTuple):
-    """One look at an incident."""
+    """The data of one refresh of an incident's screen."""
 
     at_unix_s: float
     story: ShownIncident
 
 
 class PageScreen(LiveScreen[T], Generic[T]):
-    """Lines of text that can be scrolled."""
+    """A screen of text that can be scrolled."""
 
     KEYS = "Esc back  up, down scroll  s evidence  r report  ? help  q quit"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "evidence", show=False)]
 
     @abstractmethod
     def lines(self, seen: T, *, width: int, height: int) -> list[Line]:
-        """What stands on it, for so many characters and lines."""
+        """The text for a size in characters and lines."""
 
     @abstractmethod
     def rank_meant(self) -> tuple[JobKey, int] | None:
-        """Whose evidence is asked for by ``s``."""
+        """The rank from which ``s`` requests evidence."""
 
     def action_evidence(self) -> None:
         meant = self.rank_meant()
@@ -85,7 +84,7 @@ class PageScreen(LiveScreen[T], Generic[T]):
 
 
 class RankScreen(PageScreen[RankSeen]):
-    """One rank's life."""
+    """The screen of one rank."""
 
     def __init__(self, job: JobKey, rank: int) -> None:
         super().__init__()
@@ -120,10 +119,10 @@ class RankScreen(PageScreen[RankSeen]):
 
 
 class IncidentScreen(PageScreen[IncidentSeen]):
-    """The story of one incident."""
+    """The screen of one incident."""
 
     REFRESH_S = 5.0
-    """Its history is read from the database, and grows by some lines an hour."""
+    """Longer than for other screens: the history is read from the database, and grows by a few lines an hour."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -153,7 +152,7 @@ class IncidentScreen(PageScreen[IncidentSeen]):
 
 
 class HelpScreen(Screen[None]):
-    """What the keys do, and what the signs mean."""
+    """The screen of keys and signs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,enter", "app.pop_screen", show=False),

@@ -1,4 +1,4 @@
-"""``tidegauge top --once``: the same tables as plain text, and ``--json``."""
+"""``tidegauge top --once`` prints the tables as plain text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from tidegauge.cli.policy.status import in_one_line
-from tidegauge.cli.top.cells import Cell, Column, fit, header, line
-from tidegauge.cli.top.columns import MAX_NAME_CHARS, incident_columns, job_columns, name_job_shortly, rank_columns
+from tidegauge.cli.top.columns import (
+    MAX_NAME_CHARS,
+    Cell,
+    Column,
+    fit,
+    header,
+    incident_columns,
+    job_columns,
+    line,
+    name_job_shortly,
+    rank_columns,
+)
 from tidegauge.cli.top.model import JobRow, Selection, by_job, incident_rows, job_rows, key_of, rank_rows
 from tidegauge.cli.top.pages import headline, job_headline
 from tidegauge.cli.top.service import OpenIncidents
@@ -19,7 +29,7 @@ T = TypeVar("T")
 
 
 def print_cluster(overview: Overview, incidents: OpenIncidents, choice: Selection) -> None:
-    """All jobs that are chosen, and the open incidents."""
+    """Print the selected jobs and the open incidents."""
     jobs = job_rows(overview.jobs, incidents.lines, choice)
     _print_line([Cell(f"{overview.cluster}   "), *headline(overview)])
     _print_line([Cell(in_one_line(overview.actions))])
@@ -29,7 +39,7 @@ def print_cluster(overview: Overview, incidents: OpenIncidents, choice: Selectio
 
 
 def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Selection) -> None:
-    """The ranks of a job by group, and its open incidents."""
+    """Print the ranks of a job by group, and its open incidents."""
     for number, page in enumerate(pages):
         row = JobRow(page.job, ())
         print("\n" * bool(number), end="")
@@ -43,7 +53,7 @@ def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Select
 
 
 def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Selection) -> dict[str, Any]:
-    """The API's answer with the jobs that are chosen, in order."""
+    """The API's answer with the selected jobs, sorted."""
     told = {key_of(job): each for job, each in zip(overview.jobs, raw["jobs"])}
     return {**raw, "jobs": [told[row.key] for row in job_rows(overview.jobs, (), choice)]}
 
@@ -59,7 +69,7 @@ def _print_incidents(incidents: OpenIncidents, choice: Selection) -> None:
 
 
 def _longest(names: Iterable[str]) -> int:
-    """Characters for the names of jobs: in a pipe all of them, for who takes one from there."""
+    """The width of the names of jobs, characters; in a pipe no name is cut, so that scripts can use it."""
     return MAX_NAME_CHARS if sys.stdout.isatty() else max([MAX_NAME_CHARS, *map(len, names)])
 
 

@@ -1,4 +1,4 @@
-"""What the screens of ``tidegauge top`` share: they look again every second, and say so when nobody answers."""
+"""Base classes of the application and the screens of ``tidegauge top``: a screen refreshes itself every second."""
 
 from __future__ import annotations
 
@@ -6,86 +6,112 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.times import clock
-from tidegauge.cli.top.cells import Cell, Tone, cut
-from tidegauge.cli.top.columns import incident_columns
-from tidegauge.cli.top.model import IncidentRow, Selection, Sort, incident_rows
+from tidegauge.cli.top.columns import Cell, Tone, cut, incident_columns
+from tidegauge.cli.top.model import IncidentRow, Selection, Sort, by_job, incident_rows
 from tidegauge.cli.top.pages import Line
-from tidegauge.cli.top.service import OpenIncidents, ShownIncident
+from tidegauge.cli.top.service import OpenIncidents, Service
 from tidegauge.cli.top.table import RowTable, text_of
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
-from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_duration
 
 T = TypeVar("T")
 Row = TypeVar("Row")
+Answer = TypeVar("Answer", Overview, JobPage)
+
+SAID_S = 20.0
+"""Time for which a message replaces the line of keys, seconds."""
 
 
-class Source(Protocol):
-    """What the application asks. Every method raises ``CommandError`` that says why there is no answer."""
+class Top(App[None]):
+    """The application as its screens know it: the service, the selection, and messages in the line of keys."""
 
-    def overview(self) -> Overview: ...
+    def __init__(self, source: Service, *, cluster: str, user: str, choice: Selection) -> None:
+        super().__init__(ansi_color=True)
+        self.source = source
+        self.cluster = cluster
+        self.choice = choice
+        self.user = user
+        """The user who runs the command."""
+        self.addresses: list[str] = []
+        """URLs of the reports that were requested; they are printed again on exit."""
+        self.incidents = OpenIncidents(())
+        """The open incidents when they were last requested."""
+        self._said: tuple[float, str] | None = None
 
-    def job(self, job: JobKey, *, rank: int | None = None) -> JobPage: ...
+    @abstractmethod
+    def show_incident(self, number: int) -> None:
+        """Open the screen of an incident."""
 
-    def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]: ...
+    @abstractmethod
+    def show_help(self) -> None:
+        """Open the screen of keys and signs."""
 
-    def incidents(self) -> OpenIncidents:
-        """Never raises."""
+    def choose(self, **changes: Any) -> None:
+        """Change fields of the selection."""
+        self.choice = replace(self.choice, **changes)
 
-    def incident(self, number: int) -> ShownIncident: ...
+    def say(self, text: str) -> None:
+        """Show ``text`` in place of the keys for ``SAID_S`` seconds."""
+        self._said = time.monotonic(), text
 
-    def report_url(self, number: int) -> str: ...
+    def said(self) -> str | None:
+        """The message that is still to be shown."""
+        if self._said is None or time.monotonic() - self._said[0] > SAID_S:
+            return None
+        return self._said[1]
 
-    def ask_evidence(self, job: JobKey, rank: int) -> str:
-        """Have a rank collect evidence; returns what to say. Blocks for seconds."""
+    def ask_incidents(self) -> OpenIncidents:
+        """Request the open incidents, and keep them for screens that do not request them."""
+        self.incidents = self.source.incidents()
+        return self.incidents
 
+    def incident_of(self, job: JobKey) -> int | None:
+        """The most severe open incident of a job."""
+        lines = by_job(self.incidents.lines).get(job)
+        return lines[0].incident.number if lines else None
 
-class Top(Protocol):
-    """What screens need of the application that shows them: ``TopApp``."""
+    def evidence_of(self, job: JobKey, rank: int) -> EvidenceBrief | None:
+        """The evidence on a rank in the most severe open incident that has any."""
+        briefs = (brief for line in by_job(self.incidents.lines).get(job, ()) for brief in line.incident.evidence)
+        return next((brief for brief in briefs if brief.rank == rank), None)
 
-    source: Source
-    cluster: str
-    choice: Selection
-    user: str
+    async def ask_evidence(self, job: JobKey, rank: int) -> None:
+        """Request evidence from a rank, and show the answer as a message."""
+        self.say(f"asking rank {rank} for evidence …")
+        try:
+            self.say(await asyncio.to_thread(self.source.ask_evidence, job, rank))
+        except CommandError as error:
+            self.say(str(error))
 
-    def choose(self, **changes: Any) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def said(self) -> str | None: ...
-
-    def show_incident(self, number: int) -> None: ...
-
-    def show_help(self) -> None: ...
-
-    def ask_incidents(self) -> OpenIncidents: ...
-
-    def incident_of(self, job: JobKey) -> int | None: ...
-
-    def evidence_of(self, job: JobKey, rank: int) -> EvidenceBrief | None: ...
-
-    async def ask_evidence(self, job: JobKey, rank: int) -> None: ...
-
-    def tell_report(self, number: int) -> None: ...
+    def tell_report(self, number: int) -> None:
+        """Show the URL of an incident's report."""
+        try:
+            url = self.source.report_url(number)
+        except CommandError as error:
+            self.say(str(error))
+            return
+        self.addresses += [] if url in self.addresses else [url]
+        self.say(f"report: {url}")
 
 
 class LiveScreen(Screen[None], Generic[T]):
-    """A headline, what is looked at, and the keys. ``T`` is what one look brings."""
+    """A screen with headlines, a body and a line of keys; ``T`` is the data of one refresh."""
 
     REFRESH_S: ClassVar[float] = 1.0
     KEYS: ClassVar[str] = ""
-    """The last line."""
+    """The text of the last line."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", show=False),
         Binding("question_mark", "help", show=False),
@@ -102,34 +128,34 @@ class LiveScreen(Screen[None], Generic[T]):
 
     @property
     def top(self) -> Top:
-        return cast("Top", self.app)
+        return cast(Top, self.app)
 
     @abstractmethod
     def ask(self) -> T:
-        """One look, in a thread of its own. Raises ``CommandError``."""
+        """Request the data; runs in a thread of its own. Raises ``CommandError``."""
 
     @abstractmethod
     def path(self) -> Sequence[str]:
-        """Where we are, below the cluster."""
+        """The names behind the cluster in the first line."""
 
     @abstractmethod
     def about(self, seen: T) -> Line:
-        """The second line."""
+        """The text of the second line."""
 
     @abstractmethod
     def figures_unix_s(self, seen: T) -> float:
-        """When the figures were made."""
+        """The time of the figures, Unix seconds."""
 
     @abstractmethod
     def body(self) -> ComposeResult:
-        """What stands between headline and keys."""
+        """The widgets between headlines and keys."""
 
     @abstractmethod
     def draw_body(self, seen: T) -> None:
-        """Show it there."""
+        """Show the data in them."""
 
     def report_number(self) -> int | None:
-        """The incident whose report is asked for by ``r``."""
+        """The incident whose report ``r`` shows."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -149,7 +175,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self.call_after_refresh(self.draw)
 
     def look(self) -> None:
-        """Ask again, unless nobody sees it or the last answer is still awaited."""
+        """Refresh, unless the screen is hidden or the last request is still running."""
         if self.app.screen is self and not self._looking:
             self._looking = True
             self.run_worker(self._look())
@@ -166,7 +192,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self.draw()
 
     def draw(self) -> None:
-        """Show what was seen last, as it is chosen now."""
+        """Show the last data with the current selection."""
         self._draw_lines()
         if self.seen is not None:
             self.draw_body(self.seen)
@@ -181,7 +207,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self._line("#keys", [Cell(f" {self.top.said() or self.KEYS}", Tone.DIM)])
 
     def _standing(self) -> Line:
-        """The second line: what it is about, or why that is not known."""
+        """The second line: the headline, or why there is no data."""
         if self._problem is None:
             return [Cell(" asking", Tone.DIM)] if self.seen is None else [Cell(" "), *self.about(self.seen)]
         since = format_duration(time.monotonic() - self._seen_s)
@@ -207,8 +233,16 @@ class LiveScreen(Screen[None], Generic[T]):
         self._draw_lines()
 
 
-class TableScreen(LiveScreen[T], Generic[T, Row]):
-    """A table of ``Row`` with the open incidents below it, sorted and filtered by keys."""
+@dataclass(frozen=True)
+class SeenTable(Generic[Answer]):
+    """An answer of the API, and the open incidents that belong to it."""
+
+    answer: Answer
+    incidents: OpenIncidents
+
+
+class TableScreen(LiveScreen[SeenTable[Answer]], Generic[Answer, Row]):
+    """A screen with a table of ``Row`` and the open incidents below it, sorted and filtered by keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "sort('time')", show=False),
@@ -221,23 +255,22 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
 
     @abstractmethod
     def table(self) -> RowTable[Row]:
-        """The table, made once."""
+        """Create the table."""
 
     @abstractmethod
-    def rows(self, seen: T) -> Sequence[Row]:
-        """What stands in it."""
+    def rows(self, seen: SeenTable[Answer]) -> Sequence[Row]:
+        """The rows of the table, sorted and filtered."""
 
     @abstractmethod
-    def rows_title(self, shown: int) -> str:
-        """What stands above it."""
+    def rows_title(self, seen: SeenTable[Answer], shown: int) -> str:
+        """The title above the table of ``shown`` rows."""
 
     @abstractmethod
-    def incidents(self, seen: T) -> OpenIncidents:
-        """Those that belong here."""
+    def incidents_title(self, seen: SeenTable[Answer], shown: int) -> str:
+        """The title above ``shown`` incidents."""
 
-    @abstractmethod
-    def incidents_title(self, seen: T, shown: int) -> str:
-        """What stands above them."""
+    def figures_unix_s(self, seen: SeenTable[Answer]) -> float:
+        return seen.answer.now_unix_s
 
     def body(self) -> ComposeResult:
         yield Static(id="rows-title", classes="title")
@@ -258,11 +291,11 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
     def incidents_table(self) -> RowTable[IncidentRow]:
         return cast("RowTable[IncidentRow]", self.query_one("#incidents", RowTable))
 
-    def draw_body(self, seen: T) -> None:
+    def draw_body(self, seen: SeenTable[Answer]) -> None:
         rows = self.rows(seen)
-        self._line("#rows-title", [Cell(f" {self.rows_title(len(rows))}", Tone.STRONG)])
+        self._line("#rows-title", [Cell(f" {self.rows_title(seen, len(rows))}", Tone.STRONG)])
         self.rows_table.show(rows)
-        found = self.incidents(seen)
+        found = seen.incidents
         lines = incident_rows(found.lines, self.top.choice)
         title = [Cell(f" {self.incidents_title(seen, len(lines))}", Tone.STRONG)]
         title += [Cell(f"  unavailable: {cut(found.problem, 300)}", Tone.WARNING)] if found.problem else []
@@ -312,4 +345,4 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
 
     @abstractmethod
     def opened(self, row: Row) -> None:
-        """The reader wants to see more of it."""
+        """Open the screen of a row."""

@@ -1,4 +1,4 @@
-"""What ``tidegauge top`` asks of the coordinator's API: one or two bounded requests a look, and evidence by a key."""
+"""Requests of ``tidegauge top`` to the coordinator: one or two bounded ones per refresh, and evidence by a key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.service.wishes import asks_here, wish
-from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, read
+from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, ask_remote_rank, asks_here, read
 from tidegauge.cli.top.model import IncidentRow
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.api.overview import JobPage, Overview
@@ -23,48 +22,48 @@ from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
 
 MAX_INCIDENTS = 50
-"""Open incidents in one look, the newest: a pane of some lines shows the gravest of them."""
+"""Maximum number of open incidents per refresh, the newest."""
 
 
 class OpenIncidents(NamedTuple):
-    """The open incidents, or why they cannot be told."""
+    """The open incidents, or why they are unknown."""
 
     lines: tuple[IncidentRow, ...]
     problem: str | None = None
 
 
 class ShownIncident(NamedTuple):
-    """All of one incident."""
+    """Everything about one incident."""
 
     incident: Incident
     history: tuple[Mapping[str, Any], ...]
-    """As the API tells it; ``cli.timeline`` reads it."""
+    """The lines as the API returns them; ``cli.timeline`` reads them."""
     records: tuple[DecisionRecord, ...]
     status: LoopStatus
 
 
 Ask = Callable[[str, float], dict[str, Any]]
-"""The API's answer to a path within so many seconds. Raises ``CommandError``."""
-Wish = Callable[[JobKey, int, Mapping[str, Any]], Mapping[str, Any]]
-"""A rank's answer to a request. Raises ``CommandError``."""
+"""A function that returns the API's answer to a path, within a timeout in seconds. Raises ``CommandError``."""
+AskRank = Callable[[JobKey, int, Mapping[str, Any]], Mapping[str, Any]]
+"""A function that returns a rank's answer to a request. Raises ``CommandError``."""
 
 
 class Service:
-    """The API as values. Every method raises ``CommandError`` that says why there is no answer."""
+    """The coordinator's API as values. Its methods raise ``CommandError`` if there is no answer."""
 
-    def __init__(self, ask: Ask, address: Callable[[], str], wish: Wish) -> None:
+    def __init__(self, ask: Ask, address: Callable[[], str], ask_rank: AskRank) -> None:
         self._ask = ask
         self._address = address
-        self._wish = wish
+        self._ask_rank = ask_rank
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Service:
-        """The one that every command asks. Looked for anew at each request: it may have been started again."""
+        """The service that every command asks; it is looked up at each request, because it may have restarted."""
         public_url = load_settings(args).public_url
         return cls(
             lambda path, timeout_s: ask(args, path, timeout_s=timeout_s, quietly=True),
             lambda: public_url or api_url(args),
-            lambda job, rank, request: wish(asks_here(args), job, rank, request),
+            lambda job, rank, request: ask_remote_rank(asks_here(args), job, rank, request),
         )
 
     def overview_raw(self) -> dict[str, Any]:
@@ -81,16 +80,16 @@ class Service:
         return read(Overview, self.overview_raw())
 
     def job(self, job: JobKey, *, rank: int | None = None) -> JobPage:
-        """With all its ranks, or one. Raises ``CommandError`` too when the job is forgotten, minutes after its end."""
+        """A job with all its ranks, or one. Raises ``CommandError`` also minutes after the end of the job."""
         return read(JobPage, self.job_raw(job, rank=rank))
 
     def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]:
-        """Oldest first; none if nothing is known of the rank."""
+        """The memory history of a rank, oldest first; empty if the rank is unknown."""
         answer = self._ask(f"/api/v1/memory?{urlencode({**job._asdict(), 'rank': rank})}", TIMEOUT_S)
         return tuple(read(MemoryPoint, point) for told in answer["ranks"] for point in told["points"])
 
     def incidents(self) -> OpenIncidents:
-        """Never raises: jobs are worth seeing while the database of incidents is away."""
+        """The open incidents. Never raises: jobs are shown while the database of incidents is unavailable."""
         try:
             found = self.incidents_raw()["incidents"]
             return OpenIncidents(tuple(_incident_line(raw) for raw in found))
@@ -107,13 +106,13 @@ class Service:
         )
 
     def ask_evidence(self, job: JobKey, rank: int) -> str:
-        """Have a rank collect evidence; returns what to say of it. Blocks for seconds."""
+        """Start collecting evidence on a rank, and return a sentence for the user. Blocks for seconds."""
         evidence_id = f"asked-{secrets.token_hex(8)}"
-        self._wish(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
+        self._ask_rank(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
         return f"collecting evidence on rank {rank}: in one or two minutes its incident and `tidegauge report` show it"
 
     def report_url(self, number: int) -> str:
-        """Where the report of an incident is: as people reach it if the settings say so, else as this machine does."""
+        """The URL of an incident's report: the public one if the settings have it, else the one on this machine."""
         return f"{self._address().rstrip('/')}/report?incident={number}"
 
 

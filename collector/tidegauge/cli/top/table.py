@@ -1,4 +1,4 @@
-"""A table for textual that makes only the lines which are seen: as quick with ten thousand rows as with ten."""
+"""A textual table that renders only its visible lines: as fast with ten thousand rows as with ten."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tidegauge.cli.top.cells import Cell, Column, Fitted, Tone, fit, header, line
+from tidegauge.cli.top.columns import Cell, Column, Fitted, Tone, fit, header, line
 
 T = TypeVar("T")
 
 CURSOR = "\u25b8"
-"""Marks the row of the cursor where there is no reverse video."""
+"""The mark of the cursor's row, for terminals without reverse video."""
 
-# Colours of the terminal's own palette on its own background: readable on light and dark ones alike. The two that ask
-# for attention bring their background with them.
+# Colours of the terminal's palette, readable on light and dark backgrounds. The two that ask for attention set their
+# own background.
 STYLES = {
     Tone.PLAIN: Style(),
     Tone.STRONG: Style(bold=True),
@@ -36,7 +36,7 @@ STYLES = {
 
 
 def text_of(cells: Sequence[Cell]) -> Text:
-    """A line for a ``Static``; what cells say is never taken for markup."""
+    """A line for a ``Static``; the texts of cells are never markup."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for cell in cells:
         text.append(cell.text, STYLES[cell.tone])
@@ -44,7 +44,7 @@ def text_of(cells: Sequence[Cell]) -> Text:
 
 
 class RowTable(ScrollView, Generic[T], can_focus=True):
-    """Rows of ``T`` below a header that stays; the cursor stays on its row when the order changes."""
+    """Rows of ``T`` below a fixed header; the cursor stays on its row when the order changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -57,7 +57,7 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
     ]
 
     class Opened(Message):
-        """The reader wants to see more of a row."""
+        """The message that a row was opened."""
 
         def __init__(self, row: object) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
         self._place = 0
         self._fitted: tuple[Fitted[T], ...] = ()
         self.empty = empty
-        """What is said where there is no row."""
+        """The text that is shown if there are no rows."""
 
     @property
     def current(self) -> T | None:
@@ -81,7 +81,7 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
         return self._rows[self._place] if self._rows else None
 
     def show(self, rows: Sequence[T]) -> None:
-        """Show these from now on."""
+        """Replace the rows."""
         before = self.current
         self._rows = rows
         if before is not None:
@@ -101,7 +101,7 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
         self.refresh()
 
     def _follow(self) -> None:
-        """Scroll so that the cursor is seen, below the header."""
+        """Scroll the cursor into view, below the header."""
         self.scroll_to_region(Region(0, self._place, 1, 2), animate=False, force=True)
 
     def render_line(self, y: int) -> Strip:
