@@ -15,12 +15,15 @@ from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.output import said_when_slow, tame
 from tidegauge.cluster.api import client
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
     from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
+    from tidegauge_exporter.messages.values import Story
 
 T = TypeVar("T")
 
@@ -116,6 +119,18 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
         raise CommandError(
             f"the service runs another version of Tidegauge, and its answer cannot be read: {error}"
         ) from error
+
+
+def ask_story(args: argparse.Namespace, number: int) -> Story:
+    """Return an incident with its history and decisions. Raises ``CommandError``."""
+    from tidegauge_exporter.messages.values import Story
+
+    page = ask(args, f"/api/v1/incident?number={number}", timeout_s=LONG_ANSWER_S)
+    return Story(
+        read(Incident, page["incident"]),
+        tuple(read(IncidentChange, line) for line in page["history"]),
+        tuple(read(DecisionRecord, line) for line in page["decisions"]),
+    )
 
 
 def api_url(args: argparse.Namespace) -> str:

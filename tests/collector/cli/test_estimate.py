@@ -15,7 +15,7 @@ from estimates import ESTIMATE
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.offline import estimate as command
-from tidegauge.cli.offline.estimate_page import breakdown_rows, print_estimate
+from tidegauge.cli.offline.estimate import breakdown_rows, print_estimate
 from tidegauge.core.wire import to_wire
 from tidegauge.estimator.results import Fit, FitVerdict
 

@@ -1,1 +1,1 @@
-"""``tidegauge grafana``."""
+"""The commands ``tidegauge grafana``."""

@@ -1,4 +1,4 @@
-"""Where the commands find Grafana, and by which token."""
+"""Address and token of the Grafana that the commands use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_grafana_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def web_address(text: str) -> str:
-    """For argparse: an address that can be put into a link, a rule or a dashboard as it is."""
+    """An HTTP URL that is safe in links, rules and dashboards. Raises ``argparse.ArgumentTypeError``."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
@@ -46,7 +46,7 @@ def web_address(text: str) -> str:
 
 @contextmanager
 def grafana_of(args: argparse.Namespace, settings: Settings) -> Iterator[GrafanaClient]:
-    """A client of the Grafana that is meant. What it raises becomes ``CommandError``, inside the block too."""
+    """A client of Grafana, whose errors become ``CommandError``, also inside the block."""
     need("grafana_api", extra="grafana", what="talking to Grafana")
     from tidegauge_exporter.grafana.client import GrafanaClient
     from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError

@@ -1,6 +1,6 @@
-"""``tidegauge grafana annotations``: incidents and actions of the last days, drawn into the dashboards afterwards.
+"""``tidegauge grafana annotations`` adds recorded incidents and actions to the dashboards.
 
-The running service does this by itself for what happens while it has a token; this is for what happened before.
+A running service with a Grafana token adds new ones by itself.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE
 from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of
 from tidegauge.cli.output import print_json, print_table, progress
-from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.service_api import add_api_arguments, ask, ask_story
 from tidegauge.cli.times import ago, moment, since_unix_s
-from tidegauge.core.incidents import Incident, IncidentChange
-from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.units import format_count
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ HEADER = ("from", "to", "tags")
 
 
 class _NoNotes:
-    """A journal that remembers nothing: whatever is in Grafana already is found there."""
+    """A journal that is always empty: annotations that exist already are found in Grafana."""
 
     def said(self, sink: str, key: str) -> None:
         del sink, key
@@ -68,21 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stories(args: argparse.Namespace) -> Sequence[Story]:
-    from tidegauge_exporter.messages.values import Story
-
     listed = ask(args, f"/api/v1/incidents?all=1&since={since_unix_s(args.since)}&limit={MAX_INCIDENTS}")
-    pages = (
-        ask(args, f"/api/v1/incident?number={int(raw['number'])}", timeout_s=LONG_ANSWER_S)
-        for raw in listed["incidents"]
-    )
-    return [
-        Story(
-            read(Incident, page["incident"]),
-            tuple(read(IncidentChange, line) for line in page["history"]),
-            tuple(read(DecisionRecord, line) for line in page["decisions"]),
-        )
-        for page in pages
-    ]
+    return [ask_story(args, int(raw["number"])) for raw in listed["incidents"]]
 
 
 def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:

@@ -82,6 +82,17 @@ def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     return lines
 
 
+def below_ranks(
+    incident: Incident, entries: Sequence[Entry], records: Sequence[DecisionRecord], status: LoopStatus
+) -> list[tuple[str, str]]:
+    """Labels and texts below the table of ranks: evidence, timeline and next action."""
+    evidence = evidence_lines(incident)
+    lines = [("", ""), ("", "Evidence"), *evidence] if evidence else []
+    lines += [("", ""), ("", "What happened"), *story(entries)]
+    lines += [("", ""), ("", "What happens next"), ("  ", what_next(incident, records, status))]
+    return lines
+
+
 def _held_back(records: Sequence[DecisionRecord], status: LoopStatus) -> Optional[str]:
     """The reason why the circuit breaker of the job's user is open, if it is."""
     reasons = tuple(one.decision.reason for one in records if one.decision.brake == USER_BREAKER)

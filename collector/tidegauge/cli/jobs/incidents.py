@@ -135,17 +135,10 @@ def _show(args: argparse.Namespace) -> int:
         left_out = len(incident.findings) + incident.ranks_left_out - len(rows)
         if left_out > 0:
             print(f"and {left_out} more ranks; --json lists {'most' if incident.ranks_left_out else 'all'} of them")
-    evidence = incident_page.evidence_lines(incident)
-    if evidence:
-        print("\nEvidence")
-        for start, text in evidence:
-            print_wrapped(start, text)
-    print("\nWhat happened")
-    answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # a service may be an older one
-    for start, text in incident_page.story(timeline(answer["history"], records, answers)):
+    answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # missing in an older service's answer
+    entries = timeline(answer["history"], records, answers)
+    for start, text in incident_page.below_ranks(incident, entries, records, status):
         print_wrapped(start, text)
-    print("\nWhat happens next")
-    print_wrapped("  ", incident_page.what_next(incident, records, status))
     if incident.key.cause.is_growth:
         from tidegauge_exporter.links import Links
 

@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     # What reads and replays is loaded here: the other commands start without it.
     from tidegauge.analysis.traces.reading import open_trace
     from tidegauge.analysis.whatif.search import whatif
-    from tidegauge.cli.offline.whatif_answer import as_json, print_for_people
-    from tidegauge.cli.offline.whatif_plot import write_plot
+    from tidegauge.cli.offline.whatif_answer import as_json, print_for_people, write_plot
 
     try:
         trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)

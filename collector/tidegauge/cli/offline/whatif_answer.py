@@ -1,28 +1,31 @@
-"""What ``tidegauge whatif`` prints: a table, charts, sentences and the line to use; or JSON."""
+"""The answer of ``tidegauge whatif``: a table, charts, sentences and the line to use; JSON; a plot in a file."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tidegauge.analysis.whatif.ranking import best_first
 from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.analysis.whatif.words import calls, export_line, findings
 from tidegauge.cli.offline.replay_answer import replay_json
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import print_table, print_wrapped, write_output
 from tidegauge.core.allocator.results import MemoryCurve
+from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.units import format_bytes
-
-# Memory over time in a terminal: rows of blocks, what is allocated solid, what is only reserved shaded. Pure.
 
 ROWS = 6
 BLOCKS, ASCII = ("█", "░"), ("#", ".")
-"""Allocated, and reserved beyond it."""
+"""Characters for allocated memory, and for reserved memory beyond it."""
+MAX_ROWS = 12
+"""Rows of the table; ``--json`` has all settings."""
+WIDEST_CHART = 100
 
 
 def memory_chart(curve: MemoryCurve, *, columns: int, highest_bytes: int, marks: tuple[str, str] = BLOCKS) -> list[str]:
-    """``ROWS`` lines of at most ``columns`` characters, from ``highest_bytes`` at the top to 0."""
+    """Memory over time as ``ROWS`` lines of at most ``columns`` characters, from ``highest_bytes`` at the top to 0."""
     scale = [format_bytes(highest_bytes), *[""] * (ROWS - 2), "0"]
     margin = max(map(len, scale))
     allocated = _columns(curve.allocated_bytes, columns - margin - 1)
@@ -45,15 +48,8 @@ def _columns(values: Sequence[int], count: int) -> list[int]:
     return [max(values[low:high], default=0) for low, high in zip(bounds, bounds[1:])]
 
 
-MAX_ROWS = 12
-"""Rows for people; --json has all."""
-WIDEST_CHART = 100
-
-
 def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
-    """The keys of ``replay --json``, then those of its own. Unknown is null: no address is known of a setting that was
-    not recorded.
-    """
+    """The keys of ``replay --json`` and further ones. ``address_mismatches`` is null for a setting that was not recorded."""
     figures = replay_json(trial.replay)
     del figures["failed"]  # up to a hundred for each of thirty settings: `tidegauge replay` has them
     return {
@@ -71,7 +67,7 @@ def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
 
 
 def _is_advised(trial: Trial, result: WhatIf) -> bool:
-    """A setting that fails is nobody's advice, be it the best."""
+    """Whether to recommend a setting: not if a request failed, even if it is the best."""
     return trial is result.recommended and not trial.replay.ooms
 
 
@@ -93,7 +89,7 @@ def print_for_people(result: WhatIf) -> None:
 
 
 def _shown(result: WhatIf) -> list[Trial]:
-    """The best, and today's wherever it stands."""
+    """The best settings, and today's in any case."""
     best = result.trials[:MAX_ROWS]
     return list(best) if any(trial.today for trial in best) else best_first([*best[:-1], result.today])
 
@@ -127,3 +123,30 @@ def _print_charts(result: WhatIf) -> None:
         if curve is not None:
             print(f"\n{titled(trial.alloc_conf)}: {marks[0]} allocated, {marks[1]} reserved beyond it")
             print("\n".join(memory_chart(curve, columns=columns, highest_bytes=highest, marks=marks)))
+
+
+def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
+    """Write the plot of ``--plot``: today's setting and the two best. Raises ``CommandError``."""
+    from tidegauge_exporter.reports.whatif_plot import Moments, PlottedCourse, plot_page, plot_svg
+
+    named = [("today", result.today), *zip(("best", "next"), _others(result))]
+    courses = [
+        PlottedCourse(label, titled(trial.alloc_conf), trial.replay.curve)
+        for label, trial in named
+        if trial.replay.curve is not None
+    ]
+    moments = Moments(trace.marks.get("step", ()), trace.time_us)
+    limit_bytes = result.limits.lowest_bytes
+    heading = "Reserved and allocated memory: current allocator settings and the best ones"
+    if path.suffix.lower() == ".svg":
+        text = plot_svg(courses, moments=moments, limit_bytes=limit_bytes, heading=heading)
+    else:
+        sentences = findings(result)
+        text = plot_page(courses, moments=moments, limit_bytes=limit_bytes, heading=heading, sentences=sentences)
+    write_output(path, text.encode(errors="replace"))
+
+
+def _others(result: WhatIf) -> list[Trial]:
+    """The recommended setting and the next best, without today's."""
+    first = [trial for trial in (result.recommended,) if not trial.today]
+    return [*first, *(trial for trial in result.trials if not trial.today and trial is not result.recommended)][:2]

@@ -1,1 +1,1 @@
-"""``tidegauge oom``."""
+"""The command ``tidegauge oom``."""

@@ -1,4 +1,4 @@
-"""``tidegauge oom``: an out-of-memory message, a log with some, or a snapshot taken at one, explained."""
+"""``tidegauge oom`` explains an out-of-memory error from its message, a log or a memory snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer of ``tidegauge oom``, for people and as JSON. What a log or a snapshot says is made printable here."""
+"""The answer of ``tidegauge oom``, for people and as JSON. Texts from logs and snapshots are made printable here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.oom.answer import OomAnswer
 from tidegauge.analysis.oom.log import FoundOom, LogPlace, OomLog
 from tidegauge.analysis.oom.snapshot import OomSnapshot
-from tidegauge.cli.oom.whatif import TriedSettings
+from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_name
 from tidegauge.core.evidence.owners import CodeLine, Owner
@@ -18,7 +18,8 @@ from tidegauge.core.units import format_bytes
 MAX_OWNERS = 15
 MAX_OTHERS = 8
 SAME_FRACTION = 0.1
-"""Of what was reserved: a text has two decimals, and a handler may have emptied a little of the cache."""
+"""Share of reserved memory by which message and snapshot may differ: a text has two decimals, and a handler may have
+freed part of the cache."""
 SERVED_NEXT_TIME = (
     "A large enough free block existed: PyTorch releases its cache before it fails, but does not search again "
     "(pytorch #189504). If the block belongs to the same stream, retrying the same request succeeds."
@@ -29,8 +30,18 @@ LATE = (
 )
 
 
+class TriedSettings(NamedTuple):
+    """The outcome of a what-if, for people and for programs."""
+
+    result: Optional[WhatIf]
+    """``None`` if the history cannot be replayed."""
+    findings: tuple[str, ...]
+    export_line: Optional[str]
+    trials: tuple[dict[str, object], ...]
+
+
 class OomPage(NamedTuple):
-    """All that is told."""
+    """The parts of the answer."""
 
     first: OomAnswer
     others: tuple[OomAnswer, ...]
@@ -143,9 +154,7 @@ def _where(answer: OomAnswer) -> Iterator[str]:
 
 
 def _of_another(page: OomPage) -> Iterator[str]:
-    """A doubt where text and snapshot cannot be of the same moment of the same process: the segments stay after an
-    error, whatever the program's way out frees.
-    """
+    """The doubt that message and snapshot belong to different processes or times: segments stay after an error."""
     case, snapshot = page.first.case, page.snapshot
     if page.first.found is None or case is None or snapshot is None:
         return
@@ -181,7 +190,7 @@ def _row(owner: Owner, live_bytes: int) -> tuple[str, ...]:
 
 
 def _beside(page: OomPage) -> Iterator[str]:
-    """What else the log holds."""
+    """The other errors of the log."""
     if page.others:
         told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MAX_OTHERS])
         more = len(page.others) - MAX_OTHERS + page.log.not_kept

@@ -1,4 +1,4 @@
-"""What ``tidegauge oom`` was given, read and explained: told apart by content, never by a name."""
+"""Input of ``tidegauge oom``, recognised by content instead of file name, read and explained."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from tidegauge.analysis.oom.log import MAX_LINE_CHARS, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, USAGE, CommandError
-from tidegauge.cli.oom.page import OomPage, as_json, print_page
-from tidegauge.cli.oom.whatif import try_settings
-from tidegauge.cli.output import print_json
+from tidegauge.cli.oom.page import OomPage, TriedSettings, as_json, print_page
+from tidegauge.cli.output import print_json, progress
 from tidegauge.core.text import one_line
 
 LOOKED_FOR = (
@@ -27,14 +26,14 @@ LOOKED_FOR = (
     "messages of NCCL, CUDA libraries, the driver, host memory and OOM killers"
 )
 _PICKLES = (b"\x80", b"(dp")
-"""How a pickled dict begins: protocols 2 to 5, and 0. Nothing that a person reads begins so."""
+"""The first bytes of a pickled dict, protocols 2 to 5, and 0; no text begins with them."""
 _GZIP = b"\x1f\x8b"
 _PEEK = 8
 _LONG_TEXT = 60
 
 
 def explain(args: argparse.Namespace) -> int:
-    """Print the answer; the exit code. Raises ``CommandError``."""
+    """Print the answer and return the exit code. Raises ``CommandError``."""
     if args.what is None and args.snapshot is None:
         raise CommandError("no input: give a file, the error message, or - for standard input", exit_code=USAGE)
     log, snapshot = _read(args)
@@ -61,10 +60,32 @@ def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace
         first = _got_over(log)
     else:
         return None
-    tried = None if snapshot is None or not len(snapshot.trace) else try_settings(snapshot, args.cap, version)
+    tried = None if snapshot is None or not len(snapshot.trace) else _try_settings(snapshot, args.cap, version)
     if tried is not None and tried.result is not None:
         first = in_the_light_of(first, tried.result)
     return OomPage(first, tuple(answers[1:]), log, snapshot, tried)
+
+
+def _try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> TriedSettings:
+    """Try other allocator settings on the history of ``snapshot``; if that is impossible, the finding says why."""
+    # The modules that replay are loaded here, because other answers do not need them.
+    from tidegauge.analysis.oom.history import history_of
+    from tidegauge.analysis.whatif.search import whatif
+    from tidegauge.analysis.whatif.words import export_line, findings
+    from tidegauge.cli.offline.whatif_answer import as_json as trial_json
+
+    try:
+        trace = history_of(snapshot, torch_version=torch_version, cap_bytes=cap_bytes)
+        with progress("oom") as say:
+            result = whatif(trace, on_progress=say)
+    except ValueError as error:
+        return TriedSettings(None, (f"This history cannot be replayed: {error}",), None, ())
+    return TriedSettings(
+        result,
+        tuple(findings(result)),
+        export_line(result),
+        tuple(trial_json(trial, result) for trial in result.trials),
+    )
 
 
 def _got_over(log: OomLog) -> OomAnswer:

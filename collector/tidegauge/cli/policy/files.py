@@ -1,16 +1,23 @@
-"""``tidegauge policy check``, ``show`` and ``schema``: policy files, and the policy in force."""
+"""``tidegauge policy check``, ``show`` and ``schema`` print policy files, the policy in force and their schema."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
-from tidegauge.cli.output import print_json, print_wrapped
-from tidegauge.cli.policy.summary import print_summary
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
+from tidegauge.cli.timeline import MODE_WORDS
 from tidegauge.core.incidents.actions import LoopStatus
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tidegauge_scheduler_hooks.policy.models import Policy, Rule
 
 
 def prepare_check(parser: argparse.ArgumentParser) -> None:
@@ -86,13 +93,13 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def need_policy() -> None:
-    """Raises ``CommandError`` where what reads policies is not installed."""
+    """Raise ``CommandError`` if the packages that read policies are missing."""
     for module in ("pydantic", "yaml"):
         need(module, extra="agent", what="the policy")
 
 
 def read_file(path: Path) -> str:
-    """A policy file's text. Raises ``CommandError``."""
+    """The text of a policy file. Raises ``CommandError``."""
     from tidegauge_scheduler_hooks.policy.files import PolicyFileError, read_policy
 
     try:
@@ -102,7 +109,7 @@ def read_file(path: Path) -> str:
 
 
 def _file_in_force(args: argparse.Namespace) -> Path | None:
-    """The file of the policy in force; ``None``: the default. Raises ``CommandError`` where it cannot be shown."""
+    """The file of the policy in force; ``None``: the default. Raises ``CommandError`` if it cannot be shown."""
     from tidegauge.cluster.api.loop_api import POLICY_FILE_UNTOLD
 
     found = read(LoopStatus, ask(args, "/api/v1/policy"))
@@ -117,3 +124,56 @@ def _file_in_force(args: argparse.Namespace) -> Path | None:
     if found.policy_file is not None and args.api:
         raise CommandError(f"the policy in force is the file {found.policy_file} on the head: run this there")
     return None if found.policy_file is None else Path(found.policy_file)
+
+
+def print_summary(policy: Policy) -> None:
+    """Print mode, rules with their ladders, and brakes; rules are shown without their default values."""
+    print(f"mode {policy.mode}: {MODE_WORDS[policy.mode]}\n")
+    if policy.rules:
+        rows = [(str(number), rule.name, _when(rule), _ladder(rule)) for number, rule in enumerate(policy.rules, 1)]
+        print_table(("rule", "name", "when", "ladder"), rows)
+    else:
+        print("no rules: no actions")
+    print()
+    print_table(("brake", "value"), list(_brakes(policy.brakes)))
+
+
+def _when(rule: Rule) -> str:
+    return ", ".join(f"{name}: {_written(name, value)}" for name, value in _given(rule.when)) or "always"
+
+
+def _ladder(rule: Rule) -> str:
+    rungs = []
+    for rung in rule.ladder:
+        details = [f"{name} {_written(name, value)}" for name, value in _given(rung) if name not in ("action", "text")]
+        rungs.append(rung.action + (f" ({', '.join(details)})" if details else ""))
+    return ", ".join(f"{number}. {rung}" for number, rung in enumerate(rungs, 1))
+
+
+def _brakes(brakes: BaseModel, prefix: str = "") -> Iterator[Sequence[str]]:
+    for name in type(brakes).model_fields:
+        value = getattr(brakes, name)
+        if hasattr(value, "model_fields_set"):
+            yield from _brakes(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _written(name, value)
+
+
+def _given(model: BaseModel) -> list[tuple[str, Any]]:
+    """The fields that the file sets."""
+    return [(name, getattr(model, name)) for name in type(model).model_fields if name in model.model_fields_set]
+
+
+def _written(name: str, value: Any) -> str:
+    """A value as in the file; floats other than ``share`` are durations in seconds."""
+    from tidegauge_scheduler_hooks.policy.durations import write_duration
+
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and name != "share":
+        return write_duration(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}:{one}" for key, one in value.items())
+    if isinstance(value, tuple):
+        return " or ".join(_written(name, one) for one in value) or "-"
+    return str(getattr(value, "value", value))

@@ -1,4 +1,4 @@
-"""A report of what the service knows: an incident with its evidence, its ranks, and the snapshots that are in reach."""
+"""The content of a report on an incident: evidence, memory curves and readable snapshots, from the service."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.report.files import MAX_SNAPSHOTS, Given, evidence_of_files, sort_files
 from tidegauge.cli.report.snapshots import RankSnapshot, read_rank_snapshot, tried_settings
-from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
+from tidegauge.cli.service_api import LONG_ANSWER_S, ask, ask_story, read
 from tidegauge.cluster.api.memory_api import RankMemory
 from tidegauge.cluster.api.overview import JobPage, RankLine
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import Incident, IncidentChange
-from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import capitalised, name_ranks
 from tidegauge.core.verdicts import OK, Verdict
 
@@ -32,11 +30,11 @@ if TYPE_CHECKING:
     from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 MAX_INCIDENTS = 1000
-"""That a job's are looked for in, the newest."""
+"""Maximum number of incidents, the newest, in which those of a job are searched."""
 
 
 def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *, now_unix_s: float) -> ReportContent:
-    """Of an incident by its number or of a job's newest one, with the snapshots in ``files`` if there are any.
+    """The content for an incident number, or for a job's newest incident, with the snapshots in ``files`` if any.
 
     Raises ``CommandError``.
     """
@@ -49,7 +47,8 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     given = sort_files(files, device=args.device)
     snapshots = given.snapshots or _stored(evidence, args.device, absent)
     if len(snapshots) == MAX_SNAPSHOTS:
-        evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), _first_verdict(incident))
+        verdict = incident.findings[0].verdict if incident.findings else OK
+        evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), verdict)
     whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
     absent += [why_not] if why_not else []
     if not story.memory:
@@ -66,7 +65,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
 
 
 def _number(what: str, args: argparse.Namespace) -> int:
-    """Of the incident that is meant; a number may be an incident's or, under Slurm, a job's."""
+    """The number of the incident; a number in ``what`` may be an incident's or, under Slurm, a job's."""
     known = [read(Incident, raw) for raw in ask(args, f"/api/v1/incidents?all=1&limit={MAX_INCIDENTS}")["incidents"]]
     of_job = meant(known, what, _named)
     if len(ids := {one.key.job.job_id for one in of_job}) > 1:
@@ -107,34 +106,23 @@ def _tell_others(chosen: Incident, of_job: Sequence[Incident]) -> None:
 
 
 def _newest(incidents: Sequence[Incident]) -> Incident:
-    """The one that is open, if one is."""
+    """The newest incident, open ones first."""
     return max(incidents, key=lambda one: (one.is_open, one.number))
 
 
 def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurve, ...]]:
-    """All that is known of it, and the curves of its job's ranks."""
-    from tidegauge_exporter.messages.values import Story
-
-    page = ask(args, f"/api/v1/incident?number={number}", timeout_s=LONG_ANSWER_S)
-    whole = read(Incident, page["incident"])
-    curves = _curves(whole, args)
-    first = whole.findings[0].rank if whole.findings else None
-    return (
-        Story(
-            whole,
-            tuple(read(IncidentChange, line) for line in page["history"]),
-            tuple(read(DecisionRecord, line) for line in page["decisions"]),
-            next((curve.points for curve in curves if curve.rank == first), ()),
-        ),
-        curves,
-    )
+    """The incident with its history, and the memory curves of its job's ranks."""
+    story = ask_story(args, number)
+    curves = _curves(story.incident, args)
+    first = story.incident.findings[0].rank if story.incident.findings else None
+    return replace(story, memory=next((curve.points for curve in curves if curve.rank == first), ())), curves
 
 
 def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ...]:
-    """The ranks concerned first, in the incident's order, then the others."""
+    """The curves of the affected ranks, in the incident's order, then of the others."""
     from tidegauge_exporter.reports.report_content import RankCurve
 
-    asked = _job_query(incident.key.job)
+    asked = urlencode(incident.key.job._asdict())
     memory = [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]
     lines = {line.rank: line for line in _rank_lines(asked, args)}
     findings = {finding.rank: finding for finding in incident.findings}
@@ -157,7 +145,7 @@ def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ..
 
 
 def _rank_lines(asked: str, args: argparse.Namespace) -> Sequence[RankLine]:
-    """Of a job that is still watched; nothing of one that is not."""
+    """The ranks of a job that is still watched; empty for another."""
     try:
         return read(JobPage, ask(args, f"/api/v1/job?{asked}")).ranks
     except CommandError:
@@ -169,7 +157,7 @@ def _verdict(line: RankLine | None) -> Verdict:
 
 
 def _evidence(incident: Incident, args: argparse.Namespace, absent: list[str]) -> Evidence | None:
-    """The piece that says most; why there is none goes to ``absent``."""
+    """The most informative evidence; if there is none, ``absent`` gets the reason."""
     try:
         answer: dict[str, Any] = ask(args, f"/api/v1/evidence?incident={incident.number}", timeout_s=LONG_ANSWER_S)
     except CommandError as error:
@@ -191,13 +179,13 @@ def _evidence(incident: Incident, args: argparse.Namespace, absent: list[str]) -
 
 
 def _with_bound_now(evidence: Evidence, incident: Incident) -> Evidence:
-    """What bounds the growth, in the state in which its node saw it last: evidence says how it was in the window."""
+    """The evidence with the latest state of the growth bound, which is newer than its window."""
     bounds = {brief.evidence_id: brief.bound for brief in incident.evidence}
     return replace(evidence, bound=bounds.get(evidence.evidence_id, evidence.bound))
 
 
 def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) -> tuple[RankSnapshot, ...]:
-    """The snapshots of a window that can be read from here, the earlier one first."""
+    """The snapshots of the evidence that are readable here, the earlier one first."""
     if evidence is None:
         return ()
     refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MAX_SNAPSHOTS:]
@@ -218,7 +206,7 @@ def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> Ran
 
 
 def _place(ref: SnapshotRef) -> str:
-    """The file or URL. Raises ``FileNotFoundError``, ``SnapshotStoreError``."""
+    """The file or URL of a snapshot. Raises ``FileNotFoundError``, ``SnapshotStoreError``."""
     check_key(ref.key)
     if "://" in ref.store:
         return f"{ref.store.rstrip('/')}/{ref.key}"
@@ -230,16 +218,8 @@ def _place(ref: SnapshotRef) -> str:
 
 
 def _with_all_growth(evidence: Evidence | None, given: Given, verdict: Verdict) -> Evidence | None:
-    """With every stack that grew, as both snapshots are at hand: the service keeps the first twenty."""
+    """The evidence with all stacks that grew, from both snapshots: the service keeps the first twenty."""
     own = evidence_of_files(given, verdict)
     if evidence is None or own is None:
         return own
     return replace(evidence, growth=own.growth, search=own.search or evidence.search)
-
-
-def _first_verdict(incident: Incident) -> Verdict:
-    return incident.findings[0].verdict if incident.findings else OK
-
-
-def _job_query(job: JobKey) -> str:
-    return urlencode(job._asdict())

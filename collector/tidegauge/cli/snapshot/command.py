@@ -86,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _take(args: argparse.Namespace, targets: list[AttachTarget]) -> int:
-    from tidegauge.cli.snapshot.files import outputs_of
-    from tidegauge.cli.snapshot.ranks import NoAnswerError, take_snapshot
+    from tidegauge.cli.snapshot.ranks import NoAnswerError, outputs_of, take_snapshot
 
     outputs = outputs_of(args.output, several=len(targets) > 1)
     times_there = Counter(target.seen.rank for target in targets)

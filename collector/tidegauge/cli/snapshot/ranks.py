@@ -1,12 +1,13 @@
-"""Asking a rank on this host for a snapshot, over its command socket, and reading the file that it writes.
+"""Snapshots of ranks on this host: requested over the command socket, read from the rank's file, and written again.
 
-The rank may be anybody's and the command root's: what it answers and writes is read as by the node's agent.
+The rank may be another user's and the command root's, so answers and files are checked as by the node agent.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.evidence.checks import number_of, read_snapshot
@@ -14,7 +15,13 @@ from tidegauge.agent.evidence.files import MAX_SNAPSHOT_BYTES, OpenFile
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.snapshots.files import write_packed
+from tidegauge.analysis.snapshots.packed import from_packed
+from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.cli.attach.targets import AttachTarget
+from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.output import write_output
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import ASKED_SUFFIX, process_of, snapshot_name
@@ -22,23 +29,25 @@ from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.core.units import format_bytes
 
 SNAPSHOT_WITHIN_S = 60.0
-"""A rank waits up to 10 s for the end of a step, then packs and writes some megabytes."""
+"""Timeout of a snapshot, seconds: a rank waits up to 10 s for the end of a step, then packs and writes megabytes."""
+PICKLES = (".pickle", ".pkl")
+PACKED = ".snap.zst"
 
 
 class NoAnswerError(Exception):
-    """The rank gives nothing, or what it gave is no good. The message is for people."""
+    """A rank did not answer, refused, or sent an invalid answer. The message is for people."""
 
 
 class TakenSnapshot(NamedTuple):
-    """A snapshot as the rank wrote it, checked."""
+    """A checked snapshot of a rank."""
 
     rank: Optional[int]
     pid: int
     step: Optional[int]
     stall_s: Optional[float]
-    """For which training stood still."""
+    """The time for which training was paused, seconds."""
     content: bytes
-    """``core.snapshot_columns``, not compressed."""
+    """The columns of ``core.snapshot_columns``, not compressed."""
     packed: PackedSnapshot
 
     def row(self, file: str) -> Sequence[str]:
@@ -81,21 +90,21 @@ def ask_rank(target: AttachTarget, request: Mapping[str, Any], *, timeout_s: flo
 
 
 def socket_of_target(target: AttachTarget) -> ProcessSocket:
-    """Raises ``NoAnswerError`` for a process without one."""
+    """The command socket. Raises ``NoAnswerError`` for a process without one."""
     if target.socket is None:
         raise NoAnswerError(f"it has no Tidegauge probe; run `tidegauge attach {target.seen.process.pid}` first")
     return target.socket
 
 
 def claimed_by(socket: ProcessSocket) -> ProcessId:
-    """What the process calls itself, in the names of its files: in a container it counts pids in its own way."""
+    """The process id in the names of the process's files: in a container, it is the one of its PID namespace."""
     claimed = process_of(socket.name)
     assert claimed is not None, "a socket's name is made by core.run_dirs"
     return claimed
 
 
 def read_written(target: AttachTarget, name: str) -> tuple[bytes, PackedSnapshot]:
-    """A snapshot beside the rank's socket: its columns, and what they say. Raises ``NoAnswerError``."""
+    """The bytes and columns of a snapshot file beside the rank's socket. Raises ``NoAnswerError``."""
     try:
         return read_snapshot(read_file(target, name, MAX_SNAPSHOT_BYTES))
     except UnsafeFileError as error:
@@ -103,7 +112,7 @@ def read_written(target: AttachTarget, name: str) -> tuple[bytes, PackedSnapshot
 
 
 def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
-    """A file of the rank's, all of it. Raises ``NoAnswerError``."""
+    """The content of a file of the rank. Raises ``NoAnswerError``."""
     folder = socket_of_target(target).folder
     try:
         with opened_folder(folder) as there:
@@ -116,3 +125,48 @@ def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
         raise NoAnswerError(f"invalid file {folder}/{name}: {error}") from error
     except OSError as error:
         raise NoAnswerError(f"cannot read {folder}/{name}: {error.strerror or error}") from error
+
+
+class Outputs(NamedTuple):
+    """The output files: ``file`` for one snapshot, or a folder for several."""
+
+    folder: Path
+    file: Optional[Path] = None
+
+    def write(self, snapshot: TakenSnapshot, *, with_pid: bool = False) -> str:
+        """Write a snapshot, and return the name of its file, with the pid if ``with_pid``. Raises ``CommandError``."""
+        path = self.file or self.folder / self._name(snapshot, with_pid=with_pid)
+        try:
+            if path.suffix in PICKLES:
+                content = torch_pickle(from_packed(snapshot.packed))
+            else:
+                content = write_packed([snapshot.content])
+        except BadTraceError as error:
+            raise CommandError(str(error)) from error
+        write_output(path, content)
+        return str(path)
+
+    def _name(self, snapshot: TakenSnapshot, *, with_pid: bool) -> str:
+        pid = f"pid-{snapshot.pid}"
+        who = pid if snapshot.rank is None else f"rank-{snapshot.rank}" + f"-{pid}" * with_pid
+        when = "" if snapshot.step is None else f"-step-{snapshot.step}"
+        return f"{who}{when}{PACKED}"
+
+
+def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
+    """The output files that ``-o`` names. Raises ``CommandError``."""
+    if given is None:
+        return Outputs(Path())
+    path = Path(given)
+    if path.is_dir():
+        return Outputs(path)
+    if several:
+        raise CommandError(
+            f"{given} is not a folder, and there are several ranks: use --rank R, or a folder", exit_code=USAGE
+        )
+    if not given.endswith((*PICKLES, PACKED)):
+        raise CommandError(
+            f"{given} is not a folder; a file name must end in {PACKED}, or in {PICKLES[0]} for a PyTorch snapshot",
+            exit_code=USAGE,
+        )
+    return Outputs(path.parent, path)

@@ -126,15 +126,9 @@ def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Li
     if incident.findings:
         lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
-    evidence = incident_page.evidence_lines(incident)
-    lines += ["", "Evidence"] if evidence else []
-    for start, text in evidence:
+    entries = timeline(story.history, story.records)
+    for start, text in incident_page.below_ranks(incident, entries, story.records, story.status):
         lines += _wrapped(start, text, width)
-    lines += ["", "What happened"]
-    for start, text in incident_page.story(timeline(story.history, story.records)):
-        lines += _wrapped(start, text, width)
-    lines += ["", "What happens next"]
-    lines += _wrapped("  ", incident_page.what_next(incident, story.records, story.status), width)
     return [[Cell(cut(text, width))] for text in lines]
 
 
