@@ -1,1 +1,1 @@
-"""The tidegauge command: one module a subcommand."""
+"""The ``tidegauge`` command line, with one module or folder per command."""

@@ -1,4 +1,4 @@
-"""``tidegauge config show``, and the one way in which every command gets its settings.
+"""``tidegauge config`` shows settings and creates tokens; ``load_settings`` is how every command gets its settings.
 
 Precedence: flag > environment ``TIDEGAUGE_<NAME>`` > file > default.
 """
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
 HELP = "show the settings and where each value comes from, or create an API token"
 
 CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
-"""The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
+"""Configuration files; the first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
 
 OTHER_VARIABLES = IN_JOBS | {
     f"TIDEGAUGE_{name}"
     for name in ("CONFIG", "SLACK_TOKEN", "GRAFANA_TOKEN", "NOTIFY_TOKEN", "MAIL_PASSWORD", "API_TOKEN")
 }
-"""``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
-
+"""``TIDEGAUGE_`` variables of the probe or the command line, which are no settings of the service."""
 
 DEFAULT = "default"
-"""Origin of a setting that nobody set."""
+"""The origin of a setting that has its default."""
 SECTIONS = {
     "Access to the API": ("web_", "api_tokens", "api_admins", "api_token_file", "api_ca_file", "metrics_readers"),
     "Addresses and ports": ("listen_host", "metrics_port", "api_port", "engine_port", "public_url"),
@@ -51,20 +50,20 @@ SECTIONS = {
     "Mail": ("mail_",),
     "Grafana and Alertmanager": ("grafana_", "alertmanager_", "notify_"),
 }
-"""Titles of ``config show``, with how the names of their settings begin."""
+"""Titles of ``config show``, with the prefixes of their settings."""
 OTHER_SECTION = "Cluster"
 MAX_WIDTH = 100
 INDENT = " " * 6
 
 _URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*(@)")
-"""What stands between a name and the last ``@`` before the path."""
+"""A URL's password, between the user name and the last ``@`` before the path."""
 _QUERY_PASSWORD = re.compile(r"([?&][^=&#]*(?:pass|pwd|secret|token|key|sig|credential)[^=&#]*=)[^&#]*", re.IGNORECASE)
-"""Of a database, or of an object store (a signature of Azure's, a key)."""
+"""A password, key or signature in the query of a URL of a database or an object store."""
 
 
 @dataclass(frozen=True)
 class ShownSetting:
-    """One setting as it is in force. ``origin`` says who decided: ``--flag``, a variable, a file or ``default``."""
+    """A setting in force. ``origin`` is the ``--flag``, variable or file that set it, or ``default``."""
 
     name: str
     value: Any
@@ -73,7 +72,7 @@ class ShownSetting:
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a command ``--config FILE`` and ``--set NAME=VALUE`` (repeatable)."""
+    """Add ``--config FILE`` and ``--set NAME=VALUE`` (repeatable) to a command."""
     connection = group(parser, CONNECTION)
     connection.add_argument("--config", metavar="FILE", help="read settings from this YAML file")
     connection.add_argument(
@@ -83,7 +82,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_settings(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings in force for a command. Raises ``CommandError`` that names the wrong key and the valid ones."""
+    """The settings in force for a command. Raises ``CommandError`` that names an invalid key and the valid ones."""
     return _resolve(args, environ)[0]
 
 
@@ -124,7 +123,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _make_token(args: argparse.Namespace) -> int:
-    """The token is nowhere but in what is printed: the file holds its digest."""
+    """Print a new token, which is stored nowhere, and the line with its digest."""
     need("pydantic", extra="agent", what="the service")
     from tidegauge.web.tokens import make_token, token_line
 
@@ -144,15 +143,14 @@ def _make_token(args: argparse.Namespace) -> int:
 
 
 def without_password(value: Any) -> Any:
-    """A URL that holds a password, as ``database_url`` may, without it; anything else as it is."""
+    """``value`` without the password if it is a URL with one, as ``database_url`` may be."""
     if not isinstance(value, str) or "://" not in value:
         return value
     return _QUERY_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1***\2", value))
 
 
 def page_lines(settings: Sequence[ShownSetting], *, every: bool, width: int) -> list[str]:
-    """The settings by section, each with its value, who set it, and its meaning; those that somebody set, or
-    ``every`` one."""
+    """The settings by section, each with value, origin and meaning; without those at their default unless ``every``."""
     shown = [one for one in settings if every or one.origin != DEFAULT]
     hidden = len(settings) - len(shown)
     lines: list[str] = []
@@ -161,7 +159,8 @@ def page_lines(settings: Sequence[ShownSetting], *, every: bool, width: int) -> 
         lines += [title] if members else []
         for one in members:
             value = ": not set" if one.value is None else f" = {without_password(one.value)}"
-            lines.append(tame(f"  {one.name}{value}   ({_origin(one.origin)})"))
+            origin = DEFAULT if one.origin == DEFAULT else f"from {one.origin}"
+            lines.append(tame(f"  {one.name}{value}   ({origin})"))
             lines += textwrap.wrap(one.help.replace("``", "`"), width, initial_indent=INDENT, subsequent_indent=INDENT)
         lines += [""] if members else []
     if hidden:
@@ -171,16 +170,12 @@ def page_lines(settings: Sequence[ShownSetting], *, every: bool, width: int) -> 
 
 
 def section(name: str) -> str:
-    """The title under which a setting is shown."""
+    """The section of a setting."""
     return next((title for title, beginnings in SECTIONS.items() if name.startswith(beginnings)), OTHER_SECTION)
 
 
-def _origin(origin: str) -> str:
-    return DEFAULT if origin == DEFAULT else f"from {origin}"
-
-
 def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[ShownSetting]:
-    """Every setting with its value and its origin."""
+    """All settings with values and origins. Raises ``CommandError``."""
     settings, origins = _resolve(args, environ)
     return [
         ShownSetting(
@@ -220,7 +215,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
             raise CommandError(f"--set takes NAME=VALUE, not {assignment!r}", exit_code=USAGE)
         take(name, value, f"--set {name}")
         if value == "" and Settings.model_fields[name].default is None:
-            del given[name]  # nothing, whatever a file says
+            del given[name]  # unset, even if a file sets it
     try:
         settings = Settings(**{name: value for name, (value, _) in given.items()})
     except pydantic.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Errors that a command prints for people: what happened, to what, and what to do next."""
+"""Exit codes, and errors that a command prints: what happened, to what, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from types import ModuleType
 from tidegauge.core.text import one_line
 
 FINE, BAD_NEWS, USAGE, ENVIRONMENT = 0, 1, 2, 3
-"""Exit codes of every command: fine; the answer is bad news (a leak); wrong call; something outside is missing."""
-
-
+"""Exit codes of all commands: success; bad news, such as a leak; wrong usage; a problem of the environment."""
 MAX_QUOTE_CHARS = 2_000
-"""Characters of a message that may quote a file."""
+"""Maximum length, characters, of a message that quotes a file."""
 EXTRAS_NEED_PYTHON = (3, 10)
-"""As pyproject.toml's markers say; the base install and the probe run on 3.9."""
+"""The Python version of pyproject.toml's markers for extras; the base install and the probe run on 3.9."""
 
 
 class CommandError(Exception):
-    """Ends a command. ``main`` prints the message to stderr, once, and exits with ``exit_code``."""
+    """An error that ends a command: ``main`` prints the message to stderr and exits with ``exit_code``."""
 
     def __init__(self, message: str, *, exit_code: int = ENVIRONMENT) -> None:
         super().__init__(message)
@@ -27,19 +25,19 @@ class CommandError(Exception):
 
 
 def bad_file(path: object, error: ValueError) -> CommandError:
-    """Ends a command over a file that nobody vouches for: its name and what of it the error quotes made printable."""
+    """The error for an invalid file; its name and the quoted content are made printable."""
     said = str(error)
     text = said if said.startswith(f"{path}: ") else f"{path}: {said}"
     return CommandError(one_line(text, MAX_QUOTE_CHARS), exit_code=USAGE)
 
 
 def need(module: str, *, extra: str, what: str) -> ModuleType:
-    """Import ``module`` of an optional extra, or say what needs it and the exact command that installs it."""
+    """Import ``module`` of an optional extra. Raises ``CommandError`` with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if sys.version_info < EXTRAS_NEED_PYTHON:
-            # There, pip would install the extra without a package in it, and the same message would come again.
+            # There, pip installs the extra without its packages, and the same message would follow.
             raise CommandError(
                 f"{what} needs Python {'.'.join(map(str, EXTRAS_NEED_PYTHON))} or later, this is "
                 f"{sys.version_info[0]}.{sys.version_info[1]}. "

@@ -1,4 +1,4 @@
-"""``tidegauge``: finds the command, runs it, prints its error once."""
+"""The entry point of ``tidegauge``: it finds the command, runs it, and prints its error."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ COMMANDS = {
     "oom": "tidegauge.cli.oom.command",
     "config": "tidegauge.cli.config",
 }
-"""Each with its module, in the order in which a newcomer meets them."""
+"""Commands and their modules, in the order of ``--help``."""
 
 
 class CommandModule(Protocol):
-    """What a command module offers."""
+    """The interface of a command module."""
 
     HELP: str
 
@@ -52,7 +52,7 @@ class CommandModule(Protocol):
         """Declare the command's arguments."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; returns the exit code. Raises ``CommandError`` for what people can mend."""
+        """Run the command and return its exit code. Raises ``CommandError``."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) went away: not an error of ours, but Python would complain at exit.
+        # The reader (head, less) has ended: that is no error, but Python would print one at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ENVIRONMENT
 

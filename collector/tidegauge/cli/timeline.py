@@ -1,4 +1,4 @@
-"""The story of an incident by time: what happened to it, what was decided, what came of that. Values in, text out."""
+"""The timeline of an incident: its changes, decisions and their outcomes. Functions take values and return text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODE_WORDS = {
 
 
 class Entry(NamedTuple):
-    """One line of the story."""
+    """A line of the timeline."""
 
     at_s: float
     text: str
@@ -27,10 +27,7 @@ class Entry(NamedTuple):
 def timeline(
     history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord], answers: Iterable[GradeAnswer] = ()
 ) -> list[Entry]:
-    """Everything that is worth a line, oldest first; ``history`` as the API gives it.
-
-    New figures alone are not worth one: the decisions say what they rest on.
-    """
+    """The entries, oldest first, from ``history`` as the API returns it; updated figures alone have no entry."""
     entries = [Entry(raw["at_unix_s"], raw["text"]) for raw in history if raw["kind"] != ChangeKind.UPDATED.value]
     for record in records:
         entries += _entries(record)
@@ -39,13 +36,13 @@ def timeline(
 
 
 def whence(decision: Decision) -> str:
-    """Where in the policy a decision comes from: "rule leak-with-checkpoint, rung 2, try 1"."""
+    """The part of the policy that made a decision: "rule leak-with-checkpoint, rung 2, try 2"."""
     again = f", try {decision.attempt}" if decision.attempt > 1 else ""
     return f"rule {decision.rule}, rung {decision.rung + 1}{again}"
 
 
 def became(record: DecisionRecord) -> str:
-    """What became of a decision, in few words."""
+    """The outcome of a decision in a few words."""
     decision = record.decision
     if decision.disposition is Disposition.WOULD:
         return f"not taken (mode {decision.mode})"
@@ -57,7 +54,7 @@ def became(record: DecisionRecord) -> str:
 
 
 def last_action(records: Sequence[DecisionRecord]) -> str:
-    """For a table: "checkpoint: done", "would requeue", "-" where nothing was decided yet."""
+    """The last action in a table: "checkpoint: done", "would requeue", or "-" without a decision."""
     if not records:
         return "-"
     decision = records[-1].decision

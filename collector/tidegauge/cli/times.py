@@ -1,4 +1,4 @@
-"""Times as commands take and show them: ``--since 7d`` in, the reader's own clock out."""
+"""Times in commands: time spans such as ``--since 7d``, and times of day in the local time zone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def ago(text: str) -> float:
-    """``7d`` as the seconds in it, for argparse. Raises ``argparse.ArgumentTypeError``."""
+    """The seconds of a time span such as ``7d``. Raises ``argparse.ArgumentTypeError``."""
     match = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
     span_s = None if match is None else int(match[1]) * _UNITS_S[match[2]]
     if not span_s:
@@ -20,20 +20,20 @@ def ago(text: str) -> float:
 
 
 def since_unix_s(span_s: float) -> int:
-    """The moment so long ago, as the API takes it."""
+    """The Unix time ``span_s`` ago, as the API takes it."""
     return max(int(time.time() - span_s), 0)
 
 
 def day(unix_s: float) -> str:
-    """``2026-11-21``, where the reader is."""
+    """The local date, ``2026-11-21``."""
     return time.strftime("%Y-%m-%d", time.localtime(unix_s))
 
 
 def clock(unix_s: float) -> str:
-    """``06:12:03``, where the reader is."""
+    """The local time of day, ``06:12:03``."""
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
 def moment(unix_s: float) -> str:
-    """``2026-11-21 06:12:03``, where the reader is."""
+    """The local date and time, ``2026-11-21 06:12:03``."""
     return f"{day(unix_s)} {clock(unix_s)}"

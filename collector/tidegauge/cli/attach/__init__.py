@@ -1,1 +1,1 @@
-"""``tidegauge attach``."""
+"""The command ``tidegauge attach``."""

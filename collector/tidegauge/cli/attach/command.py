@@ -1,15 +1,15 @@
-"""``tidegauge attach PID|JOB``: watch a process that already runs, or leave it alone again. docs/attach.md."""
+"""``tidegauge attach`` starts or stops profiling of a running process (docs/attach.md)."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.cli.arguments import add_examples, add_json
-from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
+from tidegauge.cli.attach.targets import NoTargetError, targets_of
 from tidegauge.cli.attach.ways import AttachOutcome, attach, detach
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     targets = list({target.seen.process: target for target in found}.values())
     with progress("attach") as say:
-        outcomes = [_carry_out(target, args, say) for target in targets]
+        outcomes = [
+            detach(target) if args.detach else attach(target, args.level, wait_s=args.wait, environ=os.environ, say=say)
+            for target in targets
+        ]
     if args.json:
         print_json({"processes": [_as_json(outcome) for outcome in outcomes]})
     else:
@@ -58,14 +61,8 @@ def run(args: argparse.Namespace) -> int:
     return FINE if all(outcome.good for outcome in outcomes) else ENVIRONMENT
 
 
-def _carry_out(target: AttachTarget, args: argparse.Namespace, say: Callable[[str], None]) -> AttachOutcome:
-    if args.detach:
-        return detach(target)
-    return attach(target, args.level, wait_s=args.wait, environ=os.environ, say=say)
-
-
 def _print(outcomes: Sequence[AttachOutcome]) -> None:
-    """What happened beside each; a refusal in full below, once for all that share it."""
+    """Print the outcome of each process, and below them each refusal once."""
     names = ProcFs()
     rows = []
     refusals: dict[str, list[int]] = {}

@@ -1,8 +1,7 @@
-"""What can be seen of a process from outside, before anything is asked of it: whose, which Python, whether torch and
-CUDA are loaded, where its command socket is. Linux's /proc; values out.
+"""A process as /proc shows it: owner, Python version, whether torch and CUDA are loaded, its command socket.
 
-All but the kernel's word (uid, pid, start time, name) is the process's own, and nothing here relies on it: it chooses
-the words of a refusal.
+Only uid, pid, start time and name come from the kernel. The rest is under the process's control, and decides no more
+than the wording of a refusal.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from tidegauge.osproc.processes import PROC
 from tidegauge.probe.identity import claimed_place
 
 MAX_FILE_BYTES = 16 << 20
-"""Of a file in /proc/PID: a training process maps some 5,000 pieces of files, 100 bytes each."""
+"""Maximum size of a file in /proc/PID: a training process maps some 5,000 pieces of files, 100 bytes each."""
 
 _PYTHON = re.compile(
     r"python(3)\.(\d{1,2})t?$|libpython(3)\.(\d{1,2})t?d?\.so|/lib/python(3)\.(\d{1,2})t?/lib-dynload/"
 )
-"""The interpreter's own name, its library's, or the folder of its modules."""
+"""Paths that contain the Python version: the interpreter, its library, the folder of its modules."""
 
 
 @dataclass(frozen=True)
 class SeenRunDir:
-    """A run directory as a process sees it, reached through the process. A ``RunDir``."""
+    """A ``RunDir`` in the mount namespace of a process."""
 
     process: ProcessId
     mount_namespace: int
@@ -63,24 +62,24 @@ class SeenRunDir:
 
 @dataclass(frozen=True)
 class SeenProcess:
-    """One living process. ``None``: the kernel does not show it to us."""
+    """A living process. ``None`` is a value to which the kernel denies access."""
 
     stat: ProcStat
     uid: int
-    """The effective one; ``gid`` and ``groups`` are those that go with it."""
+    """The effective uid; ``gid`` and ``groups`` belong to it."""
     gid: int
     groups: tuple[int, ...]
     inner_pid: int
-    """Its pid as it knows it."""
+    """The pid in its own PID namespace."""
     command: str
-    """Its command line, as in /proc/PID/cmdline."""
+    """The command line, as in /proc/PID/cmdline."""
     environ: Mapping[str, str] | None
-    """What it was started with."""
+    """The environment at its start."""
     mapped: frozenset[str] | None
-    """Files that are mapped into it."""
+    """The files that are mapped into it."""
     mount_namespace: int | None
     elsewhere: bool
-    """Whether it sees other files than we, or counts pids in another way: a container."""
+    """Whether it is in another mount or PID namespace: a container."""
 
     @property
     def process(self) -> ProcessId:
@@ -93,7 +92,7 @@ class SeenProcess:
 
     @property
     def python(self) -> tuple[int, int] | None:
-        """Its release, such as (3, 12), or ``None`` if it is no Python 3 that can be told."""
+        """The Python version, such as (3, 12); ``None`` if no Python 3 is recognised."""
         for path in sorted(self.mapped or ()):
             match = _PYTHON.search(path)
             if match is not None:
@@ -129,7 +128,7 @@ class SeenProcess:
 
 
 def see(pid: int, proc: Path = PROC) -> SeenProcess | None:
-    """The process that has ``pid`` now; ``None`` if there is none, or only a zombie."""
+    """The process that has ``pid`` now; ``None`` if it does not exist or is a zombie."""
     status = _read(proc / str(pid) / "status")
     environ = _read(proc / str(pid) / "environ")
     maps = _read(proc / str(pid) / "maps")
@@ -157,7 +156,7 @@ def see(pid: int, proc: Path = PROC) -> SeenProcess | None:
 
 
 def socket_of(seen: SeenProcess, environ: Mapping[str, str]) -> ProcessSocket | None:
-    """Its command socket, if there is one where a probe would have made it. ``environ`` is our own."""
+    """The command socket of its probe, if it has one; ``environ`` is that of this command."""
     name = socket_name(ProcessId(seen.inner_pid, seen.process.start_ticks))
     for run_dir in _run_dirs_of(seen, environ):
         folder = UserFolder(run_dir, seen.uid)

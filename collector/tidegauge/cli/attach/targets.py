@@ -1,4 +1,4 @@
-"""Which processes ``tidegauge attach`` means by a word: a pid, a launcher's pid, or a job. Reads /proc."""
+"""The processes that ``tidegauge attach`` and ``snapshot`` mean by a pid, a launcher's pid, or a job, from /proc."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tidegauge.osproc.processes import PROC, all_processes, descendants, descend
 
 
 class AttachTarget(NamedTuple):
-    """A process to attach to, and its probe's socket, if it has one."""
+    """A process, and the socket of its probe, if it has one."""
 
     seen: SeenProcess
     socket: Optional[ProcessSocket]
 
 
 class NoTargetError(Exception):
-    """A word names no process that can be meant. The message is for people."""
+    """A pid or job names no suitable process. The message is for people."""
 
 
 def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[AttachTarget]:
-    """At least one. A number is a pid, unless ``is_job``, or there is no such process. Raises ``NoTargetError``."""
+    """The processes, at least one; a number is a pid if it exists, unless ``is_job``. Raises ``NoTargetError``."""
     if word.isascii() and word.isdigit() and not is_job:
         stat = stat_of(int(word))
         if stat is not None:
@@ -61,7 +61,7 @@ def _of_process(pid: int, environ: Mapping[str, str]) -> list[AttachTarget]:
 
 
 def _ranks_among(family: Sequence[SeenProcess], environ: Mapping[str, str]) -> list[AttachTarget]:
-    """Those that train: who has a probe's socket, else CUDA, else PyTorch; launchers and workers left out."""
+    """The training processes: those with a probe's socket, CUDA, or else PyTorch; no launchers and workers."""
     asked = {
         one.process.pid: AttachTarget(one, socket) for one in family if (socket := socket_of(one, environ)) is not None
     }
@@ -85,13 +85,13 @@ def _is_fork(one: SeenProcess, by_pid: Mapping[int, SeenProcess]) -> bool:
 
 
 def _is_kin_of(pid: int, asked: Iterable[int], trainers: Iterable[int]) -> bool:
-    """Whether it started one of ``trainers`` (a launcher), or was started by one that has a probe (a helper)."""
+    """Whether ``pid`` is the launcher of one of ``trainers``, or a helper of one with a probe."""
     started = any(pid != other and descends(other, pid) for other in trainers)
     return started or any(pid != other and descends(pid, other) for other in asked)
 
 
 def _members(job: str) -> Iterator[int]:
-    """Processes whose environment names the job, as Slurm, ``tidegauge run`` or its owner did, or whose cgroup does."""
+    """The pids of processes whose environment or Slurm cgroup names the job."""
     for stat in all_processes():
         folder = PROC / str(stat.process.pid)
         with suppress(OSError):

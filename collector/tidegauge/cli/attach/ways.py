@@ -1,4 +1,4 @@
-"""Attaches to one process and detaches from it: by its probe's socket, else by PEP 768, else not, and why not."""
+"""Attaching to a process and detaching from it, by its probe's socket or by PEP 768."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegauge.launch.remote.run import FIRST_PYTHON, NotExecutedError, RemoteTa
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE
 
 ASK_TIMEOUT_S = 30.0
-"""The probe's one thread answers between other commands; ``empty_cache`` may wait 10 s for a step."""
+"""Timeout of a request, seconds: the probe's one thread answers in turn, and ``empty_cache`` may wait 10 s for a step."""
 NEXT_TIME = (
     "To be able to attach next time, start the job with `tidegauge run --memory-profile=dormant -- CMD`, or with "
     "TIDEGAUGE_PROFILE=dormant if the job's environment has Tidegauge. Now: `py-spy dump --pid {pid}` shows its "
@@ -22,13 +22,13 @@ NEXT_TIME = (
 
 
 class AttachOutcome(NamedTuple):
-    """How it ended for one process."""
+    """The outcome for one process."""
 
     target: AttachTarget
     state: str
     """``watched``, ``dormant``, ``waiting`` (for the process to initialise CUDA) or ``refused``."""
     way: Optional[str]
-    """``probe``: it was there already. ``remote_exec``: PEP 768."""
+    """``probe``: over an existing probe's socket; ``remote_exec``: by PEP 768."""
     level: Optional[str]
     said: str
     """A sentence for people."""
@@ -41,7 +41,7 @@ class AttachOutcome(NamedTuple):
 def attach(
     target: AttachTarget, level: str, *, wait_s: float, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> AttachOutcome:
-    """Have the process watched at ``level``. ``say`` shows what is waited for."""
+    """Start profiling the process at ``level``; ``say`` shows progress."""
     if target.socket is not None:
         return _ask(target, target.socket, level, way="probe")
     because = obstacle(target.seen)
@@ -51,14 +51,14 @@ def attach(
 
 
 def detach(target: AttachTarget) -> AttachOutcome:
-    """Have the process left alone again."""
+    """Stop profiling the process."""
     if target.socket is None:
         return _refused(target, "no probe to detach")
     return _ask(target, target.socket, None, way="probe")
 
 
 def _ask(target: AttachTarget, socket: ProcessSocket, level: Optional[str], *, way: str) -> AttachOutcome:
-    """``level`` ``None`` detaches."""
+    """Send the level to the probe; ``None`` detaches."""
     try:
         before = ask(socket, {"command": "ping"}, timeout_s=ASK_TIMEOUT_S)
         request = {"command": "detach"} if level is None else {"command": "attach", "level": level}
@@ -85,7 +85,7 @@ def _change(before: Mapping[str, Any], after: Mapping[str, Any], now: str) -> st
 
 
 def obstacle(seen: SeenProcess) -> Optional[str]:
-    """Why a process without a probe's socket cannot be attached to, or ``None`` if PEP 768 can be tried."""
+    """The reason why PEP 768 cannot be tried on a process without a probe's socket; ``None`` if it can."""
     if seen.environ is None or seen.mapped is None:
         return (
             "no probe socket found, and the kernel denies access to the process: run this as its own user"
@@ -157,7 +157,7 @@ FINDING_WORDS = {
     "watching": "the probe started, but its command socket was not found; see the stderr of the process",
     "dormant": "the probe is loaded but cannot record; see the stderr of the process",
 }
-"""``launch.remote.script.FINDINGS`` with which nothing is watched, as a person can act on them."""
+"""The ``launch.remote.script.FINDINGS`` without profiling, with what to do."""
 
 
 def _refused(target: AttachTarget, because: str) -> AttachOutcome:

@@ -1,1 +1,1 @@
-"""``tidegauge demo``."""
+"""The command ``tidegauge demo``."""

@@ -1,4 +1,4 @@
-"""``tidegauge demo``: the service, a job that leaks on one rank, a healthy job beside it, and the verdict."""
+"""``tidegauge demo`` runs the service with a leaking and a healthy job, and prints the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,50 +27,47 @@ from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 
-# What the demo has seen so far: the API's latest answer for each rank, as a table.
+HELP = "run a demo: the service and two small training jobs, one of which leaks on rank 1"
+HEADER = ("job", "rank", "GPU", "step", "allocated", "reserved", "nontorch", "verdict", "per step", "OOM in")
+LEAKING, HEALTHY = "demo-leak", "demo-healthy"
+NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
+LEAK_RANK = 1
+LOOK_EVERY_S = 0.5
+EVIDENCE_WITHIN_S = 90.0
+"""Maximum time after the verdict for a window of 34 steps, a search and a turn of the coordinator; usually seconds."""
 
 Answer = Mapping[str, Any]
-"""One rank in an answer of ``/api/v1/jobs``."""
-
-
-@dataclass
-class LastSeen:
-    """One rank as it was last told of."""
-
-    latest: Answer
-
-    @property
-    def verdict(self) -> Verdict:
-        return from_wire(Verdict, self.latest["verdict"])
+"""A rank in an answer of ``/api/v1/jobs``."""
 
 
 class LatestAnswers:
-    """All ranks of all jobs."""
+    """The API's latest answer for each rank of each job."""
 
     def __init__(self) -> None:
-        self._ranks: dict[tuple[str, int], LastSeen] = {}
+        self._ranks: dict[tuple[str, int], Answer] = {}
 
     def add(self, jobs: list[Answer]) -> None:
-        """Take in one answer of the API."""
+        """Add the jobs of an answer."""
         for job in jobs:
             for rank in job["ranks"]:
-                self._ranks[str(job["job_id"]), int(rank["identity"]["rank"])] = LastSeen(rank)
+                self._ranks[str(job["job_id"]), int(rank["identity"]["rank"])] = rank
 
-    def ranks(self, job_id: str) -> list[LastSeen]:
-        """The ranks of a job seen so far, by rank."""
-        return [history for (job, _), history in sorted(self._ranks.items()) if job == job_id]
+    def ranks(self, job_id: str) -> dict[int, Answer]:
+        """The ranks of a job by number."""
+        return {number: rank for (job, number), rank in sorted(self._ranks.items()) if job == job_id}
 
     def verdicts(self, job_id: str) -> dict[int, Verdict]:
-        return {history.latest["identity"]["rank"]: history.verdict for history in self.ranks(job_id)}
+        return {number: from_wire(Verdict, rank["verdict"]) for number, rank in self.ranks(job_id).items()}
 
     def rows(self, job_names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-        """One line a rank: job, rank, GPU, step, allocated, reserved, nontorch, verdict, growth, time to OOM."""
+        """A row under ``HEADER`` for each rank."""
         for job_id, name in job_names.items():
-            for history in self.ranks(job_id):
-                rank, verdict = history.latest, history.verdict
+            verdicts = self.verdicts(job_id)
+            for number, rank in self.ranks(job_id).items():
+                verdict = verdicts[number]
                 yield (
                     name,
-                    str(rank["identity"]["rank"]),
+                    str(number),
                     "-" if rank["gpu"] is None else str(rank["gpu"]),
                     str(rank["step"]),
                     format_bytes(rank["allocated_bytes"]),
@@ -84,34 +80,9 @@ class LatestAnswers:
 
 
 def _state(verdict: Verdict) -> str:
-    """ "ok", "growing (allocated)": the signal in which it grows."""
+    """The state with the signal that grows: "ok", "growing (allocated)"."""
     word = state_word(verdict.state, verdict.severity)
     return word if verdict.signal is None else f"{word} ({verdict.signal.value})"
-
-
-HEADER = (
-    "job",
-    "rank",
-    "GPU",
-    "step",
-    "allocated",
-    "reserved",
-    "nontorch",
-    "verdict",
-    "per step",
-    "OOM in",
-)
-
-
-HELP = "run a demo: the service and two small training jobs, one of which leaks on rank 1"
-
-LEAKING, HEALTHY = "demo-leak", "demo-healthy"
-NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
-LEAK_RANK = 1
-LOOK_EVERY_S = 0.5
-EVIDENCE_WITHIN_S = 90.0
-"""After the verdict: for a window of 34 steps, a search and a turn of the coordinator, begun at the suspicion. Seconds,
-on a machine that is not busy."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +144,7 @@ def _log(folder: Path, job_id: str) -> Path:
 
 @contextlib.contextmanager
 def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[str]:
-    """The real service, with a state of its own and free ports, so that it meets no other. Yields the API's URL."""
+    """Start the service with its own state and free ports, and yield the URL of its API."""
     chosen = [f"state_dir={folder / 'state'}", f"run_dir={folder / 'run'}", "cluster=demo"]
     chosen += ["incident_severity=warning"]  # nobody should wait until half of a card is eaten
     chosen += [f"{port}=0" for port in ("metrics_port", "api_port", "engine_port")]
@@ -199,7 +170,7 @@ def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[s
 
 
 def _watch(api_url: str, history: LatestAnswers, folder: Path, *, seconds: float) -> bool:
-    """Show the table until rank 1 is convicted and the healthy job has had its chance. False when time ran out."""
+    """Show the table until the leak is found and the healthy job has run as long. False after ``seconds``."""
     end = time.monotonic() + seconds
     with live_table(HEADER) as show:
         while time.monotonic() < end:
@@ -223,13 +194,13 @@ def _settled(history: LatestAnswers) -> bool:
         verdict is not None
         and verdict.state is LeakState.LEAK
         and len(healthy) == 2
-        # As much of a chance to be accused: a job that is watched for less is not acquitted by our silence.
-        and all(rank.latest["step"] >= (verdict.alarm_step or 0) for rank in healthy)
+        # The healthy job must have run as long: otherwise no alarm would mean nothing.
+        and all(rank["step"] >= (verdict.alarm_step or 0) for rank in healthy.values())
     )
 
 
 def _save_metrics(api_url: str, folder: Path) -> Path:
-    """One scrape of every target that ``/sd`` names, as Prometheus would do it."""
+    """Scrape every target of ``/sd`` once, as Prometheus does, into a file."""
     path = folder / "metrics.prom"
     groups = json.loads(client.get_bytes(api_url, "/sd", timeout_s=ANSWER_S))
     targets = [target for group in groups for target in group["targets"]]
@@ -239,7 +210,7 @@ def _save_metrics(api_url: str, folder: Path) -> Path:
 
 
 def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
-    """What the leaking rank was seen to keep: the agents' and coordinator's work, which began at the suspicion."""
+    """The evidence on the leaking rank, which agent and coordinator began to collect at the suspicion."""
     until_s = time.monotonic() + EVIDENCE_WITHIN_S
     with progress("demo") as say:
         say("waiting for evidence: the line that allocates, and what holds the memory")
@@ -253,7 +224,7 @@ def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
 
 
 def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | None:
-    """By the command that anybody would use, while the service is there to be asked."""
+    """Write the report with ``tidegauge report``, while the service runs."""
     path = folder / "report.html"
     command = ["report", LEAKING, "--job", "--api", api_url, "-o", str(path)]
     done = subprocess.run(
@@ -267,7 +238,7 @@ def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | 
 
 
 def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool) -> None:
-    """The verdict, and what it rests on, in words."""
+    """Print the verdicts and the evidence."""
     print()
     for job_id, name in NAMES.items():
         for rank, verdict in sorted(history.verdicts(job_id).items()):

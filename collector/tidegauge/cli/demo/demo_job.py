@@ -1,4 +1,4 @@
-"""The demo's training script: a small transformer under DistributedDataParallel, an ordinary loop, one planted mistake.
+"""The demo's training script: a small transformer under DistributedDataParallel, with one planted mistake.
 
 Started by ``torchrun`` with the job's own Python, as a file: it imports torch and nothing of Tidegauge, because a
 researcher's script does not either. ``--leak-rank R`` makes rank R keep its outputs, as a metrics list that nobody

@@ -1,4 +1,4 @@
-"""The demo's two training jobs: ordinary ``torchrun`` jobs, each in a process group of its own."""
+"""The demo's training jobs: ordinary ``torchrun`` jobs, each in its own session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if torch.cuda.is_available():
 
 @dataclass(frozen=True)
 class Torch:
-    """The PyTorch that the jobs use."""
+    """The PyTorch installation that the jobs use."""
 
     python: str
     version: str
@@ -36,12 +36,12 @@ class Torch:
 
 
 def find_torch(python: str) -> Torch:
-    """Ask ``python`` for its PyTorch. Raises ``CommandError`` where it has none that sees a GPU."""
+    """The PyTorch of ``python``. Raises ``CommandError`` if it has none that sees a GPU."""
     try:
         done = subprocess.run([python, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(f"cannot run {python}: {error}") from error
-    # Whatever else the environment prints at start (a site's banner) comes before our line.
+    # Other output of the environment at start, such as a site's banner, comes before this line.
     answer = done.stdout.strip().splitlines()[-1:]
     if done.returncode or not answer or answer[0].count("|") != 2:
         raise CommandError(
@@ -63,13 +63,13 @@ def training_job(
     log_file: Path,
     backend: str | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Two ranks of the demo script under ``torchrun``, watched at the default level, for as long as the block runs."""
+    """Run two ranks of the demo script under ``torchrun``, profiled at the default level, while the block runs."""
     command = [torch.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
     if leak_rank is not None:
         command += ["--leak-rank", str(leak_rank)]
     if backend is not None:
         command += ["--backend", backend]
-    # One thread a rank: four ranks share the machine with the service, and a demo should not fight for cores.
+    # One thread per rank: four ranks share the machine with the service.
     quiet = {**environ, "OMP_NUM_THREADS": "1"}
     with log_file.open("wb") as log:
         process = subprocess.Popen(
@@ -91,12 +91,12 @@ def last_lines(log_file: Path, count: int = 8) -> str:
 
 
 def stop_job(process: subprocess.Popen[Any]) -> None:
-    """SIGTERM, then SIGKILL, to a launcher and all that it started; gone when this returns.
+    """End a launcher and all processes that it started, with SIGTERM, then SIGKILL.
 
-    ``torchrun`` puts every rank into a session of its own, so ending the launcher's process group is not enough.
+    ``torchrun`` starts every rank in its own session, so ending the launcher's process group is not enough.
     """
     leader = identity_of(process.pid)
-    # Whoever was below it once is remembered: a rank that outlives its launcher has another parent.
+    # Former descendants are remembered: a rank that outlives its launcher has another parent.
     family: dict[ProcessId, None] = {} if leader is None else {leader: None}
 
     def living() -> list[ProcStat]:

@@ -1,4 +1,4 @@
-"""``tidegauge detect``: recorded step series in, one verdict each."""
+"""``tidegauge detect`` checks recorded step series for memory leaks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def with_progress(name: str, rows: Iterator[StepRow]) -> Iterator[StepRow]:
-    """The rows; on stderr, what takes long says how far it has come."""
+    """The rows, with their count on stderr every ``SAY_EVERY_S``."""
     said_s = time.monotonic()
     for count, row in enumerate(rows):
         if count % 4096 == 0 and time.monotonic() - said_s > SAY_EVERY_S:
@@ -75,17 +75,17 @@ def with_progress(name: str, rows: Iterator[StepRow]) -> Iterator[StepRow]:
 
 
 class Judgement(NamedTuple):
-    """What the online detector says of one file."""
+    """The detector's verdict on one file."""
 
     name: str
     verdict: Verdict
-    """After the last row."""
+    """The verdict after the last row."""
     withdrawn_alarm_steps: tuple[int, ...]
-    """Steps at which it called a leak that it took back later, because the growth ended."""
+    """Steps of alarms that were withdrawn later, because the growth ended."""
 
 
 def judge_series(name: str, rows: Iterator[StepRow], *, capacity_bytes: int | None = None) -> Judgement:
-    """Feed the rows in order to the online detector."""
+    """Run the online detector on the rows."""
     detector = RankDetector()
     alarm_steps: dict[int, None] = {}
     for row in rows:
@@ -107,7 +107,7 @@ def judge_series(name: str, rows: Iterator[StepRow], *, capacity_bytes: int | No
 
 
 def as_json(judgement: Judgement) -> dict[str, object]:
-    """The contract's keys, and ``state`` and ``…_low``/``…_high`` for the ranges; an infinite end is null."""
+    """The judgement as JSON; an infinite bound of a range is null."""
     name, verdict, withdrawn = judgement
     leak = verdict.state is LeakState.LEAK
     return {
@@ -136,7 +136,7 @@ def _band(key: str, band: Band | None) -> dict[str, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
+    """The rounded value; ``None`` for infinity, which JSON does not have."""
     return None if value is None or not math.isfinite(value) else round(value, 3)
 
 

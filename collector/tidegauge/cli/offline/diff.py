@@ -1,4 +1,4 @@
-"""``tidegauge diff``: what has grown between two memory snapshots, by the line that allocated it."""
+"""``tidegauge diff`` compares two memory snapshots by the lines that allocated."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ TOP = 10
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "early",
-        metavar="EARLY",
+        "early", metavar="EARLY",
         help="PyTorch snapshot (torch.cuda.memory._dump_snapshot) or Tidegauge snapshot (file or URL)",
-    )
+    )  # fmt: skip
     parser.add_argument("late", metavar="LATE", help="later snapshot of the same rank, or a snapshot of another rank")
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     output = group(parser, OUTPUT)
@@ -37,7 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # What reads and compares is loaded here: the other commands start without it.
+    # The modules that read and compare are loaded here, because other commands do not need them.
     from tidegauge.analysis.bad_traces import BadTraceError
     from tidegauge.analysis.growth.diff import compare
     from tidegauge.analysis.snapshots.files import read_snapshot

@@ -1,4 +1,4 @@
-"""The answer of ``tidegauge diff``, for people and as JSON. What a snapshot says is made printable here."""
+"""The answer of ``tidegauge diff``, for people and as JSON. Texts from snapshots are made printable here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidegauge.core.units import format_bytes
 
 NO_STACK = "no stack recorded"
 MAX_FRAMES = 60
-"""Of one stack, for people."""
+"""Maximum number of frames of a stack, for people."""
 MAX_LINE_CHARS = 1_000
 WORTH_A_WORD = 0.02
-"""A change of reserved memory below this share of it is no news."""
+"""Share of a total below which an amount is not mentioned."""
 
 
 class Compared(NamedTuple):
-    """A comparison and the training steps at which the snapshots were taken, where they say so."""
+    """A comparison, and the training steps of the snapshots, if they have them."""
 
     comparison: Comparison
     early_step: Optional[int]
@@ -31,7 +31,7 @@ class Compared(NamedTuple):
 
 
 def as_json(compared: Compared, by: str, top: Optional[int]) -> list[dict[str, object]]:
-    """What grew comes first, the largest of it at the head; what shrank is at the end, with negative bytes."""
+    """The rows of the comparison, the largest growth first; shrunk ones come last, with negative bytes."""
     comparison = compared.comparison
     if by == "line":
         return [_line_row(line) for line in comparison.lines[:top]]
@@ -42,7 +42,7 @@ def as_json(compared: Compared, by: str, top: Optional[int]) -> list[dict[str, o
 
 
 def stack_row(one: StackGrowth) -> dict[str, object]:
-    """One stack: the fixed keys of the contract, and what goes with them."""
+    """The growth of one stack."""
     return {
         "bytes": one.grown_bytes,
         "blocks": one.blocks,
@@ -128,7 +128,7 @@ def _apart(compared: Compared) -> str:
 
 
 def _share(comparison: Comparison) -> str:
-    """Who made the growth: the line, or the one that all the lines were called from."""
+    """The line with the largest share of the growth, or the one from which all lines were called."""
     if not comparison.lines:
         return ""
     first, through = comparison.lines[0], comparison.through
@@ -146,7 +146,7 @@ def _named(line: Optional[CodeLine]) -> str:
 
 
 def _elsewhere(comparison: Comparison) -> str:
-    """Where to look when no line is to blame."""
+    """The sentence for live memory that did not grow: whether reserved memory did."""
     early, late = comparison.early_reserved_bytes, comparison.late_reserved_bytes
     if late > early * (1 + WORTH_A_WORD):
         return (
@@ -162,7 +162,7 @@ def _elsewhere(comparison: Comparison) -> str:
 
 
 def _doubts(comparison: Comparison) -> Iterator[str]:
-    """What the figures leave open."""
+    """Sentences on memory without stacks."""
     without, live = comparison.late_without_stack_bytes, comparison.late_live_bytes
     if without == live > 0:
         yield f"No stacks were recorded, so blocks are matched by size only. To see lines: {RECORD_STACKS}"

@@ -60,16 +60,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how the model is distributed over ranks; none: not at all, or by FUNCTION itself (default: none)",
     )  # fmt: skip
     parser.add_argument(
-        "--alloc-conf",
-        metavar="CONF",
+        "--alloc-conf", metavar="CONF",
         help="allocator settings, as in PYTORCH_ALLOC_CONF (default: those of this environment)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--torch-version",
-        type=torch_version,
-        metavar="V",
+        "--torch-version", type=torch_version, metavar="V",
         help="PyTorch version of the job, such as 2.11.0 (default: that of --python)",
-    )
+    )  # fmt: skip
     parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="training steps to run (default: 4)")
     parser.add_argument("--quick", action="store_true", help="skip memory savings and the largest batch")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""``tidegauge export``: a snapshot, or the growth between two, in a form that other tools read."""
+"""``tidegauge export`` converts a snapshot, or the growth between two, for other tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = {
     ".pb.gz": "pprof",
     ".json": "json",
 }
-"""The first that fits decides."""
+"""Formats by file name ending; the first match decides."""
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 BINARY = ("torch", "pprof")
 STANDARD_OUTPUT = "-"
@@ -33,11 +33,9 @@ STANDARD_OUTPUT = "-"
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="PyTorch or Tidegauge snapshot (file or URL)")
     parser.add_argument(
-        "late",
-        metavar="LATE",
-        nargs="?",
+        "late", metavar="LATE", nargs="?",
         help="later snapshot: export the growth from SNAPSHOT to LATE instead of live memory",
-    )
+    )  # fmt: skip
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     output = group(parser, OUTPUT)
     output.add_argument(
@@ -67,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("a PyTorch pickle holds one snapshot: omit LATE, or choose another --to", exit_code=USAGE)
     if args.output == STANDARD_OUTPUT and wanted in BINARY and sys.stdout.isatty():
         raise CommandError(f"{wanted} is a binary format: use -o FILE, or a pipe", exit_code=USAGE)
-    # What reads and compares is loaded here: the other commands start without it.
+    # The modules that read and compare are loaded here, because other commands do not need them.
     from tidegauge.cli.offline.export_forms import exported
 
     files = [args.snapshot] if args.late is None else [args.snapshot, args.late]
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def format_of(name: str) -> Optional[str]:
-    """By the ending of a file's name; of standard output, none."""
+    """The format for a file name; ``None`` for standard output."""
     return next((form for ending, form in ENDINGS.items() if name.lower().endswith(ending)), None)
 
 

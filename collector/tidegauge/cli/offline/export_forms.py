@@ -1,4 +1,4 @@
-"""What ``tidegauge export`` writes: one snapshot, or the growth between two, in each form."""
+"""The formats of ``tidegauge export``: one snapshot, or the growth between two, in each of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from tidegauge.cli.offline.diff_page import Compared, as_json
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
 from tidegauge.core.evidence.owners import CodeLine
 
-# A snapshot as one JSON object, for programs that read neither pickles nor columns.
-
 
 def plain_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """Stacks are lists of places in ``frames``, innermost first; ``stack`` is a place in ``stacks``, or null."""
+    """A snapshot as a JSON object: stacks are indices into ``frames``, innermost first, ``stack`` one into ``stacks``."""
     frames: dict[CodeLine, int] = {}
     stacks = [[frames.setdefault(line, len(frames)) for line in stack] for stack in code_lines(snapshot.stacks)]
     return {
@@ -36,7 +34,7 @@ def plain_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _device(trace: Trace) -> dict[str, Any]:
-    """``events`` are columns; those that the recording lacks are null."""
+    """One device as a JSON object; ``events`` are columns, null if the recording lacks them."""
     stack = [None if number < 0 else number for number in trace.stack]
     return {
         "device": trace.device,
@@ -63,14 +61,14 @@ def _segment(segment: KnownSegment) -> dict[str, Any]:
 
 INUSE = (("inuse_space", "bytes"), ("inuse_objects", "count"))
 ALLOCATED = (("alloc_space", "bytes"), ("alloc_objects", "count"))
-"""As Go's heap profiles call them: in use at the end, and asked for in the whole history, freed since or not."""
+"""Sample types of Go's heap profiles: memory in use at the end, and all allocations of the history."""
 
 Named = tuple[str, Snapshot]
 """A snapshot and the file or URL that it came from."""
 
 
 def exported(snapshots: Sequence[Named], form: str, device: Optional[int]) -> bytes:
-    """The file's content. One snapshot: what is alive in it; two: what has grown. Raises ``CommandError``."""
+    """The content of the file: live memory of one snapshot, or growth between two. Raises ``CommandError``."""
     if len(snapshots) == 1 and form in ("torch", "json"):
         whole = snapshots[0][1]
         return torch_pickle(whole) if form == "torch" else _json(plain_snapshot(whole))
@@ -91,7 +89,7 @@ def _trace(named: Named, device: Optional[int]) -> Trace:
 
 
 def _changes(comparison: Comparison) -> list[StackWeight]:
-    """What shrank is negative: pprof knows such, flame graphs leave it out."""
+    """The changes as weights; shrunk ones are negative, which pprof shows and flame graphs omit."""
     changed = (*comparison.growth, *comparison.shrunk)
     return [StackWeight(one.stack, one.grown_bytes, one.blocks) for one in changed]
 
@@ -99,7 +97,7 @@ def _changes(comparison: Comparison) -> list[StackWeight]:
 def _weighed(
     weights: Sequence[StackWeight], form: str, snapshots: Sequence[Named], with_history: Optional[Trace]
 ) -> bytes:
-    """``with_history``: whose allocations are told beside what is in use."""
+    """The weights in a format; pprof also gets the allocations of ``with_history``."""
     name = " -> ".join(file for file, _ in snapshots)
     if form == "folded":
         return "".join(f"{line}\n" for line in folded(weights)).encode()

@@ -1,4 +1,4 @@
-"""``tidegauge replay``: a recorded allocator trace through the model, under its own settings or others."""
+"""``tidegauge replay`` replays a recorded allocator trace with its own settings or others."""
 
 from __future__ import annotations
 
@@ -48,19 +48,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # What reads and replays is loaded here: the other commands start without it.
+    # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.traces.reading import open_trace
     from tidegauge.analysis.traces.replays import replay_trace
     from tidegauge.cli.offline.replay_answer import as_json, print_for_people
     from tidegauge.core.allocator.compiled import is_ready
 
     if not is_ready():
-        print(
-            "tidegauge replay: compiling the allocator model (only once per installation) …",
-            file=sys.stderr,
-            flush=True,
-        )
-
+        sentence = "compiling the allocator model (only once per installation)"
+        print(f"tidegauge replay: {sentence} …", file=sys.stderr, flush=True)
     try:
         trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
         answer = replay_trace(
@@ -80,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_bad_news(answer: ReplayAnswer) -> bool:
-    """A request that failed in the replay, or a model that lost the recording's track."""
+    """Whether a request failed in the replay, or addresses do not match the recording."""
     return bool(answer.asked.ooms or answer.recorded.address_mismatches)
 
 
 class _Progress:
-    """On stderr, what takes long says how far it has come."""
+    """The progress of a replay on stderr, every ``SAY_EVERY_S``."""
 
     def __init__(self) -> None:
         self._said_s = time.monotonic()

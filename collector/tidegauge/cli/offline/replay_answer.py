@@ -1,4 +1,4 @@
-"""The answer of ``tidegauge replay``, for people and for programs."""
+"""The answer of ``tidegauge replay``, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.units import format_bytes
 
 MAX_TOLD = 3
-"""Failed requests that are told one by one; the others are counted."""
+"""Maximum number of failed requests that are described; further ones are counted."""
 HEADER = ("settings", "peak allocated", "peak reserved", "waste", "retries", "OOMs", "segments", "cudaMallocs")
 
 
 def replay_json(replay: Replay) -> dict[str, object]:
-    """The fixed keys of the contract, and what goes with them. Bytes."""
+    """The figures of a replay as JSON."""
     return {
         "events": replay.events,
         "peak_allocated_bytes": replay.peak_allocated_bytes,
@@ -35,7 +35,7 @@ def replay_json(replay: Replay) -> dict[str, object]:
 
 
 def as_json(answer: ReplayAnswer) -> dict[str, object]:
-    """Of the replay that was asked for. Addresses are compared under the recorded settings only, else null."""
+    """The requested replay as JSON; ``address_mismatches`` is null for other settings than the recorded ones."""
     trace = answer.trace
     own = answer.other is None
     return {
@@ -53,7 +53,7 @@ def as_json(answer: ReplayAnswer) -> dict[str, object]:
 
 
 def waste_bytes(replay: Replay) -> int:
-    """Reserved and not allocated, when reserved memory was at its peak."""
+    """Memory that was reserved but not allocated at the peak of reserved memory."""
     return replay.peak_reserved_bytes - replay.allocated_at_peak_reserved_bytes
 
 
@@ -86,7 +86,7 @@ def _asked_for(answer: ReplayAnswer) -> str:
 
 
 def sentences(answer: ReplayAnswer) -> Iterator[str]:
-    """What the figures rest on, and what failed."""
+    """Sentences on the accuracy of the replay, and on failed requests."""
     yield _addresses(answer)
     trace = answer.trace
     if not trace.complete:

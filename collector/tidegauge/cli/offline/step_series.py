@@ -1,4 +1,4 @@
-"""Reads recorded step series: CSV, plain or gzipped, one row per training step."""
+"""Reader of recorded step series: CSV, plain or gzipped, one row per training step."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import NamedTuple
 REQUIRED = ("step", "allocated", "reserved")
 OPTIONAL = ("t", "peak_allocated", "inactive_split", "nvml_process", "host_rss")
 ENCODING = "utf-8-sig"
-"""With or without the byte order mark that spreadsheets write."""
+"""UTF-8, with or without the byte order mark of spreadsheets."""
 LARGEST = 2.0**62
-"""No count of bytes or steps is larger; NaN and infinity are not smaller either."""
+"""Upper limit of bytes and steps, which also excludes NaN and infinity."""
 
 
 class BadSeriesError(Exception):
-    """A file that cannot be judged; the message says which row and column."""
+    """A step series is invalid; the message says which row and column."""
 
 
 class StepRow(NamedTuple):
-    """One step. ``None`` is not known."""
+    """One training step; ``None`` is unknown."""
 
     step: int
     time_s: float
-    """Seconds; 0.0 in every row where the file has no ``t``: the detector then counts in steps alone."""
+    """Seconds; 0.0 in every row if the file has no ``t``: the detector then counts in steps alone."""
     allocated_bytes: int
     reserved_bytes: int
     allocated_peak_bytes: int | None
@@ -38,9 +38,9 @@ class StepRow(NamedTuple):
 
 
 def read_step_series(path: Path) -> Iterator[StepRow]:
-    """Rows in file order. Raises ``BadSeriesError``, also for a column that is nearly one of these; others are ignored.
+    """The rows in file order. Raises ``BadSeriesError``, also for a misspelt optional column; others are ignored.
 
-    Columns (bytes): ``step, allocated, reserved`` and, as far as there, ``t`` (seconds), ``peak_allocated``,
+    Columns (bytes): ``step, allocated, reserved`` and, if there, ``t`` (seconds), ``peak_allocated``,
     ``inactive_split``, ``nvml_process`` (empty or negative: could not be read), ``host_rss``.
     """
     try:
@@ -90,7 +90,7 @@ def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
 
 
 class _Cells:
-    """One row's texts, with the place for error messages."""
+    """The texts of one row, with their place for error messages."""
 
     def __init__(self, path: Path, line: int, row: dict[str, str]) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class _Cells:
         return value
 
     def _bytes(self, column: str) -> int | None:
-        """Recordings write -1 where a reading failed."""
+        """The value in bytes; ``None`` if empty or negative, as recordings write -1 for a failed reading."""
         value = self._number(column)
         return None if value is None or value < 0 else int(value)
 

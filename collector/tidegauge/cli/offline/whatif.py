@@ -1,4 +1,4 @@
-"""``tidegauge whatif``: which allocator setting would have served a recorded job best."""
+"""``tidegauge whatif`` compares allocator settings on a recorded trace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         _check_plot(args.plot)
-    # What reads and replays is loaded here: the other commands start without it.
+    # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.traces.reading import open_trace
     from tidegauge.analysis.whatif.search import whatif
     from tidegauge.cli.offline.whatif_answer import as_json, print_for_people, write_plot
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_plot(path: Path) -> None:
-    """Before minutes are spent on an answer that cannot be drawn."""
+    """Raise ``CommandError`` for a plot that cannot be written, before minutes are spent on the answer."""
     if path.suffix.lower() not in PLOT_FORMATS:
         raise CommandError(f"--plot {path}: the name must end in {' or '.join(PLOT_FORMATS)}", exit_code=USAGE)
     if sys.version_info < EXTRAS_NEED_PYTHON:

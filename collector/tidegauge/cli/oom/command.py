@@ -25,11 +25,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="limit of reserved memory, if a snapshot does not contain it (an error message does)",
     )  # fmt: skip
     parser.add_argument(
-        "--torch-version",
-        type=torch_version,
-        metavar="V",
+        "--torch-version", type=torch_version, metavar="V",
         help="PyTorch version of the job, such as 2.11.0: decides which settings exist",
-    )
+    )  # fmt: skip
     add_json(parser, "print one JSON object")
     add_examples(
         parser,
@@ -40,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # What reads and replays is loaded here: the other commands start without it.
+    # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.cli.oom.run import explain
 
     return explain(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from tidegauge.analysis.oom.answer import OomAnswer
 from tidegauge.analysis.oom.log import FoundOom, LogPlace, OomLog
@@ -91,7 +91,7 @@ def as_json(page: OomPage) -> dict[str, object]:
         "others_bytes": None if case is None else case.others_bytes,
         "private_free_bytes": None if case is None else case.private_free_bytes,
         "largest_free_bytes": None if case is None else case.largest_free_bytes,
-        "place": None if answer.found is None else _place_json(answer.found.place),
+        "place": None if answer.found is None else _fields(answer.found.place),
         "live_bytes": None if held is None else held.live_bytes,
         "pending_bytes": None if held is None else held.pending_bytes,
         "owners": None if held is None else [_owner_json(owner) for owner in held.owners],
@@ -119,22 +119,18 @@ def _short(answer: OomAnswer) -> dict[str, object]:
     }
 
 
-def _place_json(place: Optional[LogPlace]) -> Optional[dict[str, object]]:
-    return None if place is None else dict(place._asdict())
-
-
 def _owner_json(owner: Owner) -> dict[str, object]:
     return {
         "bytes": owner.held_bytes,
         "blocks": owner.blocks,
-        "line": _line_json(owner.line),
-        "caller": _line_json(owner.caller),
+        "line": _fields(owner.line),
+        "caller": _fields(owner.caller),
         "what": owner.what,
     }
 
 
-def _line_json(line: Optional[CodeLine]) -> Optional[dict[str, object]]:
-    return None if line is None else dict(line._asdict())
+def _fields(place: Union[LogPlace, CodeLine, None]) -> Optional[dict[str, object]]:
+    return None if place is None else dict(place._asdict())
 
 
 def _where(answer: OomAnswer) -> Iterator[str]:

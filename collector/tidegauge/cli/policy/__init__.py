@@ -1,1 +1,1 @@
-"""``tidegauge policy``."""
+"""The commands ``tidegauge policy``."""

@@ -1,4 +1,4 @@
-"""``tidegauge policy grade``: say whether an incident was a leak, and how often this site's notifications are right."""
+"""``tidegauge policy grade`` records whether an incident was a leak, and shows the precision of notifications."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidegauge.core.wire import to_wire
 HEADER = ("incidents", "notified", "would notify", "graded", "leak", "not a leak", "precision (graded)")
 DEFAULT_SINCE_S = 30 * 86_400.0
 MAX_INCIDENTS = 1000
-"""The newest of the time, as many as the API gives at once."""
+"""Maximum number of incidents, the newest; the API returns no more at once."""
 MAX_NAMED = 20
 WORDS = {grade.value.replace("_", "-"): grade for grade in Grade}
 NO_GPU_TIME = (
@@ -56,7 +56,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _rule() -> str:
-    """Which answer is right, for the help."""
+    """The meaning of the grades, for the help."""
     meaning = "; ".join(f"{word}: {RULE[grade]}" for word, grade in WORDS.items())
     examples = "; ".join(f"{text} ({GRADE_WORDS[grade]})" for grade, text in EXAMPLES)
     return f"{meaning}. {RULE_NOTE} Examples: {examples}."
@@ -115,14 +115,14 @@ def _row(row: PrecisionRow) -> Sequence[str]:
 
 
 def _precision(row: PrecisionRow) -> str:
-    """``83 % (44 to 97)``, with Wilson's 95 % interval."""
+    """The precision with Wilson's 95 % interval: ``83 % (44 to 97)``."""
     if row.precision is None or row.low is None or row.high is None:
         return "-"
     return f"{100 * row.precision:.0f} % ({100 * row.low:.0f} to {100 * row.high:.0f})"
 
 
 def _in_words(row: PrecisionRow, incidents: Sequence[GradedIncident], answer: dict[str, Any]) -> Iterator[str]:
-    """What the table does not say, so that nobody takes those that were answered for all."""
+    """Sentences below the table, which say how many incidents are not graded."""
     if row.unanswered and row.precision_of_all is not None:
         lowest, highest = row.precision_of_all
         yield (
@@ -154,6 +154,6 @@ def _as_json(row: PrecisionRow) -> dict[str, Any]:
 
 
 def question(number: int, url: str | None) -> str:
-    """For the page of an incident: how to answer."""
+    """The question on the page of an incident."""
     words = " | ".join(WORDS)
     return f"Was this a leak? tidegauge policy grade {number} {words}" + (f", or {url}" if url else "")

@@ -1,4 +1,4 @@
-"""``tidegauge policy simulate``: what a policy would have done to the incidents of the last days."""
+"""``tidegauge policy simulate`` shows what a policy would have done about recent incidents."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _row(decision: Decision) -> Sequence[str]:
 
 
 def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_out: int) -> Iterator[str]:
-    """Totals first, then what to think of them."""
+    """Sentences below the table: totals, then limits of the simulation."""
     if not simulation.incidents:
         yield f"nothing to simulate: no incidents in the last {format_duration(since_s)}"
         return

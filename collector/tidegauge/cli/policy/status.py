@@ -1,4 +1,4 @@
-"""``tidegauge policy status`` and ``log``: how the policy and its actions stand, and every decision that it made."""
+"""``tidegauge policy status`` and ``log`` show the state of policy and actions, and all decisions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,13 @@ LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", 
 DAY_S = 86400.0
 
 
-def prepare_status(parser: argparse.ArgumentParser) -> None:
-    add_api_arguments(parser)
-
-
 def prepare_log(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
     parser.add_argument("--since", type=ago, default=DAY_S, metavar="1d", help="how far back (default: 1d)")
     parser.add_argument(
-        "--limit",
-        type=int,
-        default=1000,
-        metavar="N",
+        "--limit", type=int, default=1000, metavar="N",
         help="limit the output to the newest N (default and maximum: 1000)",
-    )
+    )  # fmt: skip
 
 
 def status(args: argparse.Namespace) -> int:
@@ -46,13 +39,13 @@ def status(args: argparse.Namespace) -> int:
 
 
 def is_well(found: LoopStatus) -> bool:
-    """Whether all works as it is meant to; a pause is meant."""
+    """Whether there is no problem; a pause is none."""
     broken = (found.policy_problem, found.breaker, found.store_problem)
     return all(problem is None for problem in broken) and not (found.scheduler_problems or found.user_breakers)
 
 
 def lines(found: LoopStatus) -> list[tuple[str, str]]:
-    """The page, as name and text."""
+    """Names and texts of the page."""
     page = [
         ("mode", f"{found.mode}: {MODE_WORDS[found.mode]}"),
         ("policy", found.policy_file or "default (`tidegauge policy show --default` prints it)"),
@@ -77,7 +70,7 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
 
 
 def in_one_line(found: LoopStatus) -> str:
-    """The same for ``tidegauge status``."""
+    """The state in one line, for ``tidegauge status``."""
     parts = [f"policy {found.mode}", f"{format_count(found.incidents_open, 'incident')} open"]
     if found.paused is not None:
         parts.append(f"PAUSED {found.paused}")

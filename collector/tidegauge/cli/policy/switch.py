@@ -1,4 +1,4 @@
-"""``tidegauge policy pause`` and ``resume``: the switch for all actions, a file on the head that needs no service."""
+"""``tidegauge policy pause`` and ``resume`` set the switch for all actions: a file on the head, which needs no service."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ IN_FORCE = "In force within a second: the switch is read every second, and again
 def prepare_pause(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
     parser.add_argument("--reason", metavar="TEXT", help="reason, shown to everybody who asks")
-
-
-def prepare_resume(parser: argparse.ArgumentParser) -> None:
-    add_settings_arguments(parser)
 
 
 def pause(args: argparse.Namespace) -> int:
@@ -52,7 +48,7 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
-    """The head's files and its switch. Raises ``CommandError`` where this is not the head."""
+    """The head's files and its switch. Raises ``CommandError`` on another node."""
     from tidegauge.cluster.actions.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
 
@@ -93,7 +89,7 @@ def _tell_when(files: StateFiles) -> None:
 
 
 def _who() -> str:
-    """The person as the kernel knows them, and whoever became root by sudo."""
+    """The user who runs the command, and the one behind sudo."""
     uid = os.geteuid()
     try:
         name = pwd.getpwuid(uid).pw_name

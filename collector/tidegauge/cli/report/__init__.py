@@ -1,1 +1,1 @@
-"""``tidegauge report``."""
+"""The command ``tidegauge report``."""

@@ -1,4 +1,4 @@
-"""``tidegauge report``: one HTML file about an incident, a job or snapshots: the line, the holder, the pictures."""
+"""``tidegauge report`` writes an HTML report on an incident, a job or snapshots."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"a report needs Python {wanted} or later (jobs can use older versions)")
     if args.json and args.output == STDOUT:
         raise CommandError("--json cannot be combined with --output -", exit_code=USAGE)
-    # What reads snapshots and draws is loaded here: the other commands start without it.
+    # The modules that read and draw are loaded here, because other commands do not need them.
     from tidegauge_exporter.reports.report import render_report
 
     content, name = _content(args)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _content(args: argparse.Namespace) -> tuple[ReportContent, str]:
-    """What the report tells, and what its file is called."""
+    """The content of the report, and the name of its file."""
     from tidegauge.cli.report.files import content_of_files
     from tidegauge.cli.report.service import content_of_job
 

@@ -1,4 +1,4 @@
-"""A report from files alone, without a service: snapshots, a step series, what a rank found of itself."""
+"""The content of a report from files, without a service: snapshots, step series, a rank's evidence file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
 from tidegauge.cli.errors import USAGE, CommandError, bad_file
 from tidegauge.cli.offline.detect import judge_series
-from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step_series
+from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
 from tidegauge.cli.report.snapshots import RankSnapshot, in_order, read_rank_snapshot, tried_settings
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.cause_input import CauseInput
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 MAX_SNAPSHOTS = 2
 MAX_EVIDENCE_BYTES = 16 << 20
 MAX_POINTS = 20_000
-"""Of a step series on the page, at even distances; the detector is given every row."""
+"""Maximum number of points of a step series on the page, evenly spaced; the detector reads every row."""
 _HEAD_BYTES = 4096
 
 
 class Given(NamedTuple):
-    """Files, sorted by what is in them."""
+    """Files by kind."""
 
     snapshots: tuple[RankSnapshot, ...] = ()
-    """The earlier one first."""
+    """The snapshots, the earlier one first."""
     series: tuple[Path, ...] = ()
     found: RankEvidence | None = None
 
 
 def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_unix_s: float) -> ReportContent:
-    """Raises ``CommandError`` for a file that is none of those."""
+    """The content of the report. Raises ``CommandError`` for a file of another kind."""
     from tidegauge_exporter.reports.report_content import ReportContent
 
     given = sort_files(files, device=args.device)
@@ -68,7 +68,7 @@ def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_uni
 
 
 def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
-    """Each file by its content, whatever it is called. Raises ``CommandError``."""
+    """The files by kind, which their content tells. Raises ``CommandError``."""
     snapshots: list[RankSnapshot] = []
     series: list[Path] = []
     found: RankEvidence | None = None
@@ -92,7 +92,7 @@ def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
 
 
 def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
-    """What two snapshots, and what the rank found, come to; ``None`` without either."""
+    """The evidence of two snapshots and an evidence file; ``None`` without either."""
     comparison = None
     if len(given.snapshots) == MAX_SNAPSHOTS:
         comparison = compare(given.snapshots[0].trace, given.snapshots[1].trace)
@@ -115,14 +115,14 @@ def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
 
 
 def _steps(given: Given) -> tuple[int | None, int | None]:
-    """Between which two the window lies."""
+    """The first and last step of the window."""
     if len(given.snapshots) == MAX_SNAPSHOTS:
         return given.snapshots[0].step, given.snapshots[1].step
     return (None, None) if given.found is None else (given.found.early_step, given.found.late_step)
 
 
 def _lacks(given: Given) -> list[str]:
-    """What would have told more."""
+    """Sentences on missing files."""
     lacks = []
     if len(given.snapshots) == 1:
         lacks.append("One snapshot shows live memory. Add an earlier one of the same rank to see what grows.")
@@ -143,7 +143,7 @@ def _lacks(given: Given) -> list[str]:
 
 
 def _curve(rank: int, path: Path, capacity_bytes: int | None) -> RankCurve:
-    """A step series as a rank's curve; files are counted, as a series does not say its rank."""
+    """A step series as a rank's curve; ``rank`` is the number of the file, because a series does not have a rank."""
     from tidegauge_exporter.reports.report_content import RankCurve
 
     try:
@@ -152,16 +152,15 @@ def _curve(rank: int, path: Path, capacity_bytes: int | None) -> RankCurve:
     except BadSeriesError as error:
         raise CommandError(str(error), exit_code=USAGE) from error
     every = -(-len(rows) // MAX_POINTS)
-    points = tuple(map(_point, rows[::every]))
+    points = tuple(
+        MemoryPoint(row.time_s, row.step, row.allocated_bytes, row.reserved_bytes, row.nontorch_bytes)
+        for row in rows[::every]
+    )
     return RankCurve(rank, path.name, points, verdict, capacity_bytes, concerned=verdict.state.level > 0)
 
 
-def _point(row: StepRow) -> MemoryPoint:
-    return MemoryPoint(row.time_s, row.step, row.allocated_bytes, row.reserved_bytes, row.nontorch_bytes)
-
-
 def _head(path: Path) -> bytes:
-    """The first bytes, unzipped where it is gzip."""
+    """The first bytes of a file, decompressed if it is gzip."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)

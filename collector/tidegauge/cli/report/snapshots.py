@@ -1,4 +1,4 @@
-"""The snapshots of a report: one device of each, and what other allocator settings would have done."""
+"""The snapshots of a report, and what other allocator settings would have done."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tidegauge_exporter.reports.report_content import WhatIfTable
 
 MAX_WHATIF_S = 30.0
-"""For all settings together: without numba, a replay of 100,000 events takes seconds."""
+"""Time limit for all settings together: without numba, a replay of 100,000 events takes seconds."""
 MAX_SETTINGS = 12
 """Rows of the table; `tidegauge whatif --json` has all."""
 
 
 class RankSnapshot(NamedTuple):
-    """One device of a snapshot. ``None`` is what it does not say."""
+    """One device of a snapshot; ``None`` is a value that the snapshot does not have."""
 
     trace: Trace
     where: str
@@ -40,11 +40,11 @@ class RankSnapshot(NamedTuple):
 
 
 class _OutOfTimeError(Exception):
-    """Raised out of a what-if that takes too long; caught here."""
+    """A what-if exceeds its time limit."""
 
 
 def read_rank_snapshot(where: str, device: int | None) -> RankSnapshot:
-    """Of ``device``, else of the one that holds most. Raises ``BadTraceError`` that names the file."""
+    """The snapshot of ``device``, else of the one with most memory. Raises ``BadTraceError`` that names the file."""
     snapshot = read_snapshot(where)
     trace = _chosen(snapshot, device, where)
     step, rank, cap_bytes, total_bytes = (
@@ -75,7 +75,7 @@ def _held_bytes(trace: Trace) -> int:
 
 
 def in_order(two: Sequence[RankSnapshot]) -> tuple[RankSnapshot, RankSnapshot]:
-    """The earlier one first, as far as the files say when they were taken; else as they were given."""
+    """The snapshots, the earlier one first if the files have steps or times; else in the given order."""
     first, second = two
     if first.step is not None and second.step is not None and first.step != second.step:
         return (first, second) if first.step < second.step else (second, first)
@@ -85,7 +85,7 @@ def in_order(two: Sequence[RankSnapshot]) -> tuple[RankSnapshot, RankSnapshot]:
 
 
 def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | None]:
-    """Other allocator settings on its history, or why not: a sentence for people."""
+    """Other allocator settings tried on the history, or a sentence why not."""
     if not len(snapshot.trace):
         return None, f"{snapshot.where} has no history: no memory curve, and other allocator settings cannot be tried."
     ends_s = time.monotonic() + MAX_WHATIF_S

@@ -1,9 +1,8 @@
-"""``python -m tidegauge.cli.service.allocation_node``: one more node of a service that a user started for an
-allocation.
+"""A further node of the service of one allocation: ``python -m tidegauge.cli.service.allocation_node``.
 
-The task of the step that ``tidegauge run --with-service`` starts on its other nodes. Its first line of stdin says how
-to join; the end of stdin says that all is over. So nothing of it outlives the command, and the token is in no
-environment, on no command line and on no shared file system.
+``tidegauge run --with-service`` starts this task on its other nodes. The first line of stdin has the order to join, and
+the end of stdin ends the node. So no process outlives the command, and the token is in no environment, on no command
+line and on no shared file system.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ from tidegauge.cluster.service_record import (
 from tidegauge.files import replace_file
 
 END_TIMEOUT_S = 20.0
-"""The supervisor ends what it started within 15 s."""
+"""Timeout of the supervisor's end, seconds; it ends its processes within 15 s."""
 
 
 @dataclass(frozen=True)
 class JoinOrder:
-    """What a node is told; one line of JSON."""
+    """The order to join, as one line of JSON."""
 
     head_address: str
     token: str
     settings: Mapping[str, Any]
-    """``Settings`` as JSON; ``state_dir`` is the node's own."""
+    """``Settings`` as JSON, without the node's own ``state_dir``."""
     logs: str
-    """Folder, seen by all nodes if the user's files are, for what the service logged on each."""
+    """The folder for the logs of all nodes, usually on a shared file system."""
     own_run_dir: str | None
-    """A run directory that nobody else uses: removed at the end."""
+    """The run directory of this job alone, which is removed at the end."""
 
 
 def main() -> int:
-    """Join, stay until stdin ends, leave nothing behind. The exit code is the supervisor's."""
+    """Join, wait for the end of stdin, clean up, and return the supervisor's exit code."""
     order = JoinOrder(**json.loads(sys.stdin.buffer.readline()))
     files = new_state_dir()
     try:
@@ -67,7 +66,7 @@ def main() -> int:
 
 
 def new_state_dir() -> StateFiles:
-    """Local to the host, as sockets and locks want it, and short enough for the engine's. Raises ``OSError``."""
+    """Create a state directory on a local disk, for sockets and locks, with a short path. Raises ``OSError``."""
     return prepare_state_dir(Path(tempfile.mkdtemp(prefix="tidegauge-", dir="/tmp")))
 
 
@@ -89,7 +88,7 @@ def start_node(order: JoinOrder, files: StateFiles) -> subprocess.Popen[bytes]:
 
 
 def start_supervisor(files: StateFiles, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The supervisor of ``node.json``, in a session of its own: Ctrl-C is for the job."""
+    """Start the supervisor of ``node.json`` in its own session, because Ctrl-C is for the job."""
     with (files.logs / "supervisor.out").open("w") as output:
         return subprocess.Popen(
             supervisor_command(files), env=service_environ(environ), cwd=files.root, stdin=subprocess.DEVNULL,
@@ -107,13 +106,13 @@ def end_supervisor(supervisor: subprocess.Popen[bytes]) -> int:
 
 
 def keep_logs(files: StateFiles, folder: Path) -> None:
-    """Copy the service's logs to where the user finds them; without a word if that cannot be."""
+    """Copy the service's logs to ``folder``, if possible."""
     with suppress(OSError, shutil.Error):
         shutil.copytree(files.logs, folder, dirs_exist_ok=True)
 
 
 def _until_over(supervisor: subprocess.Popen[bytes], told: BinaryIO) -> int:
-    """Until ``told`` ends or a signal comes (Slurm's at the end of a job), then end the supervisor too."""
+    """Wait for the end of ``told`` or a signal, such as Slurm's at the end of a job, then end the supervisor."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     with suppress(_Over):
@@ -122,7 +121,7 @@ def _until_over(supervisor: subprocess.Popen[bytes], told: BinaryIO) -> int:
 
 
 class _Over(Exception):  # noqa: N818 - not an error
-    """A signal asks for the end."""
+    """A signal requests the end."""
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""``tidegauge down``: end the service on this node."""
+"""``tidegauge down`` stops the service on this node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is kept of a job whose service ends with it: figures, incidents and their reports, as files in one folder.
+"""The results of a job whose service ends with it: figures, incidents and their reports, as files in one folder.
 
-``jobs.json`` and ``incidents.json`` are the API's answers, ``summary.txt`` the tables that the commands print,
-``incident-N.html`` the reports. Each is replaced in one step, so that a job that is killed leaves the last whole ones.
+``jobs.json`` and ``incidents.json`` are the API's answers, ``summary.txt`` has the tables that the commands print, and
+``incident-N.html`` are the reports. Each file is replaced atomically, so that a killed job leaves complete files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.jobs import incidents, jobs
@@ -24,14 +25,8 @@ MAX_REPORTS = 20
 REPORT_TIMEOUT_S = 20.0
 _ALL = "all=1&since=0&limit=200"
 SETTLE_S = 5.0
-"""How long to wait until all ranks are known to have ended: agents look twice a second and report once."""
+"""Time within which agents report the end of all ranks, seconds: they look twice a second and report once."""
 _LOOK_S = 0.2
-
-
-class _Command(Protocol):
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, args: argparse.Namespace) -> int: ...
 
 
 def make_folder(submit_dir: Path, job_id: str, restarts: int) -> Path:
@@ -43,14 +38,14 @@ def make_folder(submit_dir: Path, job_id: str, restarts: int) -> Path:
 
 
 class ResultFiles:
-    """The files of one folder; remembers which reports are as new as their incidents."""
+    """The files of one folder, and which reports are up to date."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._marks: dict[str, object] = {}
 
     def save(self, api_url: str) -> str:
-        """Write everything as it is now; returns the summary. Raises ``ApiError``, ``CommandError``, ``OSError``."""
+        """Write all files, and return the summary. Raises ``ApiError``, ``CommandError``, ``OSError``."""
         for name, path in (("jobs.json", "/api/v1/jobs"), ("incidents.json", f"/api/v1/incidents?{_ALL}")):
             write_own(self.folder / name, json.dumps(client.get(api_url, path), indent=1).encode())
         summary = _printed(jobs, ["--api", api_url]) + "\n" + _printed(incidents, ["--api", api_url, "--all"])
@@ -65,14 +60,14 @@ class ResultFiles:
 
 
 def wait_until_ended(api_url: str, *, within_s: float = SETTLE_S) -> None:
-    """Until the service knows that no rank lives any more, or for so long. Raises ``ApiError``."""
+    """Wait until the service reports no living rank, or for ``within_s``. Raises ``ApiError``."""
     deadline_s = time.monotonic() + within_s
     while any(_lives(client.get(api_url, "/api/v1/jobs"))) and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
 
 
 def quietly(what: Callable[[], object], say: Callable[[str], None], failure: str) -> None:
-    """Do what is good to have; a failure is said and stops nothing."""
+    """Call ``what``, and only print its failure."""
     try:
         what()
     except (client.ApiError, CommandError, OSError) as error:
@@ -83,8 +78,8 @@ def _lives(answer: dict[str, Any]) -> Sequence[bool]:
     return [bool(rank["alive"]) for job in answer["jobs"] for rank in job["ranks"]]
 
 
-def _printed(command: _Command, arguments: Sequence[str]) -> str:
-    """What a command prints. Raises ``CommandError``."""
+def _printed(command: ModuleType, arguments: Sequence[str]) -> str:
+    """The output of a command. Raises ``CommandError``."""
     parser = argparse.ArgumentParser()
     command.prepare_parser(parser)
     printed = io.StringIO()

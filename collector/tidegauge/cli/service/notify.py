@@ -1,4 +1,4 @@
-"""``tidegauge notify``: a message on Slack, to see that messages would arrive before there is anything to tell."""
+"""``tidegauge notify`` sends a test message to Slack."""
 
 from __future__ import annotations
 

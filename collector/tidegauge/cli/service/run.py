@@ -1,4 +1,4 @@
-"""``tidegauge run -- CMD``: start a command with its GPU memory watched."""
+"""``tidegauge run -- CMD`` runs a command with GPU-memory profiling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELP = "run a command with GPU-memory profiling: tidegauge run -- torchrun train
 
 
 NOT_RUNNABLE, NOT_FOUND = 126, 127
-"""What shells answer for a command that cannot be run, and for one that does not exist."""
+"""Exit codes of shells for a command that cannot be run, and for one that does not exist."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +87,11 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
     if level == "off" and args.with_service:
         raise CommandError("--with-service cannot be combined with the memory profile off", exit_code=USAGE)
+    given_name = os.environ.get("TIDEGAUGE_JOB_NAME") or os.environ.get("SLURM_JOB_NAME")
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
-        job_name=args.job_name or _given_name(os.environ) or os.path.basename(command[0]),
+        job_name=args.job_name or given_name or os.path.basename(command[0]),
         memory_fraction=args.memory_fraction,
     )
     if args.gpu_share is not None:
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace) -> int:
-    """Run ``command`` with a keeper, or alone where there cannot be one."""
+    """Run ``command`` with a keeper, or without if there cannot be one."""
     try:
         return keep(
             command,
@@ -135,7 +136,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace)
 
 
 def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> dict[str, str]:
-    """What tells the ranks how they are asked to save their state."""
+    """The variables that tell the ranks how checkpoints are requested. Raises ``CommandError``."""
     found = {}
     if args.checkpoint_signal is not None:
         found[SIGNAL_VARIABLE] = args.checkpoint_signal
@@ -151,11 +152,6 @@ def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> 
     return found
 
 
-def _given_name(environ: os._Environ[str]) -> str | None:
-    """The name that the job has already."""
-    return environ.get("TIDEGAUGE_JOB_NAME") or environ.get("SLURM_JOB_NAME") or None
-
-
 def job_environ(
     environ: os._Environ[str] | dict[str, str],
     *,
@@ -164,7 +160,7 @@ def job_environ(
     memory_fraction: float | None = None,
     job_id: str | None = None,
 ) -> dict[str, str]:
-    """The environment for a watched job: the switch (design 3.1), its identity, and the probe's way in."""
+    """The environment of a profiled job: level, identity, and the folder that activates the probe."""
     result = dict(environ)
     # The job may run in an environment that does not have Tidegauge: the folder works in both.
     result.update(activation_environ(level, result, pythonpath=True))
@@ -179,7 +175,7 @@ def job_environ(
 
 
 def _why_not(error: OSError) -> str:
-    """Why a file that is there and executable does not run (execve(2))."""
+    """The reason why an existing executable file does not run (execve(2))."""
     if error.errno == errno.ENOEXEC:
         return "not an executable format: a script needs a first line such as #!/bin/sh, or an interpreter before it"
     if error.errno == errno.ENOENT:
@@ -188,7 +184,7 @@ def _why_not(error: OSError) -> str:
 
 
 def new_job_id() -> str:
-    """A name for a job that no scheduler has named: host, second and pid make it unique on a cluster."""
+    """An id for a job without a scheduler: host, second and pid make it unique on a cluster."""
     return f"{MADE_UP}{socket.gethostname().split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
@@ -203,7 +199,7 @@ def _fraction(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    """``1/4``, ``0.25``."""
+    """A share such as ``1/4`` or ``0.25``. Raises ``argparse.ArgumentTypeError``."""
     try:
         share = float(Fraction(text))
     except (ValueError, ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""``tidegauge up``: start the service on this node."""
+"""``tidegauge up`` starts the service on this node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 HELP = "start the service on this node: coordinator and agent, or with --join only an agent"
 
-NEEDED = {"ray": "agent", "sqlalchemy": "agent"}
 LOOPBACK = "127.0.0.1"
 
 
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     check_installed()
     _check_web_access(settings)
-    os.environ.pop(API_TOKEN, None)  # for asking services; the environment of this one is read by whoever debugs it
+    os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
     from tidegauge.cluster.engine import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
@@ -72,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     except RecordError as error:
         raise CommandError(f"{error}; `tidegauge down` removes it") from error
     if record is not None:
-        _check_same(args, record)
+        if args.join and args.join != record.spec.head_address:
+            raise CommandError(f"already up with head {record.spec.head_address}; run `tidegauge down` first")
         _tell(files, record, as_json=args.json, already=True)
         return FINE
     _clean_up_after_crash(files)
@@ -97,14 +97,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    """Raises ``CommandError`` that names what the service lacks here."""
-    for module, extra in NEEDED.items():
+    """Raise ``CommandError`` if a package of the service is missing."""
+    for module in ("ray", "sqlalchemy"):
         if importlib.util.find_spec(module) is None:
-            need(module, extra=extra, what="the service")
+            need(module, extra="agent", what="the service")
 
 
 def _check_web_access(settings: Settings) -> None:
-    """Once the service runs, files that cannot be used only close its pages; here somebody can still mend them."""
+    """Raise ``CommandError`` for invalid web access files; a running service would only close its pages."""
     from tidegauge.web.config_values import WebConfigError
     from tidegauge.web.door_start import check_door
 
@@ -115,24 +115,19 @@ def _check_web_access(settings: Settings) -> None:
 
 
 def _warning(spec: NodeSpec) -> str | None:
-    """What of this node's pages is open to others; ``None``: nothing to warn of."""
+    """The warning about pages of this node that are open to others; ``None`` if there are none."""
     from tidegauge.settings import Settings
     from tidegauge.web.door_start import what_is_open
 
     try:
         return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")
     except ValueError:
-        # A file that broke since, of which `tidegauge status` tells; or settings of a service of another version.
+        # A file became invalid, which `tidegauge status` reports; or the service is of another version.
         return None
 
 
-def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
-    if args.join and args.join != record.spec.head_address:
-        raise CommandError(f"already up with head {record.spec.head_address}; run `tidegauge down` first")
-
-
 def _clean_up_after_crash(files: StateFiles) -> None:
-    """End what a service whose supervisor was killed left. The cluster's state stays: a new head goes on with it."""
+    """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head."""
     from tidegauge.cluster.engine import service_control
     from tidegauge.cluster.service_record import read_record
 
@@ -222,7 +217,7 @@ def _engine_port(settings: Settings, node_address: str) -> int:
 
 
 def _if_taken(spec: NodeSpec, setting: str, address: str) -> str:
-    """A remark when it is not the port that was asked for: whoever wrote that one into a configuration must know."""
+    """The remark that another port than the configured one is used."""
     wanted = spec.settings.get(setting)
     return f"   ({setting} {wanted} was taken)" if wanted and not address.endswith(f":{wanted}") else ""
 

@@ -1,8 +1,8 @@
-"""``tidegauge run --with-service``: a service of the user's own for one Slurm allocation, where no admin has one.
+"""``tidegauge run --with-service`` runs a service for one Slurm allocation, for clusters without a permanent one.
 
-The head runs beside the command, an agent on every other node in a step that takes nothing from the job's. It only
-observes, listens on loopback, and ends with the command; what it saw is kept as files (``job_results``). Whatever
-fails in it is said, and the command runs on without.
+The head runs beside the command, and an agent on every other node in an overlapping job step. The service only
+observes, listens on loopback, and ends with the command; ``job_results`` keeps what it found as files. Its failures
+are printed, and the command runs on without it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ if TYPE_CHECKING:
     from tidegauge.settings import Settings
 
 SAVE_EVERY_S = 10.0
-"""So old are results at most where the service ends before the command: Slurm ends all processes of a job at once."""
+"""Interval of saving results, seconds: Slurm ends all processes of a job at once, the service too."""
 JOIN_END_TIMEOUT_S = 25.0
 SITE_RUN_DIR, JOBS_SHM = Path(DEFAULT_RUN_DIRS[0]), Path(DEFAULT_RUN_DIRS[1]).parent
 KEPT_SETTINGS = ("cluster", "poll_period_s", "report_period_s", "linger_s", "slurm", "slurm_bin_dir", "slurm_conf")
-"""Of the user's or the site's configuration; the rest (ports, policy, who is told) is for a service that stays."""
+"""Settings that are taken from the user's or the site's configuration; others are for a permanent service."""
 
 
 def run_with_service(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run ``command``, watched; the exit status as a shell would give it. Raises ``CommandError`` where this is not an
-    allocation, ``OSError`` where the command cannot be started.
+    """Run ``command`` with a service, and return its exit status as a shell does.
+
+    Raises ``CommandError`` outside of an allocation, ``OSError`` if the command cannot be started.
     """
     try:
         allocation = read_allocation(os.environ)
@@ -73,21 +74,22 @@ def run_with_service(command: Sequence[str], environ: Mapping[str, str]) -> int:
     folder = _results_folder(allocation)
     service = JobService(allocation, folder, run_dir=own_run_dir(allocation, uid=os.getuid()))
     try:
-        watched = service.start()
-        return passing.run(command, {**environ, **service.job_variables}, service.save if watched else _nothing)
+        service.start()
+        return passing.run(command, {**environ, **service.job_variables}, service.save)
     finally:
         service.finish()
 
 
 def own_run_dir(allocation: Allocation, *, uid: int, site: Path = SITE_RUN_DIR) -> str | None:
-    """A run directory for this job alone; ``None``, the usual ones, where the site has made its own: a service of the
-    site must not miss the job's ranks because the user looks at them too.
+    """A run directory for this job alone, or ``None`` for the usual ones if the site has its own.
+
+    The service of the site, which uses those, must see the job's ranks too.
     """
     return None if site.is_dir() else str(JOBS_SHM / f"tidegauge-{uid}-{allocation.job_id}")
 
 
 def job_service_settings(environ: Mapping[str, str], *, state_dir: Path, run_dir: str | None) -> Settings:
-    """Raises ``CommandError`` for a configuration file that is wrong."""
+    """The settings of the job's service. Raises ``CommandError`` for an invalid configuration file."""
     from tidegauge.settings import Settings
 
     known = {f"TIDEGAUGE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGAUGE_CONFIG"}
@@ -104,7 +106,7 @@ def job_service_settings(environ: Mapping[str, str], *, state_dir: Path, run_dir
 
 
 class JobService:
-    """The service of one allocation. Nothing here raises for what fails while the job can go on."""
+    """The service of one allocation. Its methods print failures instead of raising them, as the job can run on."""
 
     def __init__(self, allocation: Allocation, folder: Path, *, run_dir: str | None) -> None:
         self._allocation = allocation
@@ -120,28 +122,27 @@ class JobService:
     def job_variables(self) -> Mapping[str, str]:
         return {} if self._run_dir is None else {"TIDEGAUGE_RUN_DIR": self._run_dir}
 
-    def start(self) -> bool:
-        """Whether it is up on this host; the other nodes join while the job starts."""
+    def start(self) -> None:
+        """Start the service on this host; the other nodes join while the job starts."""
         try:
             spec = self._start_head()
         except (service_control.ServiceError, AllocationError, CommandError, OSError) as error:
             _say(f"the service did not start; the command runs without it: {error}")
-            return False
+            return
         try:
             self._start_join(spec)
         except (AllocationError, OSError) as error:
             _say(f"watching only this host: {error}")
         _say(_where_to_look(self._allocation, self._api_url or ""))
-        return True
 
     def save(self) -> None:
-        """Keep what is known now."""
+        """Save the results so far, if the service runs."""
         url = self._api_url
         if url is not None:
             job_results.quietly(lambda: self._results.save(url), _say, f"cannot save results in {self._folder}")
 
     def finish(self) -> None:
-        """Keep the results, then end everything and remove what was needed only while it ran."""
+        """Save the results, end the service and remove its temporary files."""
         if self._api_url is not None:
             failure = f"results in {self._folder} are a few seconds old"
             job_results.quietly(self._keep_all, _say, failure)
@@ -174,7 +175,7 @@ class JobService:
             ),
         )
         self._supervisor = start_supervisor(files, os.environ)
-        record = service_control.wait_until_up(files, self._supervisor, _quiet)
+        record = service_control.wait_until_up(files, self._supervisor, lambda _: None)
         self._api_url = read_address(files.api)
         return record.spec
 
@@ -211,9 +212,9 @@ class JobService:
 
 
 class _PassedSignals:
-    """Signals that reach this process instead of the command. Before there is one they end this process, tidily.
+    """The signal handlers, which pass signals on to the command; before it starts, a signal ends this process.
 
-    Ctrl-C and ``Ctrl-\\`` reach both, as both are in the terminal's foreground group: they are the command's.
+    Ctrl-C and ``Ctrl-\\`` reach the command by themselves, as both are in the terminal's foreground group.
     """
 
     def __init__(self) -> None:
@@ -222,7 +223,7 @@ class _PassedSignals:
             signal.signal(number, self._pass)
 
     def run(self, command: Sequence[str], environ: Mapping[str, str], now_and_then: Callable[[], None]) -> int:
-        """The command's exit status, 128 + N for one that signal N ended. Raises ``OSError``."""
+        """Run the command, and return its exit status, 128 + N if signal N ended it. Raises ``OSError``."""
         self._child = subprocess.Popen(command, env=environ)
         while not _has_ended(self._child, within_s=SAVE_EVERY_S):
             now_and_then()
@@ -245,7 +246,7 @@ def _has_ended(child: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 
 def _results_folder(allocation: Allocation) -> Path:
-    """Where ``sbatch`` was called. Raises ``CommandError``."""
+    """The folder of results, where ``sbatch`` was called. Raises ``CommandError``."""
     place = Path(os.environ.get("SLURM_SUBMIT_DIR", "."))
     try:
         return job_results.make_folder(place, allocation.job_id, allocation.restarts)
@@ -267,7 +268,7 @@ def _where_to_look(allocation: Allocation, api_url: str) -> str:
 
 
 def _end_join(join: subprocess.Popen[bytes]) -> None:
-    """The end of its input ends the step, its nodes having tidied up; if not, srun's own end does."""
+    """End the job step by closing its input, so that its nodes clean up; else by ending srun."""
     assert join.stdin is not None
     with suppress(OSError):  # it has ended already
         join.stdin.close()
@@ -278,11 +279,3 @@ def _end_join(join: subprocess.Popen[bytes]) -> None:
 
 def _say(text: str) -> None:
     print(f"tidegauge: {text}", file=sys.stderr, flush=True)
-
-
-def _quiet(_sentence: str) -> None:
-    """The job's output is no place for progress."""
-
-
-def _nothing() -> None:
-    """No service, nothing to save."""

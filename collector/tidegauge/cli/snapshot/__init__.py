@@ -1,1 +1,1 @@
-"""``tidegauge snapshot``."""
+"""The command ``tidegauge snapshot``."""

@@ -1,4 +1,4 @@
-"""``tidegauge snapshot PID|JOB``: what is alive on ranks, or what grows on one and what holds it (docs/snapshot.md)."""
+"""``tidegauge snapshot`` takes memory snapshots of ranks, or collects evidence on one (docs/snapshot.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tidegauge.core.wire import to_wire
 if TYPE_CHECKING:
     from tidegauge.cli.attach.targets import AttachTarget
     from tidegauge.cli.snapshot.ranks import TakenSnapshot
-    from tidegauge.core.evidence import Evidence
 
 HELP = "take a memory snapshot of a running rank, or (--evidence) find the line that leaks and what holds it"
 
@@ -138,7 +137,7 @@ def _find_evidence(args: argparse.Namespace, targets: list[AttachTarget]) -> int
         )
     try:
         with progress("snapshot") as say:
-            evidence: Evidence = find_evidence(targets[0], max_events=args.events, say=say)
+            evidence = find_evidence(targets[0], max_events=args.events, say=say)
     except NoAnswerError as error:
         raise CommandError(f"rank {_rank(targets[0])} (pid {targets[0].seen.process.pid}): {error}") from error
     if args.json:

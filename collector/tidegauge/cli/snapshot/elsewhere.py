@@ -1,4 +1,4 @@
-"""``tidegauge snapshot JOB`` for ranks on other hosts: through the service, where this is its head; else in words."""
+"""``tidegauge snapshot JOB`` for ranks on other hosts, through the service on its head."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from urllib.parse import urlencode
 
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
@@ -14,7 +15,6 @@ from tidegauge.cli.output import print_json, progress
 from tidegauge.cli.service_api import LOOK_EVERY_S, ask, ask_remote_rank, asks_here, read, until
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence.request import evidence_request, window_for
-from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView, RankSummary, job_array_name
@@ -24,22 +24,26 @@ if TYPE_CHECKING:
     from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 
 MAX_NAMED = 8
-"""Hosts in a sentence."""
+"""Maximum number of owners in a message."""
 
 
 class _Chosen(NamedTuple):
+    """The rank that gets the request."""
+
     view: JobView
     rank: RankSummary
     hostname: str
 
     @property
-    def job(self) -> JobKey:
-        return self.view.key
+    def number(self) -> int:
+        return int(self.rank.identity.rank)
 
 
 def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
-    """Have one rank of a job that the service knows do it. Raises ``CommandError``; ``not_here`` says why this host's
-    own processes were not enough."""
+    """Request a snapshot or evidence from one rank of a job that the service knows. Raises ``CommandError``.
+
+    ``not_here`` says why this host has no such rank.
+    """
     try:
         views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
     except CommandError as error:
@@ -52,8 +56,8 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     asks = _asks(args, chosen)
     evidence_id = f"asked-{secrets.token_hex(8)}"
     with progress("snapshot") as say:
-        say(f"asking rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)}")
-        answer = ask_remote_rank(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
+        say(f"asking rank {chosen.number} on {one_line(chosen.hostname)}")
+        answer = ask_remote_rank(asks, chosen.view.key, chosen.number, _request(args, chosen, evidence_id))
         if not args.evidence:
             return _tell_snapshot(args, chosen, answer)
         say("recording; the node then compares the snapshots and sends the result")
@@ -72,7 +76,7 @@ def _named(view: JobView) -> Named:
 
 
 def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -> _Chosen:
-    """The rank that was named, else the one to look at first."""
+    """The rank of ``--rank``, else the one to look at first. Raises ``CommandError``."""
     what = one_line(str(args.what))
     if not views:
         raise CommandError(f"{not_here}. The service knows no running job {what} either; `tidegauge jobs` lists them")
@@ -98,12 +102,12 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
 
 
 def _are_groups(views: Sequence[JobView]) -> bool:
-    """Of one user's job, of which launchers may have started some again: those are in another attempt."""
+    """Whether all are groups of one user's job, whose attempts may differ if a launcher restarted some."""
     return len({view.key.owned for view in views}) == 1 and all(view.group_name for view in views)
 
 
 def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> Sequence[JobView]:
-    """The group of ranks that is meant: by its name, or as the only one that has the rank, or as the most alarming."""
+    """The group of ranks by name, or the only one with the rank, or the most severe. Raises ``CommandError``."""
     if args.group is not None:
         named = [view for view in views if args.group == view.group_name]
         if not named:
@@ -121,8 +125,8 @@ def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> 
 
 
 def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
-    """The way to the coordinator. Raises ``CommandError`` with what to do where there is none from here."""
-    rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
+    """The requests of the coordinator on this node. Raises ``CommandError`` with what to do elsewhere."""
+    rank, pid = chosen.number, chosen.rank.process.pid
     what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
     there = f"Rank {rank} runs on {one_line(chosen.hostname)}: run `{what}` there, as its user or root"
     if args.output and chosen.hostname == socket.gethostname():
@@ -145,7 +149,7 @@ def _request(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> dic
 
 
 def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[str, Any]) -> int:
-    rank = int(chosen.rank.identity.rank)
+    rank = chosen.number
     if args.json:
         print_json({"rank": rank, "hostname": chosen.hostname, "answer": dict(answer)})
         return FINE
@@ -158,10 +162,7 @@ def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[st
 
 
 def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Evidence:
-    from urllib.parse import urlencode
-
-    job = chosen.job
-    path = "/api/v1/evidence?" + urlencode(job._asdict())
+    path = "/api/v1/evidence?" + urlencode(chosen.view.key._asdict())
     longest_s = window_for(chosen.rank.verdict).most_s + SEARCH_AND_TRIP_S
 
     def look() -> Optional[Evidence]:

@@ -1,4 +1,4 @@
-"""A whole window of evidence on a rank of this host: asked for, followed, read, compared, told."""
+"""Evidence on a rank of this host: requested, followed, read, compared and printed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SENTENCES: Mapping[str, str] = {
     "recording": "recording steps",
     "searching": "searching for what holds the growing tensors",
 }
-"""By the state that ``evidence_status`` answers."""
+"""Progress by the state in the answer to ``evidence_status``."""
 MAX_SENTENCE_CHARS = 1000
 
 
@@ -47,7 +47,7 @@ def find_evidence(
     sleep: Callable[[float], None] = time.sleep,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Evidence:
-    """Ask for a window, wait for its end, and read what came of it. Raises ``NoAnswerError``."""
+    """Request a window of evidence, wait for its end, and read it. Raises ``NoAnswerError``."""
     window, evidence_id = Window(), f"asked-{secrets.token_hex(8)}"
     request = evidence_request(evidence_id, EvidenceReason.ASKED, window, max_events=max_events)
     ask_rank(target, request, timeout_s=ANSWER_WITHIN_S)
@@ -67,7 +67,7 @@ def find_evidence(
 
 
 def print_evidence(evidence: Evidence) -> None:
-    """Line, holder, cause and advice, then what is missing."""
+    """Print line, holder, cause, advice and problems."""
     holder = None if evidence.search is None else holder_sentence(evidence.search)
     cause = evidence.cause
     texts = [
