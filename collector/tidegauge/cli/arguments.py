@@ -43,7 +43,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
-        """Return the message about arguments that this parser does not take."""
+        """The message about arguments that this parser does not take."""
         wrong = [one.partition("=")[0] for one in arguments if one.startswith("-")]
         if not wrong:  # what follows an unknown option may be its value
             return f"unexpected argument {', '.join(map(repr, arguments))}"
@@ -74,7 +74,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Return the group of arguments with that title; create it if there is none yet."""
+    """The group of arguments with that title; create it if there is none yet."""
     found = (one for one in parser._action_groups if one.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
@@ -90,12 +90,12 @@ def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
 
 
 def as_description(help_line: str) -> str:
-    """Return a command's line of help as the sentence at the top of its own help."""
+    """A command's line of help as the sentence at the top of its own help."""
     return f"{help_line[0].upper()}{help_line[1:]}{'' if help_line[-1] in '.?' else '.'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'incidents'?", or an empty text."""
+    """The suggestion "; did you mean 'incidents'?", or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -118,7 +118,7 @@ def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, S
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes, above 0, that a size such as ``80GiB`` means.
+    """The bytes, above 0, that a size such as ``80GiB`` means.
 
     ``KiB``, ``MiB``, ``GiB`` are powers of 1024, and so is a bare ``G``, as in Slurm's ``--mem``; ``GB`` is a power of
     1000, as on a GPU's box. Case does not matter. Raises ``argparse.ArgumentTypeError``.
@@ -132,7 +132,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_cap(text: str) -> int:
-    """Return a size that can hold a segment of PyTorch: a bare "76" is 76 bytes, and was meant to be gibibytes.
+    """A size that can hold a segment of PyTorch: a bare "76" is 76 bytes, and was meant to be gibibytes.
 
     Raises ``argparse.ArgumentTypeError``.
     """
@@ -146,7 +146,7 @@ def parse_cap(text: str) -> int:
 
 
 def torch_version(text: str) -> str:
-    """Return ``text``, such as ``2.11``, ``2.11.0`` or ``2.11.0+cu130``, if it is a PyTorch version.
+    """``text``, such as ``2.11``, ``2.11.0`` or ``2.11.0+cu130``, if it is a PyTorch version.
 
     An unreadable version would silently select another allocator model. Raises ``argparse.ArgumentTypeError``.
     """

@@ -29,7 +29,7 @@ COMMANDS = {
     "snapshot": "tidegauge.cli.snapshot.command",
     "report": "tidegauge.cli.report.command",
     "policy": "tidegauge.cli.policy.command",
-    "grafana": "tidegauge.cli.grafana.command",
+    "grafana": "tidegauge.cli.grafana",
     "notify": "tidegauge.cli.service.notify",
     "diff": "tidegauge.cli.offline.diff",
     "export": "tidegauge.cli.offline.export",

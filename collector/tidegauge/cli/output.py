@@ -56,14 +56,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
 
 
 def tame(text: str) -> str:
-    """Return all of ``text`` without control characters."""
+    """All of ``text`` without control characters."""
     return one_line(text, None)
 
 
 def narrowed(
     header: Sequence[str], rows: Sequence[Sequence[str]], gives_way: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
+    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
     for name in gives_way:
         if max(map(len, plain_lines(header, rows))) <= width:
             break
@@ -95,17 +95,26 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _style(cell: str) -> str:
-    """Return the colour of a verdict; other cells have none."""
+    """The colour of a verdict; other cells have none."""
     return {"leak": "bold red", "growing": "yellow", "suspected": "yellow", "ok": "green"}.get(
         cell.partition(" ")[0], ""
     )
 
 
 def plain_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return ``rows`` under ``header`` as lines of aligned columns."""
+    """``rows`` under ``header`` as lines of aligned columns."""
     columns = list(zip(header, *rows))
     widths = [max(len(cell) for cell in column) for column in columns]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (header, *rows)]
+
+
+def squeezed(amounts: Sequence[float], width: int) -> list[float]:
+    """The highest amount of each of ``width`` stretches, for a chart; all amounts if there are no more than that."""
+    count = len(amounts)
+    if count <= width:
+        return list(amounts)
+    edges = [place * count // width for place in range(width + 1)]
+    return [max(amounts[start:end]) for start, end in zip(edges, edges[1:])]
 
 
 @contextmanager

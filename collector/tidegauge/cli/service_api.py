@@ -53,7 +53,7 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
-    """Return the files of this node's service, and its record if it runs. Raises ``CommandError``."""
+    """The files of this node's service, and its record if it runs. Raises ``CommandError``."""
     from tidegauge.cluster.engine.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
@@ -65,7 +65,7 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
 
 
 def not_running(files: StateFiles) -> str:
-    """Return the message for a node where no service runs: why, and what to do."""
+    """The message for a node where no service runs: why, and what to do."""
     if files.record.exists():
         return (
             "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. `tidegauge up` "
@@ -75,7 +75,7 @@ def not_running(files: StateFiles) -> str:
 
 
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:
-    """Return the API's answer. Raises ``CommandError`` that says why there is none and what to do.
+    """The API's answer. Raises ``CommandError`` that says why there is none and what to do.
 
     On a terminal, a slow answer is announced unless ``quietly``.
     """
@@ -83,7 +83,7 @@ def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, qui
 
 
 def send(args: argparse.Namespace, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the API's answer to a form of these fields. Raises ``CommandError`` as ``ask`` does."""
+    """The API's answer to a form of these fields. Raises ``CommandError`` as ``ask`` does."""
     return _answer(args, lambda api, access: client.send(api, path, fields, timeout_s=ANSWER_S, access=access))
 
 
@@ -104,7 +104,7 @@ def _answer(
 
 
 def whose(answer: Mapping[str, Any]) -> str | None:
-    """Return why a list has only the caller's own jobs; ``None`` if it has all, or if the service is too old to say."""
+    """The reason why a list has only the caller's own jobs; ``None`` if it has all, or if the service is too old to say."""
     name = answer.get("seen_as")
     if name is None:
         return None
@@ -112,7 +112,7 @@ def whose(answer: Mapping[str, Any]) -> str | None:
 
 
 def read(form: type[T], raw: Mapping[str, Any]) -> T:
-    """Return a value of the API's answer. Raises ``CommandError`` if the service is of another version."""
+    """A value of the API's answer. Raises ``CommandError`` if the service is of another version."""
     try:
         return from_wire(form, raw)
     except ValueError as error:
@@ -122,7 +122,7 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
 
 
 def ask_story(args: argparse.Namespace, number: int) -> Story:
-    """Return an incident with its history and decisions. Raises ``CommandError``."""
+    """An incident with its history and decisions. Raises ``CommandError``."""
     from tidegauge_exporter.messages.values import Story
 
     page = ask(args, f"/api/v1/incident?number={number}", timeout_s=LONG_ANSWER_S)
@@ -134,21 +134,21 @@ def ask_story(args: argparse.Namespace, number: int) -> Story:
 
 
 def api_url(args: argparse.Namespace) -> str:
-    """Return the URL of the API for people. Raises ``CommandError`` that says why there is none."""
+    """The URL of the API for people. Raises ``CommandError`` that says why there is none."""
     from tidegauge.cluster.service_record import read_address
 
     return str(args.api) if args.api else _local_api(args, lambda files: read_address(files.api))
 
 
 def api_to_ask(args: argparse.Namespace) -> str:
-    """Return the URL that ``client`` asks: the service on this node needs no token there. Raises ``CommandError``."""
+    """The URL that ``client`` asks: the service on this node needs no token there. Raises ``CommandError``."""
     from tidegauge.cluster.service_record import local_api
 
     return str(args.api) if args.api else _local_api(args, local_api)
 
 
 def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:
-    """Return token and CA for the API that ``--api`` names. Raises ``CommandError`` for an unusable token."""
+    """Token and CA for the API that ``--api`` names. Raises ``CommandError`` for an unusable token."""
     from tidegauge.secrets import SecretError, read_secret
 
     if not args.api:
@@ -177,7 +177,7 @@ def _local_api(args: argparse.Namespace, find: Callable[[StateFiles], str | None
 
 
 def asks_here(args: argparse.Namespace) -> EvidenceAsks:
-    """Return the folder of requests of the coordinator on this node. Raises ``CommandError`` if this is not the head.
+    """The folder of requests of the coordinator on this node. Raises ``CommandError`` if this is not the head.
 
     Requests to ranks go through files, because the HTTP API is read-only.
     """
@@ -190,7 +190,7 @@ def asks_here(args: argparse.Namespace) -> EvidenceAsks:
 
 
 def ask_remote_rank(asks: EvidenceAsks, job: JobKey, rank: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rank's answer to a request. Raises ``CommandError``, also if the rank refuses."""
+    """The rank's answer to a request. Raises ``CommandError``, also if the rank refuses."""
     try:
         made = asks.put(job, rank, request)
     except OSError as error:

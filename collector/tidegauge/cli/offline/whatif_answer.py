@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tidegauge.analysis.whatif.ranking import best_first
 from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.analysis.whatif.words import calls, export_line, findings
 from tidegauge.cli.offline.replay_answer import replay_json
-from tidegauge.cli.output import print_table, print_wrapped, write_output
+from tidegauge.cli.output import print_table, print_wrapped, squeezed, write_output
 from tidegauge.core.allocator.results import MemoryCurve
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.units import format_bytes
@@ -28,8 +27,8 @@ def memory_chart(curve: MemoryCurve, *, columns: int, highest_bytes: int, marks:
     """Memory over time as ``ROWS`` lines of at most ``columns`` characters, from ``highest_bytes`` at the top to 0."""
     scale = [format_bytes(highest_bytes), *[""] * (ROWS - 2), "0"]
     margin = max(map(len, scale))
-    allocated = _columns(curve.allocated_bytes, columns - margin - 1)
-    reserved = _columns(curve.reserved_bytes, columns - margin - 1)
+    width = max(columns - margin - 1, 1)
+    allocated, reserved = squeezed(curve.allocated_bytes, width), squeezed(curve.reserved_bytes, width)
     lines = []
     for row in range(ROWS):
         level = highest_bytes * (ROWS - row - 0.5) / ROWS
@@ -39,13 +38,6 @@ def memory_chart(curve: MemoryCurve, *, columns: int, highest_bytes: int, marks:
         ]
         lines.append(f"{scale[row]:>{margin}} {''.join(cells)}".rstrip())
     return lines
-
-
-def _columns(values: Sequence[int], count: int) -> list[int]:
-    """The highest of each of at most ``count`` stretches."""
-    count = max(min(count, len(values)), 1)
-    bounds = [len(values) * place // count for place in range(count + 1)]
-    return [max(values[low:high], default=0) for low, high in zip(bounds, bounds[1:])]
 
 
 def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:

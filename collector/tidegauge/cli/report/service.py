@@ -15,8 +15,15 @@ from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError, check_ke
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
-from tidegauge.cli.report.files import MAX_SNAPSHOTS, Given, evidence_of_files, sort_files
-from tidegauge.cli.report.snapshots import RankSnapshot, read_rank_snapshot, tried_settings
+from tidegauge.cli.report.files import (
+    MAX_SNAPSHOTS,
+    Given,
+    RankSnapshot,
+    evidence_of_files,
+    read_rank_snapshot,
+    sort_files,
+    tried_settings,
+)
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, ask_story, read
 from tidegauge.cluster.api.memory_api import RankMemory
 from tidegauge.cluster.api.overview import JobPage, RankLine

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _local(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the files of this node's service say. Raises ``CommandError`` where none runs, but for ``--json``."""
+    """The content of the service's files on this node. Raises ``CommandError`` if none runs, but for ``--json``."""
     from tidegauge.cluster.service_record import read_address
 
     files, record = local_service(args)
@@ -69,7 +69,7 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
-    """Return the coordinator's answer; ``None`` if there is none (while it restarts) and it is not ``needed``."""
+    """The coordinator's answer; ``None`` if there is none (while it restarts) and it is not ``needed``."""
     try:
         return ask(args, path, timeout_s=TIMEOUT_S)
     except CommandError:

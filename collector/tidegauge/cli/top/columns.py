@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.cells import cell_len, set_cell_size
 
 from tidegauge.cli.jobs.names import short_job_name
+from tidegauge.cli.output import squeezed
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top.model import IncidentRow, JobRow
 from tidegauge.cluster.api.overview import JobLine, RankLine
@@ -65,7 +66,7 @@ class Column(Generic[T]):
 
     title: str
     cell: Callable[[T, int], Cell]
-    """Returns the cell of a row for a width in characters; a longer text is cut."""
+    """The function that makes the cell of a row for a width in characters; a longer text is cut."""
     least: int
     """The minimum width, characters."""
     most: int = 0
@@ -86,7 +87,7 @@ Fitted = tuple[Column[T], int]
 
 
 def fit(columns: Sequence[Column[T]], width: int) -> tuple[Fitted[T], ...]:
-    """Return the columns, in their order and with their widths, that fit a line of ``width`` characters.
+    """The columns, in their order and with their widths, that fit a line of ``width`` characters.
 
     One character separates them. Columns are taken by rank, then from left to right, until one does not fit. The space
     that is left widens them, one character each in turn.
@@ -111,7 +112,7 @@ def fit(columns: Sequence[Column[T]], width: int) -> tuple[Fitted[T], ...]:
 
 
 def line(columns: Sequence[Fitted[T]], row: T) -> list[Cell]:
-    """Return a row of the table as cells that fill the widths of the columns, with one character between them."""
+    """A row of the table as cells that fill the widths of the columns, with one character between them."""
     pieces: list[Cell] = []
     for column, width in columns:
         text, tone = column.cell(row, width)
@@ -123,12 +124,12 @@ def line(columns: Sequence[Fitted[T]], row: T) -> list[Cell]:
 
 
 def header(columns: Sequence[Fitted[T]]) -> str:
-    """Return the titles, as wide as the columns."""
+    """The titles, as wide as the columns."""
     return " ".join(f"{column.title:{'>' if column.right else '<'}{width}}" for column, width in columns)
 
 
 def cut(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` characters, with ``CUT`` where the rest is missing.
+    """``text`` in at most ``width`` characters, with ``CUT`` where the rest is missing.
 
     Line breaks and control characters are removed: the name of a job or host must not move the cursor.
     """
@@ -139,7 +140,7 @@ def cut(text: str, width: int) -> str:
 
 
 def sparkline(amounts: Sequence[float], ceiling: float, width: int) -> str:
-    """Return ``amounts``, oldest first, as at most ``width`` bars between 0 and ``ceiling``.
+    """``amounts``, oldest first, as at most ``width`` bars between 0 and ``ceiling``.
 
     A bar is the highest of its stretch of amounts, and is never empty for an amount above 0.
     """
@@ -152,18 +153,9 @@ def sparkline(amounts: Sequence[float], ceiling: float, width: int) -> str:
 
 
 def bars(amounts: Sequence[float], ceiling: float, height: int) -> list[str]:
-    """Return ``amounts`` as bars between 0 and ``ceiling`` (above 0), as ``height`` lines from the top."""
+    """``amounts`` as bars between 0 and ``ceiling`` (above 0), as ``height`` lines from the top."""
     eighths = [max(round(min(amount / ceiling, 1.0) * height * 8), 1 if amount > 0 else 0) for amount in amounts]
     return ["".join(BLOCKS[min(max(each - low * 8, 0), 8)] for each in eighths) for low in reversed(range(height))]
-
-
-def squeezed(amounts: Sequence[float], width: int) -> list[float]:
-    """Return the highest amount of each of ``width`` stretches; all amounts if there are no more than that."""
-    count = len(amounts)
-    if count <= width:
-        return list(amounts)
-    edges = [place * count // width for place in range(width + 1)]
-    return [max(amounts[start:end]) for start, end in zip(edges, edges[1:])]
 
 
 _TONES = {"ok": Tone.GOOD, "no steps": Tone.DIM, "leak": Tone.ALARM}
@@ -173,7 +165,7 @@ _MARKS = {None: "", Severity.NOTE: " !", Severity.WARNING: " !!", Severity.CRITI
 def state_cell(
     state: LeakState, severity: Severity | None, *, alive: bool, stale: bool, has_steps: bool = True
 ) -> Cell:
-    """Return "leak !!!", "growing !!", "suspected", "ok", "no steps" or "ended"; the marks show the severity.
+    """The state "leak !!!", "growing !!", "suspected", "ok", "no steps" or "ended"; the marks show the severity.
 
     "stale" has the last known severity of a rank whose node is not reporting.
     """
@@ -187,7 +179,7 @@ def state_cell(
 
 
 def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None = None) -> str:
-    """Return "4711", "4711 (2)", "4711 (123_4)" or "4711 (step 1)", where ``job.group`` is the displayed group.
+    """The name "4711", "4711 (2)", "4711 (123_4)" or "4711 (step 1)", where ``job.group`` is the displayed group.
 
     If ``width`` is too small, the id is cut and the group and attempt stay: "local-gpu-no… (step 1)".
     """
@@ -198,14 +190,13 @@ def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None
 
 
 def share_cell(share: float | None) -> Cell:
-    """Return "93%"."""
     if share is None:
         return Cell("-", Tone.DIM)
     return Cell(f"{share:.0%}", Tone.WARNING if share >= NEARLY_FULL else Tone.PLAIN)
 
 
 def end_cell(seconds_to_oom: Band | None, steps_to_oom: Band | None = None) -> Cell:
-    """Return the predicted time to OOM: "14–22 min", or "33 min+" without an upper bound."""
+    """The predicted time to OOM: "14–22 min", or "33 min+" without an upper bound."""
     left = time_left(seconds_to_oom, steps_to_oom)
     if left is None:
         return Cell("-", Tone.DIM)
@@ -214,12 +205,11 @@ def end_cell(seconds_to_oom: Band | None, steps_to_oom: Band | None = None) -> C
 
 
 def bytes_cell(count: float | None) -> Cell:
-    """Return "12.0 MiB"."""
     return Cell("-", Tone.DIM) if count is None else Cell(format_bytes(count))
 
 
 def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
-    """Return the columns of the table of jobs; ``most_of_name`` is the useful width of a name, characters."""
+    """The columns of the table of jobs; ``most_of_name`` is the useful width of a name, characters."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 10),
         Column(
@@ -244,7 +234,7 @@ def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
 
 
 def rank_columns() -> Sequence[Column[RankLine]]:
-    """Return the columns of the table of one job's ranks."""
+    """The columns of the table of one job's ranks."""
     return (
         Column("state", lambda rank, _: rank_state(rank), 10),
         Column("rank", lambda rank, _: Cell(str(rank.rank), Tone.STRONG), 5, right=True),
@@ -265,7 +255,7 @@ def rank_columns() -> Sequence[Column[RankLine]]:
 
 
 def incident_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[IncidentRow]]:
-    """Return the columns of the table of open incidents."""
+    """The columns of the table of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
         Column("severity", lambda line, _: _severity(line), 8),
@@ -291,7 +281,7 @@ def _ranks(job: JobLine) -> Cell:
 
 
 def _memory(rank: RankLine, width: int) -> Cell:
-    """Return the used memory over time between 0 and the limit, as bars."""
+    """The used memory over time between 0 and the limit, as bars."""
     return Cell(sparkline(rank.line, rank.limit_bytes or 0, width), Tone.WATER if rank.alive else Tone.DIM)
 
 

@@ -71,7 +71,7 @@ _SIGNS = (
 
 
 def headline(overview: Overview) -> Line:
-    """Return nodes, jobs and GPUs of the cluster in one line."""
+    """Nodes, jobs and GPUs of the cluster in one line."""
     counts = overview.nodes
     running: dict[OwnedJob, JobLine] = {}
     for job in overview.jobs:  # the groups of ranks of a job are one job, as bad as the worst of them
@@ -95,7 +95,7 @@ def headline(overview: Overview) -> Line:
 
 
 def job_headline(job: JobLine) -> Line:
-    """Return name, size, step and owner of a job in one line."""
+    """Name, size, step and owner of a job in one line."""
     size = (
         f"{job.alive} of {format_count(job.world_size, 'rank')} on {format_count(job.nodes, 'node')}, step {job.step:,}"
     )
@@ -108,7 +108,7 @@ def job_headline(job: JobLine) -> Line:
 
 
 def incident_headline(incident: Incident) -> Line:
-    """Return cause, severity and state of an incident in one line."""
+    """Cause, severity and state of an incident in one line."""
     severity = Tone.ALARM if incident.is_open and incident.severity is Severity.CRITICAL else Tone.STRONG
     stale = ", stale figures" if incident.stale else ""
     return [
@@ -118,7 +118,7 @@ def incident_headline(incident: Incident) -> Line:
 
 
 def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Line]:
-    """Return the page of an incident, as ``tidegauge incidents show`` prints it."""
+    """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
     lines = [*_wrapped("", incident_sentence(incident), width), ""]
     for name, text in incident_page.figures(incident, now_s=now_s):
@@ -133,7 +133,7 @@ def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Li
 
 
 def help_lines(*, width: int) -> list[Line]:
-    """Return the page of keys and signs."""
+    """The page of keys and signs."""
     lines: list[Line] = [[Cell("Keys", Tone.STRONG)]]
     for names, texts in ((KEYS, "Signs"), (_SIGNS, "")):
         for name, text in names:
@@ -177,7 +177,7 @@ def rank_page(
     height: int,
     evidence: EvidenceBrief | None = None,
 ) -> list[Line]:
-    """Return the page of a rank, in at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines."""
+    """The page of a rank, in at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines."""
     known = [_where(rank), *_in_pod(rank), _also(rank), *_on_host(rank)]
     lines: list[Line] = [
         *_verdict(rank, width),
@@ -205,7 +205,7 @@ def rank_page(
 
 
 def over_time(points: Sequence[MemoryPoint], amounts: Sequence[int | None], width: int) -> list[float]:
-    """Return the highest amount in each of ``width`` equal stretches of time.
+    """The highest amount in each of ``width`` equal stretches of time.
 
     A stretch without a point repeats the one before; an unknown amount counts as 0.
     """
@@ -223,7 +223,7 @@ def over_time(points: Sequence[MemoryPoint], amounts: Sequence[int | None], widt
 
 
 def _parts(rank: RankLine, points: Sequence[MemoryPoint]) -> tuple[_Part, ...]:
-    """Return used memory and its three parts: allocated, cached and nontorch; the last two at four times the scale."""
+    """Used memory and its three parts: allocated, cached and nontorch; the last two at four times the scale."""
     used = tuple(point.used_bytes for point in points)
     allocated = tuple(point.allocated_bytes for point in points)
     cached = tuple(max(point.reserved_bytes - point.allocated_bytes, 0) for point in points)
@@ -239,7 +239,7 @@ def _parts(rank: RankLine, points: Sequence[MemoryPoint]) -> tuple[_Part, ...]:
 
 
 def _verdict(rank: RankLine, width: int) -> list[Line]:
-    """Return the verdict in a sentence, and where to look."""
+    """The verdict in a sentence, and where to look."""
     state = rank_state(rank)
     if rank.state is LeakState.OK or rank.signal is None:
         return [[Cell(state.text, state.tone)], []]
@@ -262,7 +262,7 @@ def _hint(rank: RankLine, cause: IncidentCause) -> str:
 
 
 def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
-    """Return line, holder, cause and advice, as far as they are known."""
+    """Line, holder, cause and advice, as far as they are known."""
     if brief is None:
         return []
     text = one_line(" ".join(brief_sentences(brief)), MAX_EVIDENCE_CHARS)
@@ -276,14 +276,14 @@ def _where(rank: RankLine) -> str:
 
 
 def _in_pod(rank: RankLine) -> list[str]:
-    """Return pod and container on a line of their own, because names in Kubernetes are long."""
+    """Pod and container on a line of their own, because names in Kubernetes are long."""
     if rank.pod is None:
         return []
     return [f"in pod {rank.pod}" + (f", container {rank.container}" if rank.container else "")]
 
 
 def _also(rank: RankLine) -> str:
-    """Return limit, cap, host memory and the last OOM."""
+    """Limit, cap, host memory and the last OOM."""
     limit = "limit unknown" if rank.limit_bytes is None else f"limit {format_bytes(rank.limit_bytes)}"
     cap = f" (capped at {rank.cap_fraction:.0%} of the GPU)" if rank.cap_fraction is not None else ""
     host = "" if rank.host_rss_bytes is None else f", host memory {format_bytes(rank.host_rss_bytes)}"
@@ -292,7 +292,7 @@ def _also(rank: RankLine) -> str:
 
 
 def _on_host(rank: RankLine) -> list[str]:
-    """Return the host memory of each process, if the rank has children."""
+    """The host memory of each process, if the rank has children."""
     if len(rank.host_processes) < 2:
         return []
     each = [
@@ -304,7 +304,7 @@ def _on_host(rank: RankLine) -> list[str]:
 
 
 def _title(part: _Part, rank: RankLine, width: int) -> Line:
-    """Return the current amount, its growth and the chart's scale, in exactly ``width`` characters."""
+    """The current amount, its growth and the chart's scale, in exactly ``width`` characters."""
     now = part.amounts[-1]
     cells = [Cell(f"{part.name} {'unknown' if now is None else format_bytes(now)}", Tone.STRONG)]
     if part.signal is not None and part.signal is rank.signal and rank.state is not LeakState.OK:
