@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import CONNECTION, OUTPUT, add_examples, add_json, group, nearest
-from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import FINE, UsageError, need
 from tidegauge.cli.output import print_json, tame
 from tidegauge.core.jobs.variables import IN_JOBS
 
@@ -107,7 +107,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if (args.what == "token") is not (args.name is not None):
-        raise CommandError("`config token` needs a NAME; `config show` takes none", exit_code=USAGE)
+        raise UsageError("`config token` needs a NAME; `config show` takes none")
     return _show(args) if args.what == "show" else _make_token(args)
 
 
@@ -131,7 +131,7 @@ def _make_token(args: argparse.Namespace) -> int:
     try:
         line = token_line(args.name, token)
     except ValueError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     if args.json:
         print_json({"name": args.name, "token": token, "line": line})
         return FINE
@@ -197,9 +197,8 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
 
     def take(name: str, value: Any, origin: str) -> None:
         if name not in names:
-            raise CommandError(
-                f"{origin}: unknown setting {name!r}{nearest(name, names)} (settings: {', '.join(sorted(names))})",
-                exit_code=USAGE,
+            raise UsageError(
+                f"{origin}: unknown setting {name!r}{nearest(name, names)} (settings: {', '.join(sorted(names))})"
             )
         given[name] = (value, origin)
 
@@ -212,7 +211,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     for assignment in getattr(args, "assignments", []):
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise CommandError(f"--set takes NAME=VALUE, not {assignment!r}", exit_code=USAGE)
+            raise UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
         take(name, value, f"--set {name}")
         if value == "" and Settings.model_fields[name].default is None:
             del given[name]  # unset, even if a file sets it
@@ -221,9 +220,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     except pydantic.ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
-        raise CommandError(
-            f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {wrong['msg']}", exit_code=USAGE
-        ) from error
+        raise UsageError(f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {wrong['msg']}") from error
     return settings, {name: origin for name, (_, origin) in given.items()}
 
 
@@ -232,7 +229,7 @@ def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path |
     if chosen:
         if not Path(chosen).is_file():
             why = "is not a file" if Path(chosen).exists() else "does not exist"
-            raise CommandError(f"configuration file {chosen} {why}", exit_code=USAGE)
+            raise UsageError(f"configuration file {chosen} {why}")
         return Path(chosen)
     candidates = (Path(name).expanduser() for name in CONFIG_FILES)
     return next((path for path in candidates if path.is_file()), None)
@@ -243,9 +240,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise CommandError(f"cannot read {path} as YAML: {error}", exit_code=USAGE) from error
+        raise UsageError(f"cannot read {path} as YAML: {error}") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise CommandError(f"{path} must contain lines of the form `name: value`", exit_code=USAGE)
+        raise UsageError(f"{path} must contain lines of the form `name: value`")
     return content

@@ -24,11 +24,18 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+class UsageError(CommandError):
+    """A ``CommandError`` about wrong arguments, settings or files."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=USAGE)
+
+
 def bad_file(path: object, error: ValueError) -> CommandError:
     """The error for an invalid file; its name and the quoted content are made printable."""
     said = str(error)
     text = said if said.startswith(f"{path}: ") else f"{path}: {said}"
-    return CommandError(one_line(text, MAX_QUOTE_CHARS), exit_code=USAGE)
+    return UsageError(one_line(text, MAX_QUOTE_CHARS))
 
 
 def need(module: str, *, extra: str, what: str) -> ModuleType:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tidegauge import __version__
 from tidegauge.cli.arguments import CONNECTION, Subcommand, add_examples, add_json, add_subcommands, group
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_table, progress
 from tidegauge.cli.service_api import add_api_arguments, ask, ask_story
 from tidegauge.cli.times import ago, moment, since_unix_s
@@ -229,12 +229,11 @@ def grafana_of(args: argparse.Namespace, settings: Settings) -> Iterator[Grafana
 
     url = args.url or settings.grafana_url
     if url is None:
-        raise CommandError("no Grafana URL: use --url https://grafana.example, or the setting grafana_url",
-                           exit_code=USAGE)  # fmt: skip
+        raise UsageError("no Grafana URL: use --url https://grafana.example, or the setting grafana_url")  # fmt: skip
     try:
         client = GrafanaClient(url, token=_token(args, settings))
     except ValueError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     try:
         yield client
     except (RefusedError, RetryLaterError) as error:
@@ -249,12 +248,11 @@ def _token(args: argparse.Namespace, settings: Settings) -> str:
     try:
         token = read_secret(args.token_file or settings.grafana_token_file, os.environ, TOKEN_VARIABLE)
     except SecretError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     if token is None:
-        raise CommandError(
+        raise UsageError(
             "Grafana needs the token of a service account: create one under Administration, Users and access, Service "
-            f"accounts, save it to a file with mode 0600, and pass that with --token-file (or set {TOKEN_VARIABLE})",
-            exit_code=USAGE,
+            f"accounts, save it to a file with mode 0600, and pass that with --token-file (or set {TOKEN_VARIABLE})"
         )
     return token
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.arguments import CONNECTION, add_json, group
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
+from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError, UsageError
 from tidegauge.cli.output import said_when_slow, tame
 from tidegauge.cluster.api import client
 from tidegauge.core.ids import JobKey
@@ -157,7 +157,7 @@ def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ
     try:
         token = read_secret(settings.api_token_file, environ, API_TOKEN)
     except SecretError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     return client.ApiAccess(token, settings.api_ca_file)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
-from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.jobs import incident_page
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table, print_wrapped
@@ -56,10 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what is None:
         return _list(args)
     if args.number is None:
-        raise CommandError(
-            "no incident number: use `tidegauge incidents show NUMBER`; `tidegauge incidents` lists them",
-            exit_code=USAGE,
-        )
+        raise UsageError("no incident number: use `tidegauge incidents show NUMBER`; `tidegauge incidents` lists them")
     return _show(args)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.arguments import add_examples, add_json, torch_version
-from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.units import format_bytes
 from tidegauge.core.wire import from_wire
@@ -84,7 +84,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.strategy != "none" and args.world_size < 2:
-        raise CommandError(f"--strategy {args.strategy} needs --world-size N, the number of ranks", exit_code=USAGE)
+        raise UsageError(f"--strategy {args.strategy} needs --world-size N, the number of ranks")
     options = {
         "function": args.function, "batch_size": args.batch_size, "batch_argument": args.batch_argument,
         "gpu": args.gpu, "world_size": args.world_size, "strategy": args.strategy, "alloc_conf": args.alloc_conf,
@@ -113,7 +113,7 @@ def ask(python: str, options: dict[str, Any]) -> dict[str, Any]:
     try:
         done = subprocess.run([python, str(WORKER), json.dumps(options)], stdout=subprocess.PIPE, check=False)
     except OSError as error:
-        raise CommandError(f"--python {python}: cannot be run: {error.strerror}", exit_code=USAGE) from error
+        raise UsageError(f"--python {python}: cannot be run: {error.strerror}") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
@@ -138,13 +138,12 @@ def _as_error(answer: dict[str, Any], function: str, python: str) -> CommandErro
             "Give its environment:\n    tidegauge estimate --python PATH/TO/ENVIRONMENT/bin/python …"
         )
     if problem == "function":
-        return CommandError(
+        return UsageError(
             f"{function} failed without a GPU, in {python}:\n{message}\n"
             "If it needs values that only a real run has (files, a trained model, tensor contents), use a FUNCTION "
-            "that creates tensors with the same shapes and dtypes instead",
-            exit_code=USAGE,
+            "that creates tensors with the same shapes and dtypes instead"
         )
-    return CommandError(message, exit_code=USAGE)
+    return UsageError(message)
 
 
 def _gpu(text: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Optional
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
-from tidegauge.cli.errors import FINE, USAGE, CommandError, bad_file
+from tidegauge.cli.errors import FINE, UsageError, bad_file
 from tidegauge.cli.output import write_output
 
 if TYPE_CHECKING:
@@ -56,15 +56,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = args.to or format_of(args.output)
     if wanted is None:
-        raise CommandError(
+        raise UsageError(
             f"unknown format of {args.output!r}: use --to {'|'.join(FORMATS)}, or a file name that ends in "
-            f"{', '.join(ENDINGS)}",
-            exit_code=USAGE,
+            f"{', '.join(ENDINGS)}"
         )
     if args.late is not None and wanted == "torch":
-        raise CommandError("a PyTorch pickle holds one snapshot: omit LATE, or choose another --to", exit_code=USAGE)
+        raise UsageError("a PyTorch pickle holds one snapshot: omit LATE, or choose another --to")
     if args.output == STANDARD_OUTPUT and wanted in BINARY and sys.stdout.isatty():
-        raise CommandError(f"{wanted} is a binary format: use -o FILE, or a pipe", exit_code=USAGE)
+        raise UsageError(f"{wanted} is a binary format: use -o FILE, or a pipe")
     # The modules that read and compare are loaded here, because other commands do not need them.
     from tidegauge.cli.offline.export_forms import exported
 

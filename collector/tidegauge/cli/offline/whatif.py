@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, parse_cap, torch_version
-from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError, bad_file
+from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError, bad_file
 from tidegauge.cli.output import progress
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_plot(path: Path) -> None:
     """Raise ``CommandError`` for a plot that cannot be written, before minutes are spent on the answer."""
     if path.suffix.lower() not in PLOT_FORMATS:
-        raise CommandError(f"--plot {path}: the name must end in {' or '.join(PLOT_FORMATS)}", exit_code=USAGE)
+        raise UsageError(f"--plot {path}: the name must end in {' or '.join(PLOT_FORMATS)}")
     if sys.version_info < EXTRAS_NEED_PYTHON:
         wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
         raise CommandError(f"--plot needs Python {wanted} or later; without it the command works here")

@@ -16,7 +16,7 @@ from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_
 from tidegauge.analysis.oom.log import MAX_LINE_CHARS, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
-from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, USAGE, CommandError
+from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, CommandError, UsageError
 from tidegauge.cli.oom.page import OomPage, TriedSettings, as_json, print_page
 from tidegauge.cli.output import print_json, progress
 from tidegauge.core.text import one_line
@@ -35,11 +35,11 @@ _LONG_TEXT = 60
 def explain(args: argparse.Namespace) -> int:
     """Print the answer and return the exit code. Raises ``CommandError``."""
     if args.what is None and args.snapshot is None:
-        raise CommandError("no input: give a file, the error message, or - for standard input", exit_code=USAGE)
+        raise UsageError("no input: give a file, the error message, or - for standard input")
     log, snapshot = _read(args)
     page = _page(log, snapshot, args)
     if page is None:
-        raise CommandError(f"{_named(args.what)}: no out-of-memory error found; {LOOKED_FOR}", exit_code=USAGE)
+        raise UsageError(f"{_named(args.what)}: no out-of-memory error found; {LOOKED_FOR}")
     if args.json:
         print_json(as_json(page))
     else:
@@ -113,14 +113,14 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
             with open(args.what, "rb") as stream:
                 return _of_stream(stream, snapshot, args)
     except BadTraceError as error:
-        raise CommandError(one_line(str(error), MAX_QUOTE_CHARS), exit_code=USAGE) from error
+        raise UsageError(one_line(str(error), MAX_QUOTE_CHARS)) from error
     except (OSError, EOFError, zlib.error) as error:  # the latter two from damaged gzip
         raise CommandError(f"cannot read {_named(args.what)}: {error}", exit_code=ENVIRONMENT) from error
     if not args.what.strip():
-        raise CommandError("empty input: give a file, the error message, or -", exit_code=USAGE)
+        raise UsageError("empty input: give a file, the error message, or -")
     log = read_log(io.StringIO(args.what))
     if not (log.found or log.elsewhere or log.refused_mallocs):
-        raise CommandError(f"{_named(args.what)}: neither a file nor an out-of-memory message", exit_code=USAGE)
+        raise UsageError(f"{_named(args.what)}: neither a file nor an out-of-memory message")
     return log, snapshot
 
 
@@ -140,9 +140,7 @@ def _of_plain(
     if not begin.startswith(_PICKLES) and not is_own_form(begin):
         return read_log(_lines(stream)), snapshot
     if snapshot is not None:
-        raise CommandError(
-            "two snapshots given: give the error message, and its snapshot with --snapshot", exit_code=USAGE
-        )
+        raise UsageError("two snapshots given: give the error message, and its snapshot with --snapshot")
     try:
         return OomLog(), look_into(read_stream(stream), device=args.device, cap_bytes=args.cap)
     except BadTraceError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
-from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.timeline import MODE_WORDS
@@ -105,7 +105,7 @@ def read_file(path: Path) -> str:
     try:
         return read_policy(path)
     except PolicyFileError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
 
 
 def _file_in_force(args: argparse.Namespace) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidegauge.cli.arguments import add_examples
-from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
 from tidegauge.cli.times import ago, day, since_unix_s
@@ -66,15 +66,12 @@ def run(args: argparse.Namespace) -> int:
     if args.incident is None:
         args.since = DEFAULT_SINCE_S if args.since is None else args.since
         if args.comment is not None:
-            raise CommandError("--comment needs an incident and a grade", exit_code=USAGE)
+            raise UsageError("--comment needs an incident and a grade")
         return _table(args)
     if args.since is not None:
-        raise CommandError("--since cannot be combined with an incident", exit_code=USAGE)
+        raise UsageError("--since cannot be combined with an incident")
     if args.grade is None:
-        raise CommandError(
-            f"no grade: use `tidegauge policy grade {args.incident} leak` or `not-a-leak`",
-            exit_code=USAGE,
-        )
+        raise UsageError(f"no grade: use `tidegauge policy grade {args.incident} leak` or `not-a-leak`")
     return _answer(args)
 
 

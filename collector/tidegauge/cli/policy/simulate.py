@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import add_examples
-from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.files import need_policy, read_file
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
@@ -65,7 +65,7 @@ def _policy(path: Path) -> Policy:
 
     policy = check_policy(read_file(path)).policy
     if policy is None:
-        raise CommandError(f"{path} is not a valid policy: run `tidegauge policy check {path}`", exit_code=USAGE)
+        raise UsageError(f"{path} is not a valid policy: run `tidegauge policy check {path}`")
     return policy
 
 

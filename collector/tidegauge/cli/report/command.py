@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_size
-from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError
+from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, write_output
 from tidegauge.cli.service_api import add_api_arguments
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
         raise CommandError(f"a report needs Python {wanted} or later (jobs can use older versions)")
     if args.json and args.output == STDOUT:
-        raise CommandError("--json cannot be combined with --output -", exit_code=USAGE)
+        raise UsageError("--json cannot be combined with --output -")
     # The modules that read and draw are loaded here, because other commands do not need them.
     from tidegauge_exporter.reports.report import render_report
 
@@ -88,8 +88,7 @@ def _content(args: argparse.Namespace) -> tuple[ReportContent, str]:
         return content_of_files(files, args, now_unix_s=now_unix_s), "tidegauge-report.html"
     looks_like_a_file = next((text for text in others if "/" in text and Path(text).suffix), None)
     if len(others) > 1 or looks_like_a_file:
-        raise CommandError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)",
-                           exit_code=USAGE)  # fmt: skip
+        raise UsageError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)")  # fmt: skip
     content = content_of_job(others[0], files, args, now_unix_s=now_unix_s)
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in others[0])[:80]
     return content, f"tidegauge-report-{safe}.html"

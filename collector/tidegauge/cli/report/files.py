@@ -24,7 +24,7 @@ from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif
 from tidegauge.analysis.whatif.words import export_line, findings
-from tidegauge.cli.errors import USAGE, CommandError, bad_file
+from tidegauge.cli.errors import UsageError, bad_file
 from tidegauge.cli.offline.detect import judge_series
 from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
 from tidegauge.cli.output import progress
@@ -113,9 +113,7 @@ def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
             except BadTraceError as error:
                 raise bad_file(path, error) from error
     if len(snapshots) > MAX_SNAPSHOTS:
-        raise CommandError(
-            f"{len(snapshots)} snapshots given; a report compares two, an early and a late one", exit_code=USAGE
-        )
+        raise UsageError(f"{len(snapshots)} snapshots given; a report compares two, an early and a late one")
     ordered = in_order(snapshots) if len(snapshots) == MAX_SNAPSHOTS else tuple(snapshots)
     return Given(ordered, tuple(series), found)
 
@@ -179,7 +177,7 @@ def _curve(rank: int, path: Path, capacity_bytes: int | None) -> RankCurve:
         rows = list(read_step_series(path))
         verdict = judge_series(path.name, iter(rows), capacity_bytes=capacity_bytes).verdict
     except BadSeriesError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     every = -(-len(rows) // MAX_POINTS)
     points = tuple(
         MemoryPoint(row.time_s, row.step, row.allocated_bytes, row.reserved_bytes, row.nontorch_bytes)
@@ -198,9 +196,9 @@ def _head(path: Path) -> bytes:
         with gzip.open(path) as unzipped:
             return unzipped.read(_HEAD_BYTES)
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=USAGE) from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except EOFError as error:
-        raise CommandError(f"{path}: file is truncated", exit_code=USAGE) from error
+        raise UsageError(f"{path}: file is truncated") from error
 
 
 def _read_found(path: Path) -> RankEvidence:
@@ -211,7 +209,7 @@ def _read_found(path: Path) -> RankEvidence:
             raise ValueError("too large")
         return bounded(from_wire(RankEvidence, json.loads(content)))
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=USAGE) from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise bad_file(path, ValueError(f"not a valid evidence file (.evidence.json): {error}")) from error
 

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError, check_key
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.report.files import (
     MAX_SNAPSHOTS,
@@ -80,21 +80,19 @@ def _number(what: str, args: argparse.Namespace) -> int:
     is_number = what.isascii() and what.isdigit()
     by_number = is_number and any(one.number == int(what) for one in known)
     if of_job and by_number and not (args.incident or args.job):
-        raise CommandError(
+        raise UsageError(
             f"{what} is both an incident and a job: use --incident or --job (newest incident of the job: "
-            f"{_newest(of_job).number})",
-            exit_code=USAGE,
+            f"{_newest(of_job).number})"
         )
     if of_job and not args.incident:
         _tell_others(_newest(of_job), of_job)
         return _newest(of_job).number
     if is_number and not args.job:
         return int(what)
-    raise CommandError(
+    raise UsageError(
         f"no incident found for job {what!r}; `tidegauge incidents --all` lists all. A job without an incident has no "
         "report, even while its memory grows: see `tidegauge jobs`, `tidegauge top`, and `tidegauge snapshot "
-        "--evidence` for what holds its memory",
-        exit_code=USAGE,
+        "--evidence` for what holds its memory"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, need
 
 if TYPE_CHECKING:
     from tidegauge.settings import Settings
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = load_settings(args)
     if settings.slack_channel is None and args.user is None:
-        raise CommandError("no recipient: set slack_channel, or name a user with --user", exit_code=USAGE)
+        raise UsageError("no recipient: set slack_channel, or name a user with --user")
     chat, message = _chat(settings), Message(WORDS.format(cluster=settings.cluster))
     told: list[bool] = []
     if settings.slack_channel is not None:
@@ -66,11 +66,10 @@ def _chat(settings: Settings) -> Chat:
     try:
         token = read_secret(settings.slack_token_file, os.environ, SLACK_TOKEN)
         if token is None:
-            raise CommandError(
-                f"no Slack token: set slack_token_file, or {SLACK_TOKEN} in the environment (docs/slack.md)",
-                exit_code=USAGE,
+            raise UsageError(
+                f"no Slack token: set slack_token_file, or {SLACK_TOKEN} in the environment (docs/slack.md)"
             )
         people = People(settings.slack_users_file, settings.slack_email_domain)
         return SlackChat(token, api_url=settings.slack_api_url, people=people)
     except (SecretError, ValueError) as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error

@@ -12,7 +12,7 @@ import time
 from fractions import Fraction
 
 from tidegauge.cli.arguments import add_examples, group
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
@@ -79,14 +79,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     if not command:
-        raise CommandError("no command to run; example: tidegauge run -- torchrun train.py", exit_code=USAGE)
+        raise UsageError("no command to run; example: tidegauge run -- torchrun train.py")
     if shutil.which(command[0]) is None:
         raise CommandError(f"{command[0]}: command not found", exit_code=NOT_FOUND)
     level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
     if level not in LEVELS:
-        raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
+        raise UsageError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}")
     if level == "off" and args.with_service:
-        raise CommandError("--with-service cannot be combined with the memory profile off", exit_code=USAGE)
+        raise UsageError("--with-service cannot be combined with the memory profile off")
     given_name = os.environ.get("TIDEGAUGE_JOB_NAME") or os.environ.get("SLURM_JOB_NAME")
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
@@ -144,10 +144,9 @@ def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> 
         found[PATH_VARIABLE] = os.pathsep.join(args.checkpoint_path)
     both = {**environ, **found}
     if found and not (both.get(SIGNAL_VARIABLE) and both.get(PATH_VARIABLE)):
-        raise CommandError(
+        raise UsageError(
             "--checkpoint-signal and --checkpoint-path go together: the signal requests a checkpoint, and a new file "
-            "at the path proves that it was written",
-            exit_code=USAGE,
+            "at the path proves that it was written"
         )
     return found
 

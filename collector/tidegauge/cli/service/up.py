@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
 from tidegauge.cli.service_api import API_TOKEN
 from tidegauge.files import replace_file
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
-        raise CommandError("--join and --token-file go together: a node joins with the head's token", exit_code=USAGE)
+        raise UsageError("--join and --token-file go together: a node joins with the head's token")
     try:
         files = prepare_state_dir(settings.state_dir.resolve())
     except OSError as error:
@@ -111,7 +111,7 @@ def _check_web_access(settings: Settings) -> None:
     try:
         check_door(settings)
     except WebConfigError as error:
-        raise CommandError(f"{error}; see docs/web_access.md", exit_code=USAGE) from error
+        raise UsageError(f"{error}; see docs/web_access.md") from error
 
 
 def _warning(spec: NodeSpec) -> str | None:
@@ -144,7 +144,7 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
     from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token
 
     if args.node_address and not is_address(args.node_address):
-        raise CommandError(f"--node-address takes an IP address, not {args.node_address!r}", exit_code=USAGE)
+        raise UsageError(f"--node-address takes an IP address, not {args.node_address!r}")
     if args.join:
         head = _resolved(args.join)
         replace_file(files.token, _read_token(args.token_file).encode(), durable=True)
@@ -171,7 +171,7 @@ def _resolved(join: str) -> str:
     """``HOST:PORT`` with the host as an address. Raises ``CommandError``."""
     host, colon, port = join.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
-        raise CommandError(f"--join takes HOST:PORT, not {join!r}", exit_code=USAGE)
+        raise UsageError(f"--join takes HOST:PORT, not {join!r}")
     try:
         address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]
     except OSError as error:

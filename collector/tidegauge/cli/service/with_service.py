@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import load_settings
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.cli.service import job_results
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
@@ -69,7 +69,7 @@ def run_with_service(command: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         allocation = read_allocation(os.environ)
     except AllocationError as error:
-        raise CommandError(str(error), exit_code=USAGE) from error
+        raise UsageError(str(error)) from error
     passing = _PassedSignals()
     folder = _results_folder(allocation)
     service = JobService(allocation, folder, run_dir=own_run_dir(allocation, uid=os.getuid()))

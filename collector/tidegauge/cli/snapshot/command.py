@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
-from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
+from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
 from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.core.evidence.request import MAX_EVENTS
@@ -60,10 +60,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.evidence and (args.now or args.output):
-        raise CommandError(
+        raise UsageError(
             "--evidence cannot be combined with --now or -o: it covers several steps, and its snapshots go to the "
-            "service's store",
-            exit_code=USAGE,
+            "service's store"
         )
     from tidegauge.cli.attach.targets import NoTargetError, targets_of
 
@@ -132,9 +131,7 @@ def _find_evidence(args: argparse.Namespace, targets: list[AttachTarget]) -> int
             if several
             else f"use --rank with one of {', '.join(numbers)}"
         )
-        raise CommandError(
-            f"evidence is collected on one rank at a time, to avoid slowing down all: {one_of}", exit_code=USAGE
-        )
+        raise UsageError(f"evidence is collected on one rank at a time, to avoid slowing down all: {one_of}")
     try:
         with progress("snapshot") as say:
             evidence = find_evidence(targets[0], max_events=args.events, say=say)

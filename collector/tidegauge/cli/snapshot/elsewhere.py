@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from urllib.parse import urlencode
 
-from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.errors import FINE, CommandError, UsageError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.output import print_json, progress
 from tidegauge.cli.service_api import LOOK_EVERY_S, ask, ask_remote_rank, asks_here, read, until
@@ -97,7 +97,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     found = next((living[rank] for rank in wanted if rank in living), None)
     if found is None:
         which = "" if args.rank is None else f" {args.rank}"
-        raise CommandError(f"job {what} has no running rank{which}", exit_code=USAGE)
+        raise UsageError(f"job {what} has no running rank{which}")
     return found
 
 
@@ -113,14 +113,14 @@ def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> 
         if not named:
             groups = ", ".join(sorted(one_line(view.group_name) for view in views if view.group_name))
             has = f"has {groups}" if groups else "has one group of ranks"
-            raise CommandError(f"job {what} has no group {one_line(args.group)}: it {has}", exit_code=USAGE)
+            raise UsageError(f"job {what} has no group {one_line(args.group)}: it {has}")
         return named
     if args.rank is None:
         return views[:1]
     having = [view for view in views if args.rank in view.living_numbers]
     if len(having) > 1:
         groups = " or ".join(f"--group '{one_line(view.group_name)}'" for view in having)
-        raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: use {groups}", exit_code=USAGE)
+        raise UsageError(f"{len(having)} groups of job {what} have a rank {args.rank}: use {groups}")
     return having or views[:1]
 
 
@@ -130,7 +130,7 @@ def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
     what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
     there = f"Rank {rank} runs on {one_line(chosen.hostname)}: run `{what}` there, as its user or root"
     if args.output and chosen.hostname == socket.gethostname():
-        raise CommandError(f"-o needs the pid of a rank: `{what} -o {args.output}`", exit_code=USAGE)
+        raise UsageError(f"-o needs the pid of a rank: `{what} -o {args.output}`")
     if args.output:
         raise CommandError(
             f"-o works only for ranks on this host: the snapshot stays in the store of its node. {there}"

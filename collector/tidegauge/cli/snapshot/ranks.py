@@ -20,7 +20,7 @@ from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.cli.attach.targets import AttachTarget
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.cli.output import write_output
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.ids import ProcessId
@@ -161,12 +161,9 @@ def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
     if path.is_dir():
         return Outputs(path)
     if several:
-        raise CommandError(
-            f"{given} is not a folder, and there are several ranks: use --rank R, or a folder", exit_code=USAGE
-        )
+        raise UsageError(f"{given} is not a folder, and there are several ranks: use --rank R, or a folder")
     if not given.endswith((*PICKLES, PACKED)):
-        raise CommandError(
-            f"{given} is not a folder; a file name must end in {PACKED}, or in {PICKLES[0]} for a PyTorch snapshot",
-            exit_code=USAGE,
+        raise UsageError(
+            f"{given} is not a folder; a file name must end in {PACKED}, or in {PICKLES[0]} for a PyTorch snapshot"
         )
     return Outputs(path.parent, path)

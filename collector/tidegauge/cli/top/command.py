@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
-from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json
 from tidegauge.cli.service_api import add_api_arguments
 
@@ -114,5 +114,5 @@ def _find(overview: Overview, job_id: str) -> list[JobKey]:
 
     found = find_job(overview.jobs, job_id)
     if not found:
-        raise CommandError(f"no watched job {job_id!r}; `tidegauge jobs` lists watched jobs", exit_code=USAGE)
+        raise UsageError(f"no watched job {job_id!r}; `tidegauge jobs` lists watched jobs")
     return [key_of(job) for job in found]
