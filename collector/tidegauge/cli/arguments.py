@@ -80,7 +80,6 @@ def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGrou
 
 
 def add_json(parser: argparse.ArgumentParser, help: str = "print JSON") -> None:  # noqa: A002 - argparse's word
-    """Add ``--json`` to a command."""
     group(parser, OUTPUT).add_argument("--json", action="store_true", help=help)
 
 
@@ -132,7 +131,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_cap(text: str) -> int:
-    """A size that can hold a segment of PyTorch: a bare "76" is 76 bytes, and was meant to be gibibytes.
+    """A size that can hold a segment of PyTorch: a bare "76" is 76 bytes, probably instead of gibibytes.
 
     Raises ``argparse.ArgumentTypeError``.
     """

@@ -170,7 +170,6 @@ def page_lines(settings: Sequence[ShownSetting], *, every: bool, width: int) -> 
 
 
 def section(name: str) -> str:
-    """The section of a setting."""
     return next((title for title, beginnings in SECTIONS.items() if name.startswith(beginnings)), OTHER_SECTION)
 
 

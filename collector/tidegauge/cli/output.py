@@ -143,7 +143,6 @@ def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[st
 
 
 def print_json(value: object) -> None:
-    """Print ``value`` as indented JSON."""
     print(json.dumps(value, indent=2))
 
 

@@ -104,7 +104,7 @@ def _answer(
 
 
 def whose(answer: Mapping[str, Any]) -> str | None:
-    """The reason why a list has only the caller's own jobs; ``None`` if it has all, or if the service is too old to say."""
+    """The reason why a list has only the caller's jobs; ``None`` if it has all, or if the service is too old."""
     name = answer.get("seen_as")
     if name is None:
         return None

@@ -1,12 +1,23 @@
-"""What the parser says of a name that it does not know, and how it shows options."""
+"""Unknown names, the display of options, sizes and PyTorch versions."""
 
 from __future__ import annotations
 
 import argparse
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidegauge.cli.arguments import OUTPUT, CommandParser, add_examples, as_description, group
+from tidegauge.cli.arguments import (
+    OUTPUT,
+    CommandParser,
+    add_examples,
+    as_description,
+    group,
+    parse_cap,
+    parse_size,
+    torch_version,
+)
 from tidegauge.cli.main import main
 
 
@@ -62,3 +73,50 @@ def test_any_parser_takes_groups_and_examples() -> None:
     add_examples(parser, "tidegauge x")
     group(parser, OUTPUT)
     assert "tidegauge x" in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("85899345920", 85899345920),
+        ("80GiB", 80 << 30),
+        ("80 gib", 80 << 30),
+        ("80G", 80 << 30),
+        ("1.5MiB", 3 << 19),
+        ("80GB", 80 * 10**9),
+        ("512B", 512),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1GiB", "80 gigs", "GiB", "1e9", "٨", "0.1", "9" * 40, "9" * 5000, "nan", "8 EiB"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="not a size above 0"):
+        parse_size(text)
+
+
+@given(st.integers(1, (1 << 63) - 1))
+def test_whole_bytes_stay_what_they_are(count: int) -> None:
+    assert parse_size(str(count)) == count
+
+
+def test_a_cap_without_its_unit_is_refused_and_not_taken_for_bytes() -> None:
+    """``--cap 76`` would be answered, and the answer that nothing fits would be about 76 bytes."""
+    with pytest.raises(argparse.ArgumentTypeError, match="less than the smallest segment"):
+        parse_cap("76")
+    assert parse_cap("2MiB") == 2 << 20
+
+
+@pytest.mark.parametrize("text", ["2.11", "2.11.0", "2.11.0+cu130", "2.13.0a0+git1234567", "2.12.0rc1"])
+def test_a_release_is_taken_as_it_is_written(text: str) -> None:
+    assert torch_version(text) == text
+
+
+@pytest.mark.parametrize("text", ["banana", "", "2", "v2.11.0", "2.x", "2.11 ", "2.11;x", "٢.١١", "2." + "1" * 60])
+def test_what_is_no_release_is_refused_and_not_taken_for_an_unknown_one(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"such as 2\.11\.0"):
+        torch_version(text)

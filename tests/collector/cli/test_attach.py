@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.attach.process import SeenProcess, see, socket_of
-from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
-from tidegauge.cli.attach.ways import FINDING_WORDS, attach, detach, obstacle
+from tidegauge.cli.attach.command import FINDING_WORDS, attach, detach, obstacle
+from tidegauge.cli.attach.process import AttachTarget, NoTargetError, SeenProcess, see, socket_of, targets_of
 from tidegauge.cli.main import main
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat

@@ -13,7 +13,7 @@ from evidence_values import news
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from scheduler_values import decision, finding, incident, oom_record, record
-from tidegauge.cli.jobs import incident_page
+from tidegauge.cli.jobs import incidents as incident_command
 from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day
@@ -128,7 +128,7 @@ def test_the_page_of_a_wide_incident_shows_the_worst_ranks_and_counts_the_others
 def test_ranks_that_found_no_place_in_an_incident_are_counted_on_its_page() -> None:
     errors = tuple(finding(rank, oom=oom_record()) for rank in range(20))
     crowded = incident(IncidentCause.OUT_OF_MEMORY, findings=errors, ranks_left_out=1980, world_size=4000)
-    page = dict(incident_page.figures(crowded, now_s=NOW_S))
+    page = dict(incident_command.figures(crowded, now_s=NOW_S))
     assert page["ranks"].startswith("2000 of 4000")
 
 
@@ -230,7 +230,7 @@ QUIET = LoopStatus("act", None)
     ],
 )
 def test_what_happens_next_is_said_with_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
-    assert text in incident_page.what_next(about, [], status)
+    assert text in incident_command.what_next(about, [], status)
 
 
 def test_the_open_breaker_of_one_user_is_said_of_that_users_incidents() -> None:
@@ -240,13 +240,13 @@ def test_the_open_breaker_of_one_user_is_said_of_that_users_incidents() -> None:
         decision(disposition=Disposition.WITHHELD, brake="user_breaker", reason="the breaker of bob opened")
     )
     assert "until `tidegauge policy resume`: the breaker of eve opened: 4 jobs, at noon." in (
-        incident_page.what_next(incident(), [held], status)
+        incident_command.what_next(incident(), [held], status)
     )
-    assert "The policy's rules apply" in incident_page.what_next(incident(), [others], status)
+    assert "The policy's rules apply" in incident_command.what_next(incident(), [others], status)
 
 
 def test_another_incidents_action_is_not_this_ones_next() -> None:
-    assert "Under way" not in incident_page.what_next(incident(), [], STATUS)
+    assert "Under way" not in incident_command.what_next(incident(), [], STATUS)
 
 
 def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
@@ -255,7 +255,7 @@ def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
         worst_severity=Severity.CRITICAL, severity=Severity.WARNING, explanation="It was the cap.",
         bytes_per_step=None, seconds_to_oom=None, job_name=None, scheduler=None,
     )  # fmt: skip
-    page = dict(incident_page.figures(about, now_s=time.time()))
+    page = dict(incident_command.figures(about, now_s=time.time()))
     assert page["severity"] == "warning (peak: critical)"
     assert page["state"].startswith("open; returned 2 times during recovery; a node of the job is not reporting")
     assert page["explanation"] == "It was the cap."
@@ -283,12 +283,12 @@ def test_what_is_known_of_line_and_holder_is_on_the_page(
 def test_the_words_of_a_job_cannot_command_a_terminal() -> None:
     evil = news()._replace(brief=news().brief._replace(holder="\x1b]0;pwned\x07" + "x" * 9000, advice="\x1b[31mred"))
     about = with_evidence(incident(), [evil])
-    texts = [text for _, text in incident_page.evidence_lines(about)]
-    assert all(text.isprintable() and len(text) <= incident_page.MAX_SENTENCE_CHARS for text in texts)
+    texts = [text for _, text in incident_command.evidence_lines(about)]
+    assert all(text.isprintable() and len(text) <= incident_command.MAX_SENTENCE_CHARS for text in texts)
     assert len(texts) > 2
 
 
 def test_a_rank_in_a_pod_is_shown_with_it() -> None:
     inside, outside = finding(0, pod="team-a/train-0-x7"), finding(1)
-    rows = incident_page.rank_rows(incident(findings=(inside, outside)))
+    rows = incident_command.rank_rows(incident(findings=(inside, outside)))
     assert [row[1] for row in rows] == [f"team-a/train-0-x7 on {inside.hostname}", outside.hostname]

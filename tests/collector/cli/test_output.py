@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.cli.jobs import incident_page, incidents, jobs
+from tidegauge.cli.jobs import incidents, jobs
 from tidegauge.cli.output import narrowed, plain_lines, print_table, print_wrapped
 
 HEADER = ("job", "user", "step")
@@ -31,7 +31,7 @@ def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
         (jobs.HEADER, jobs.GIVES_WAY),
         (jobs.POD_HEADER, jobs.POD_GIVES_WAY),
         (incidents.HEADER, incidents.GIVES_WAY),
-        (incident_page.RANK_HEADER, incident_page.RANKS_GIVE_WAY),
+        (incidents.RANK_HEADER, incidents.RANKS_GIVE_WAY),
     ],
 )
 def test_what_gives_way_are_columns_of_the_table(header: tuple[str, ...], gives_way: tuple[str, ...]) -> None:

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidegauge.cli.service.job_results import make_folder, quietly
-from tidegauge.cli.service.with_service import job_service_settings, own_run_dir
+from tidegauge.cli.service.with_service import job_service_settings, make_folder, own_run_dir, quietly
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.cluster.engine.allocation import Allocation
 

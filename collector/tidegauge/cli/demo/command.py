@@ -18,7 +18,7 @@ from typing import Any
 from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table, progress
-from tidegauge.cli.service_api import ANSWER_S
+from tidegauge.cli.service_api import ANSWER_S, LOOK_EVERY_S, until
 from tidegauge.cluster.api import client
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import brief_sentences
@@ -32,7 +32,6 @@ HEADER = ("job", "rank", "GPU", "step", "allocated", "reserved", "nontorch", "ve
 LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
-LOOK_EVERY_S = 0.5
 EVIDENCE_WITHIN_S = 90.0
 """Maximum time after the verdict for a window of 34 steps, a search and a turn of the coordinator; usually seconds."""
 
@@ -47,13 +46,11 @@ class LatestAnswers:
         self._ranks: dict[tuple[str, int], Answer] = {}
 
     def add(self, jobs: list[Answer]) -> None:
-        """Add the jobs of an answer."""
         for job in jobs:
             for rank in job["ranks"]:
                 self._ranks[str(job["job_id"]), int(rank["identity"]["rank"])] = rank
 
     def ranks(self, job_id: str) -> dict[int, Answer]:
-        """The ranks of a job by number."""
         return {number: rank for (job, number), rank in sorted(self._ranks.items()) if job == job_id}
 
     def verdicts(self, job_id: str) -> dict[int, Verdict]:
@@ -211,16 +208,16 @@ def _save_metrics(api_url: str, folder: Path) -> Path:
 
 def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
     """The evidence on the leaking rank, which agent and coordinator began to collect at the suspicion."""
-    until_s = time.monotonic() + EVIDENCE_WITHIN_S
+
+    def look() -> EvidenceBrief | None:
+        answer = client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)
+        incidents = [from_wire(Incident, raw) for raw in answer["incidents"]]
+        found = (one for one in incidents if one.key.job.job_id == LEAKING and one.evidence)
+        return next((one.evidence[0] for one in found), None)
+
     with progress("demo") as say:
         say("waiting for evidence: the line that allocates, and what holds the memory")
-        while time.monotonic() < until_s:
-            for raw in client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)["incidents"]:
-                incident = from_wire(Incident, raw)
-                if incident.key.job.job_id == LEAKING and incident.evidence:
-                    return incident.evidence[0]
-            time.sleep(LOOK_EVERY_S)
-    return None
+        return until(look, within_s=EVIDENCE_WITHIN_S)
 
 
 def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | None:
@@ -238,7 +235,6 @@ def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | 
 
 
 def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool) -> None:
-    """Print the verdicts and the evidence."""
     print()
     for job_id, name in NAMES.items():
         for rank, verdict in sorted(history.verdicts(job_id).items()):

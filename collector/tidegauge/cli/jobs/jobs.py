@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:
-    """How to start profiling on this host: with Slurm's option if there is an ``srun``, in a pod with the label.
+    """The message without jobs: how to start profiling on this host, with Slurm's option or, in a pod, with the label.
 
     ``whose_only`` says why others' jobs are not listed, as ``service_api.whose`` returns it.
     """

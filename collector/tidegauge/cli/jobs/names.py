@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import UsageError
 from tidegauge.core.ids import known_as
 from tidegauge.core.text import one_line
 
@@ -40,16 +40,13 @@ class Named(NamedTuple):
         )
 
 
-class SeveralJobsError(CommandError):
+class SeveralJobsError(UsageError):
     """A name is ambiguous: several jobs have it."""
 
     def __init__(self, name: str, job_ids: Iterable[str]) -> None:
         first, *rest = sorted(map(one_line, job_ids))
         others = f"{', '.join(rest[:MAX_NAMED])}{' …' if len(rest) > MAX_NAMED else ''}"
-        super().__init__(
-            f"{1 + len(rest)} jobs have the name {one_line(name)!r}: use a job id, {first} or {others}",
-            exit_code=USAGE,
-        )
+        super().__init__(f"{1 + len(rest)} jobs have the name {one_line(name)!r}: use a job id, {first} or {others}")
 
 
 def meant(jobs: Iterable[T], text: str, named: Callable[[T], Named]) -> list[T]:

@@ -42,7 +42,6 @@ def as_json(compared: Compared, by: str, top: Optional[int]) -> list[dict[str, o
 
 
 def stack_row(one: StackGrowth) -> dict[str, object]:
-    """The growth of one stack."""
     return {
         "bytes": one.grown_bytes,
         "blocks": one.blocks,

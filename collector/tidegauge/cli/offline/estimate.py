@@ -161,7 +161,6 @@ def _positive(text: str) -> int:
 
 
 def print_estimate(function: str, estimate: Estimate) -> None:
-    """Print need, fit, breakdown, savings and assumptions."""
     print("\n".join(headline(function, estimate)))
     _section("Fits?")
     print_table(

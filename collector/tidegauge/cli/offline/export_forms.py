@@ -21,7 +21,7 @@ from tidegauge.core.evidence.owners import CodeLine
 
 
 def plain_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as a JSON object: stacks are indices into ``frames``, innermost first, ``stack`` one into ``stacks``."""
+    """A snapshot as JSON: ``stacks`` has indices into ``frames``, innermost first, and ``stack`` into ``stacks``."""
     frames: dict[CodeLine, int] = {}
     stacks = [[frames.setdefault(line, len(frames)) for line in stack] for stack in code_lines(snapshot.stacks)]
     return {

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_bad_news(answer: ReplayAnswer) -> bool:
-    """Whether a request failed in the replay, or addresses do not match the recording."""
+    """True if a request failed in the replay, or addresses do not match the recording."""
     return bool(answer.asked.ooms or answer.recorded.address_mismatches)
 
 

@@ -16,7 +16,6 @@ HEADER = ("settings", "peak allocated", "peak reserved", "waste", "retries", "OO
 
 
 def replay_json(replay: Replay) -> dict[str, object]:
-    """The figures of a replay as JSON."""
     return {
         "events": replay.events,
         "peak_allocated_bytes": replay.peak_allocated_bytes,

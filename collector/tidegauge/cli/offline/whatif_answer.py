@@ -41,7 +41,7 @@ def memory_chart(curve: MemoryCurve, *, columns: int, highest_bytes: int, marks:
 
 
 def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
-    """The keys of ``replay --json`` and further ones. ``address_mismatches`` is null for a setting that was not recorded."""
+    """The keys of ``replay --json`` and further ones; ``address_mismatches`` is null for settings not recorded."""
     figures = replay_json(trial.replay)
     del figures["failed"]  # up to a hundred for each of thirty settings: `tidegauge replay` has them
     return {
@@ -59,7 +59,7 @@ def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
 
 
 def _is_advised(trial: Trial, result: WhatIf) -> bool:
-    """Whether to recommend a setting: not if a request failed, even if it is the best."""
+    """True if a setting is recommended: not if a request failed, even if it is the best."""
     return trial is result.recommended and not trial.replay.ooms
 
 

@@ -39,6 +39,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # The modules that read and replay are loaded here, because other commands do not need them.
-    from tidegauge.cli.oom.run import explain
+    from tidegauge.cli.oom.answer import explain
 
     return explain(args)

@@ -151,6 +151,5 @@ def _as_json(row: PrecisionRow) -> dict[str, Any]:
 
 
 def question(number: int, url: str | None) -> str:
-    """The question on the page of an incident."""
     words = " | ".join(WORDS)
     return f"Was this a leak? tidegauge policy grade {number} {words}" + (f", or {url}" if url else "")

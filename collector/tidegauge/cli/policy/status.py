@@ -39,7 +39,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def is_well(found: LoopStatus) -> bool:
-    """Whether there is no problem; a pause is none."""
+    """True without a problem; a pause is none."""
     broken = (found.policy_problem, found.breaker, found.store_problem)
     return all(problem is None for problem in broken) and not (found.scheduler_problems or found.user_breakers)
 

@@ -1,4 +1,4 @@
-"""``tidegauge policy pause`` and ``resume`` set the switch for all actions: a file on the head, which needs no service."""
+"""``tidegauge policy pause`` and ``resume`` set the switch for all actions: a file on the head."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
 """``tidegauge run --with-service`` runs a service for one Slurm allocation, for clusters without a permanent one.
 
 The head runs beside the command, and an agent on every other node in an overlapping job step. The service only
-observes, listens on loopback, and ends with the command; ``job_results`` keeps what it found as files. Its failures
-are printed, and the command runs on without it.
+observes, listens on loopback, and ends with the command. Its failures are printed, and the command runs on without it.
+
+Its results are files in one folder: ``jobs.json`` and ``incidents.json`` are the API's answers, ``summary.txt`` has the
+tables that the commands print, and ``incident-N.html`` are the reports. Each file is replaced atomically, so that a
+killed job leaves complete files.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,15 +20,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError, UsageError
-from tidegauge.cli.service import job_results
+from tidegauge.cli.jobs import incidents, jobs
+from tidegauge.cli.output import write_own
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
 from tidegauge.cluster.api import client
@@ -59,6 +66,12 @@ JOIN_END_TIMEOUT_S = 25.0
 SITE_RUN_DIR, JOBS_SHM = Path(DEFAULT_RUN_DIRS[0]), Path(DEFAULT_RUN_DIRS[1]).parent
 KEPT_SETTINGS = ("cluster", "poll_period_s", "report_period_s", "linger_s", "slurm", "slurm_bin_dir", "slurm_conf")
 """Settings that are taken from the user's or the site's configuration; others are for a permanent service."""
+MAX_REPORTS = 20
+REPORT_TIMEOUT_S = 20.0
+_ALL = "all=1&since=0&limit=200"
+SETTLE_S = 5.0
+"""Time within which agents report the end of all ranks, seconds: they look twice a second and report once."""
+_LOOK_S = 0.2
 
 
 def run_with_service(command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -105,13 +118,35 @@ def job_service_settings(environ: Mapping[str, str], *, state_dir: Path, run_dir
     )
 
 
+class ResultFiles:
+    """The files of one folder, and which reports are up to date."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._marks: dict[str, object] = {}
+
+    def save(self, api_url: str) -> str:
+        """Write all files, and return the summary. Raises ``ApiError``, ``CommandError``, ``OSError``."""
+        for name, path in (("jobs.json", "/api/v1/jobs"), ("incidents.json", f"/api/v1/incidents?{_ALL}")):
+            write_own(self.folder / name, json.dumps(client.get(api_url, path), indent=1).encode())
+        summary = _printed(jobs, ["--api", api_url]) + "\n" + _printed(incidents, ["--api", api_url, "--all"])
+        write_own(self.folder / "summary.txt", summary.encode())
+        marks = client.get(api_url, "/api/v1/incident-marks?since=0")["marks"]
+        for number in sorted(marks, key=int)[-MAX_REPORTS:]:
+            if self._marks.get(number) != marks[number]:
+                page = client.get_bytes(api_url, f"/report?incident={number}", timeout_s=REPORT_TIMEOUT_S)
+                write_own(self.folder / f"incident-{number}.html", page)
+                self._marks[number] = marks[number]
+        return summary
+
+
 class JobService:
     """The service of one allocation. Its methods print failures instead of raising them, as the job can run on."""
 
     def __init__(self, allocation: Allocation, folder: Path, *, run_dir: str | None) -> None:
         self._allocation = allocation
         self._folder = folder
-        self._results = job_results.ResultFiles(folder)
+        self._results = ResultFiles(folder)
         self._run_dir = run_dir
         self._files: StateFiles | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -139,13 +174,13 @@ class JobService:
         """Save the results so far, if the service runs."""
         url = self._api_url
         if url is not None:
-            job_results.quietly(lambda: self._results.save(url), _say, f"cannot save results in {self._folder}")
+            quietly(lambda: self._results.save(url), _say, f"cannot save results in {self._folder}")
 
     def finish(self) -> None:
         """Save the results, end the service and remove its temporary files."""
         if self._api_url is not None:
             failure = f"results in {self._folder} are a few seconds old"
-            job_results.quietly(self._keep_all, _say, failure)
+            quietly(self._keep_all, _say, failure)
         if self._join is not None:
             _end_join(self._join)
         if self._supervisor is not None:
@@ -201,7 +236,7 @@ class JobService:
 
     def _keep_all(self) -> None:
         assert self._api_url is not None
-        job_results.wait_until_ended(self._api_url)
+        wait_until_ended(self._api_url)
         summary = self._results.save(self._api_url)
         nodes = client.get(self._api_url, "/api/v1/nodes")["nodes"]
         hosts = len(self._allocation.others) + 1
@@ -249,7 +284,7 @@ def _results_folder(allocation: Allocation) -> Path:
     """The folder of results, where ``sbatch`` was called. Raises ``CommandError``."""
     place = Path(os.environ.get("SLURM_SUBMIT_DIR", "."))
     try:
-        return job_results.make_folder(place, allocation.job_id, allocation.restarts)
+        return make_folder(place, allocation.job_id, allocation.restarts)
     except OSError as error:
         raise CommandError(
             f"cannot create the results folder: {error}; submit the job from a writable folder"
@@ -270,7 +305,7 @@ def _where_to_look(allocation: Allocation, api_url: str) -> str:
 def _end_join(join: subprocess.Popen[bytes]) -> None:
     """End the job step by closing its input, so that its nodes clean up; else by ending srun."""
     assert join.stdin is not None
-    with suppress(OSError):  # it has ended already
+    with contextlib.suppress(OSError):  # it has ended already
         join.stdin.close()
     if not _has_ended(join, within_s=JOIN_END_TIMEOUT_S):
         join.terminate()
@@ -279,3 +314,40 @@ def _end_join(join: subprocess.Popen[bytes]) -> None:
 
 def _say(text: str) -> None:
     print(f"tidegauge: {text}", file=sys.stderr, flush=True)
+
+
+def make_folder(submit_dir: Path, job_id: str, restarts: int) -> Path:
+    """``tidegauge-<job id>``, with ``-<attempt>`` for one after the first. Raises ``OSError``."""
+    attempt = f"-{restarts}" if restarts else ""
+    folder = submit_dir / f"tidegauge-{job_id}{attempt}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def wait_until_ended(api_url: str, *, within_s: float = SETTLE_S) -> None:
+    """Wait until the service reports no living rank, or for ``within_s``. Raises ``ApiError``."""
+    deadline_s = time.monotonic() + within_s
+    while any(_lives(client.get(api_url, "/api/v1/jobs"))) and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+
+
+def quietly(what: Callable[[], object], say: Callable[[str], None], failure: str) -> None:
+    """Call ``what``, and only print its failure."""
+    try:
+        what()
+    except (client.ApiError, CommandError, OSError) as error:
+        say(f"{failure}: {error}")
+
+
+def _lives(answer: dict[str, Any]) -> Sequence[bool]:
+    return [bool(rank["alive"]) for job in answer["jobs"] for rank in job["ranks"]]
+
+
+def _printed(command: ModuleType, arguments: Sequence[str]) -> str:
+    """The output of a command. Raises ``CommandError``."""
+    parser = argparse.ArgumentParser()
+    command.prepare_parser(parser)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        command.run(parser.parse_args(arguments))
+    return printed.getvalue()

@@ -15,7 +15,7 @@ from tidegauge.core.evidence.request import MAX_EVENTS
 from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:
-    from tidegauge.cli.attach.targets import AttachTarget
+    from tidegauge.cli.attach.process import AttachTarget
     from tidegauge.cli.snapshot.ranks import TakenSnapshot
 
 HELP = "take a memory snapshot of a running rank, or (--evidence) find the line that leaks and what holds it"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             "--evidence cannot be combined with --now or -o: it covers several steps, and its snapshots go to the "
             "service's store"
         )
-    from tidegauge.cli.attach.targets import NoTargetError, targets_of
+    from tidegauge.cli.attach.process import NoTargetError, targets_of
 
     if args.group is not None:
         from tidegauge.cli.snapshot.elsewhere import ask_elsewhere

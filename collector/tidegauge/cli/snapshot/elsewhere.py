@@ -102,7 +102,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
 
 
 def _are_groups(views: Sequence[JobView]) -> bool:
-    """Whether all are groups of one user's job, whose attempts may differ if a launcher restarted some."""
+    """True for groups of one user's job, whose attempts may differ if a launcher restarted some."""
     return len({view.key.owned for view in views}) == 1 and all(view.group_name for view in views)
 
 

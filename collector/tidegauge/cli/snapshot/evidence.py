@@ -15,7 +15,7 @@ from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
-from tidegauge.cli.attach.targets import AttachTarget
+from tidegauge.cli.attach.process import AttachTarget
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot.ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target
 from tidegauge.core.evidence import Evidence, EvidenceReason
@@ -39,31 +39,24 @@ SENTENCES: Mapping[str, str] = {
 MAX_SENTENCE_CHARS = 1000
 
 
-def find_evidence(
-    target: AttachTarget,
-    *,
-    max_events: int,
-    say: Callable[[str], None],
-    sleep: Callable[[float], None] = time.sleep,
-    monotonic_s: Callable[[], float] = time.monotonic,
-) -> Evidence:
+def find_evidence(target: AttachTarget, *, max_events: int, say: Callable[[str], None]) -> Evidence:
     """Request a window of evidence, wait for its end, and read it. Raises ``NoAnswerError``."""
     window, evidence_id = Window(), f"asked-{secrets.token_hex(8)}"
     request = evidence_request(evidence_id, EvidenceReason.ASKED, window, max_events=max_events)
     ask_rank(target, request, timeout_s=ANSWER_WITHIN_S)
-    deadline_s = monotonic_s() + window.most_s + SEARCH_AND_TRIP_S
+    deadline_s = time.monotonic() + window.most_s + SEARCH_AND_TRIP_S
     question, told = {"command": "evidence_status", "id": evidence_id}, ""
     while True:
         answer = ask_rank(target, question, timeout_s=ANSWER_WITHIN_S)
         state = str(answer.get("state"))
         if state == "done":
             return _read(target, evidence_id)
-        if monotonic_s() >= deadline_s:
+        if time.monotonic() >= deadline_s:
             raise NoAnswerError(f"no evidence within {window.most_s + SEARCH_AND_TRIP_S:.0f} s (state {state})")
         if state != told:
             say(f"{SENTENCES.get(state, 'in progress')} (step {answer.get('step')})")
             told = state
-        sleep(LOOK_EVERY_S)
+        time.sleep(LOOK_EVERY_S)
 
 
 def print_evidence(evidence: Evidence) -> None:
@@ -94,7 +87,18 @@ def _read(target: AttachTarget, evidence_id: str) -> Evidence:
     problems = [found.problem] if found.problem else []
     early = _snapshot(target, found.early_file, found, problems)
     late = _snapshot(target, found.late_file, found, problems)
-    return _evidence(target, found, _compared(early, late, problems), tuple(problems))
+    comparison = _compared(early, late, problems)
+    seen = target.seen
+    job = JobKey(one_line((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)
+    return evidence_of(
+        Whose(job, seen.rank or 0, socket.gethostname(), seen.process),
+        found,
+        comparison,
+        early_step=found.early_step,
+        late_step=found.late_step,
+        at_unix_s=found.ended_unix_s,
+        problems=tuple(problems),
+    )
 
 
 def _snapshot(
@@ -117,19 +121,3 @@ def _compared(early: Optional[ReadSnapshot], late: Optional[ReadSnapshot], probl
     except BadTraceError as error:
         problems.append(str(error))
         return None
-
-
-def _evidence(
-    target: AttachTarget, found: RankEvidence, comparison: Optional[Comparison], problems: tuple[str, ...]
-) -> Evidence:
-    seen = target.seen
-    job = JobKey(one_line((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)
-    return evidence_of(
-        Whose(job, seen.rank or 0, socket.gethostname(), seen.process),
-        found,
-        comparison,
-        early_step=found.early_step,
-        late_step=found.late_step,
-        at_unix_s=found.ended_unix_s,
-        problems=problems,
-    )

@@ -19,7 +19,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
-from tidegauge.cli.attach.targets import AttachTarget
+from tidegauge.cli.attach.process import AttachTarget
 from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.cli.output import write_output
 from tidegauge.core.evidence import EvidenceReason

@@ -1,7 +1,4 @@
-"""Tables of ``tidegauge top``: how cells and columns share a line, and what each column says of a job, rank or incident.
-
-The functions take values and return text.
-"""
+"""Tables of ``tidegauge top``: cells, the fitting of columns to a line, and the columns of each table."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class Column(Generic[T]):
     rank: int = 0
     """Columns of a higher rank are dropped first if the line is too short."""
     right: bool = False
-    """Whether the text is right-aligned, as figures are."""
+    """True if the text is right-aligned, as figures are."""
 
     @property
     def wanted(self) -> int:
@@ -124,7 +121,6 @@ def line(columns: Sequence[Fitted[T]], row: T) -> list[Cell]:
 
 
 def header(columns: Sequence[Fitted[T]]) -> str:
-    """The titles, as wide as the columns."""
     return " ".join(f"{column.title:{'>' if column.right else '<'}{width}}" for column, width in columns)
 
 
@@ -234,7 +230,6 @@ def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
 
 
 def rank_columns() -> Sequence[Column[RankLine]]:
-    """The columns of the table of one job's ranks."""
     return (
         Column("state", lambda rank, _: rank_state(rank), 10),
         Column("rank", lambda rank, _: Cell(str(rank.rank), Tone.STRONG), 5, right=True),
@@ -255,7 +250,6 @@ def rank_columns() -> Sequence[Column[RankLine]]:
 
 
 def incident_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[IncidentRow]]:
-    """The columns of the table of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
         Column("severity", lambda line, _: _severity(line), 8),

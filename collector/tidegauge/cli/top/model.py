@@ -20,11 +20,11 @@ class Sort(str, Enum):
     """The order of rows."""
 
     TIME = "time"
-    """By predicted time to OOM."""
+    """The order by predicted time to OOM."""
     MEMORY = "memory"
-    """By share of memory in use, the largest first."""
+    """The order by share of memory in use, the largest first."""
     GROWTH = "growth"
-    """By growth per step, the largest first."""
+    """The order by growth per step, the largest first."""
     NAME = "name"
 
     @property

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidegauge.cli.jobs import incident_page
+from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_ranks, figures, rank_rows
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import moment
@@ -121,19 +121,18 @@ def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Li
     """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
     lines = [*_wrapped("", incident_sentence(incident), width), ""]
-    for name, text in incident_page.figures(incident, now_s=now_s):
+    for name, text in figures(incident, now_s=now_s):
         lines += _wrapped(f"{name:<12}", text, width)
     if incident.findings:
         lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
     entries = timeline(story.history, story.records)
-    for start, text in incident_page.below_ranks(incident, entries, story.records, story.status):
+    for start, text in below_ranks(incident, entries, story.records, story.status):
         lines += _wrapped(start, text, width)
     return [[Cell(cut(text, width))] for text in lines]
 
 
 def help_lines(*, width: int) -> list[Line]:
-    """The page of keys and signs."""
     lines: list[Line] = [[Cell("Keys", Tone.STRONG)]]
     for names, texts in ((KEYS, "Signs"), (_SIGNS, "")):
         for name, text in names:
@@ -143,8 +142,8 @@ def help_lines(*, width: int) -> list[Line]:
 
 
 def _ranks_table(incident: Incident, width: int) -> list[str]:
-    rows = incident_page.rank_rows(incident)
-    header, cells = narrowed(incident_page.RANK_HEADER, rows, incident_page.RANKS_GIVE_WAY, width)
+    rows = rank_rows(incident)
+    header, cells = narrowed(RANK_HEADER, rows, RANKS_GIVE_WAY, width)
     more = len(incident.findings) + incident.ranks_left_out - len(rows)
     return plain_lines(header, cells) + ([f"and {more} more ranks"] if more else [])
 

@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 
 def print_cluster(overview: Overview, incidents: OpenIncidents, choice: Selection) -> None:
-    """Print the selected jobs and the open incidents."""
     jobs = job_rows(overview.jobs, incidents.lines, choice)
     _print_line([Cell(f"{overview.cluster}   "), *headline(overview)])
     _print_line([Cell(in_one_line(overview.actions))])
@@ -53,7 +52,6 @@ def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Select
 
 
 def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Selection) -> dict[str, Any]:
-    """The API's answer with the selected jobs, sorted."""
     told = {key_of(job): each for job, each in zip(overview.jobs, raw["jobs"])}
     return {**raw, "jobs": [told[row.key] for row in job_rows(overview.jobs, (), choice)]}
 

@@ -59,7 +59,6 @@ class Top(App[None]):
         """Open the screen of keys and signs."""
 
     def choose(self, **changes: Any) -> None:
-        """Change fields of the selection."""
         self.choice = replace(self.choice, **changes)
 
     def say(self, text: str) -> None:
