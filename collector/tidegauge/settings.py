@@ -12,6 +12,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+def comma_separated(text: str | None) -> list[str]:
+    """The entries of a setting that is a list, without empty ones."""
+    return [entry for entry in (part.strip() for part in (text or "").split(",")) if entry]
+
+
 def _default_state_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/tidegauge")

@@ -20,7 +20,6 @@ from tidegauge.settings import Settings
 from tidegauge.web import server as guarded_server
 from tidegauge.web.access import OPEN_DOOR, Door, Refusal
 from tidegauge.web.connections import ServerLimits
-from tidegauge.web.door_files import DoorSettings
 from tidegauge.web.door_start import ClosedDoor, open_door
 from tidegauge.web.server import MAX_HEADER_BYTES, App, HttpRequest, HttpServer, Response
 from tidegauge_exporter.metrics.server import MetricsServer
@@ -237,7 +236,7 @@ def test_while_a_file_is_broken_from_the_start_connections_are_closed_without_a_
     good = tls.web.read_text()
     tls.web.write_text("tls_server_config: {cert_file: none.pem, key_file: none.key}")
     now_s = [0.0]
-    door = ClosedDoor(DoorSettings(tls.web), "", monotonic_s=lambda: now_s[0])
+    door = ClosedDoor(Settings(web_config_file=tls.web), "", monotonic_s=lambda: now_s[0])
     with serving(ServerLimits(4, ask_within_s=60, whole_s=60), door) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(port)

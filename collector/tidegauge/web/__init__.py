@@ -1,1 +1,1 @@
-"""HTTP servers of Tidegauge: connections, TLS, passwords, tokens and roles. Knows no page."""
+"""HTTP servers and clients of Tidegauge: connections, TLS, passwords, tokens and roles. Knows no page."""

@@ -1,6 +1,6 @@
-"""Who may come in to an HTTP server of Tidegauge, and what they may see: values, and the port that servers call.
+"""Access to an HTTP server of Tidegauge: viewers, refusals, and the protocol of the door that guards the server.
 
-``tidegauge.web.door`` implements the port; without settings for it everybody comes in, as ``OPEN_DOOR`` has it.
+``tidegauge.web.door`` implements it; without settings for it, ``OPEN_DOOR`` admits everybody.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional, Protocol, Union
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who asks, once they were let in."""
+    """An admitted client, and what it may see."""
 
     name: Optional[str]
     """``None``: nobody was asked for a name."""
@@ -22,12 +22,12 @@ class Viewer:
     """``/metrics`` and ``/sd``, which tell of all jobs."""
 
     def sees(self, user_name: Optional[str]) -> bool:
-        """Whether what belongs to ``user_name``, as the kernel or the scheduler calls the owner, is theirs to see."""
+        """Whether the viewer may see a thing of ``user_name``, its owner as kernel or scheduler name it."""
         return self.sees_all or (self.name is not None and self.name == user_name)
 
     @property
     def only(self) -> Optional[str]:
-        """The one user of whom they may see anything; ``None``: of all."""
+        """The one user whose things the viewer may see; ``None``: those of all users."""
         return None if self.sees_all else self.name or ""
 
 
@@ -36,7 +36,7 @@ EVERYBODY = Viewer(None, sees_all=True, reads_metrics=True)
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """The reason why a request is refused."""
 
     status: int
     """HTTP's, 400 or more."""
@@ -60,21 +60,20 @@ class DoorProblem:
 
 
 class Door(Protocol):
-    """What stands before a server. Every method is called from the connections' threads, and reads files at most."""
+    """Guards a server. Every method is called from threads of connections, and at most reads files."""
 
     def tls(self) -> Optional[ssl.SSLContext]:
-        """What the next connection is to be served with; ``None``: no TLS. Raises ``OSError`` while nothing can be
-        served: the connection is then closed without a word."""
+        """The TLS context for the next connection, if any. Raises ``OSError`` to close the connection silently."""
 
     def check_client(self, connection: ssl.SSLSocket) -> None:
-        """Look at the certificate of a client whose handshake is done. Raises ``ssl.SSLError`` if it will not do."""
+        """Check the client's certificate after the handshake. Raises ``ssl.SSLError`` if it is not accepted."""
 
     def admit(self, authorization: Optional[str], peer: str) -> Union[Viewer, Refusal]:
-        """By the request's ``Authorization`` header and the client's address."""
+        """Admit or refuse by the request's ``Authorization`` header and the client's address."""
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Beside those that an answer has of its own, and before these."""
+        """Default headers of all responses; a response may have stronger ones."""
 
     @property
     def scheme(self) -> str:
@@ -82,10 +81,10 @@ class Door(Protocol):
 
 
 class WatchedDoor(Door, Protocol):
-    """A door that whoever tells how the service is can ask."""
+    """A door that can report a problem with its files, for the status of the service."""
 
     def problem(self) -> Optional[DoorProblem]:
-        """Looks whether the files can be used as they are now, also if nobody has come by since they changed."""
+        """The present problem with the files, also if nobody has connected since they changed."""
 
 
 class OpenDoor:
@@ -111,6 +110,6 @@ OPEN_DOOR = OpenDoor()
 
 
 def split_scheme(address: str) -> tuple[str, str]:
-    """``host:port`` or ``https://host:port``, as a node announces its ``/metrics``, in scheme and ``host:port``."""
+    """Scheme and ``host:port`` of an announced ``/metrics`` address, ``host:port`` or ``https://host:port``."""
     scheme, separator, rest = address.partition("://")
     return (scheme, rest) if separator else ("http", address)

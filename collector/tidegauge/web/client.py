@@ -1,5 +1,7 @@
-"""HTTP requests of the service to other services. No proxy is asked and no redirection is followed: what is shown to an
-address goes nowhere else. Every request is a connection of its own. Standard library only.
+"""The HTTP client of the service for other services. Standard library only.
+
+It asks no proxy and follows no redirection, so that credentials go to the configured address only. Each request has a
+connection of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tidegauge.web.connections import hang_up
 
 
 class HttpAnswer(NamedTuple):
-    """Of any status."""
+    """A response of any status."""
 
     status: int
     content_type: str
@@ -25,16 +27,16 @@ class HttpAnswer(NamedTuple):
 
 
 class NoResponseError(Exception):
-    """None, or not all of it; the message says why."""
+    """There was no complete response; the message says why."""
 
 
 class HttpClient:
-    """Of the service at ``url``, which may have a path, as behind a gateway."""
+    """A client of the service at ``url``, which may have a path, as behind a gateway."""
 
     def __init__(self, url: str, *, timeout_s: float, max_answer_bytes: int, looks_like: str) -> None:
-        """Raises ``ValueError``, with the words of ``looks_like``, for a URL that is no address, or has a name in it.
+        """Raises ``ValueError``, with the text of ``looks_like``, for a URL that is no address, or contains a name.
 
-        ``timeout_s``: for a whole answer.
+        ``timeout_s`` limits a whole response.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
@@ -84,6 +86,6 @@ class HttpClient:
 
 
 def _end(connection: socket.socket, late: threading.Event) -> None:
-    """A socket's own timeout does not see an answer that drips."""
+    """Ends a response that arrives slowly, which a socket's own timeout does not notice."""
     late.set()
     hang_up(connection)

@@ -1,28 +1,18 @@
-"""exporter-toolkit's web configuration file, as Prometheus and its exporters read it: text in, values out.
+"""Parses exporter-toolkit's web configuration file, as Prometheus and its exporters read it.
 
-Form and meaning: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. Where this
-reading is stricter, or leaves something out, docs/web_access.md says so. No message quotes what the file holds.
+Source of the format: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md.
+docs/web_access.md lists where this parser is stricter or leaves something out. No message quotes the file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from tidegauge.web.config_values import (
-    CIPHERS,
-    CURVES,
-    VERSIONS,
-    Pem,
-    RateLimit,
-    TlsConfig,
-    WebConfig,
-    WebConfigError,
-)
 
 MAX_FILE_CHARS = 256 * 1024
 """Of a file: a thousand users and some certificates."""
@@ -34,6 +24,28 @@ _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _GO_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ns|us|ms|s|m|h))+|0")
 _GO_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
+VERSIONS = ("TLS12", "TLS13")
+"""exporter-toolkit also knows TLS10 and TLS11, which RFC 8996 forbids."""
+CURVES: Mapping[str, str] = {
+    "CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519",
+}  # fmt: skip
+"""By Go's names, OpenSSL's."""
+CIPHERS: Mapping[str, str] = {
+    "TLS_AES_128_GCM_SHA256": "",
+    "TLS_AES_256_GCM_SHA384": "",
+    "TLS_CHACHA20_POLY1305_SHA256": "",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+}
+"""Go's ``tls.CipherSuites()``, with OpenSSL's names; those of TLS 1.3 (empty) cannot be chosen among, in Go either."""
 HEADERS: Mapping[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "X-Frame-Options": ("deny", "sameorigin"),
@@ -51,8 +63,57 @@ CLIENT_AUTH: Mapping[str, Literal["none", "if_given", "required"]] = {
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")
 
 
+class WebConfigError(ValueError):
+    """The file cannot be used; the message says where and why, and quotes nothing of it."""
+
+
+class Pem(NamedTuple):
+    """A certificate or key: in a file, relative to the configuration's folder, or in the configuration."""
+
+    file: str | None
+    text: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Pem(file={self.file!r})"
+
+
+@dataclass(frozen=True)
+class TlsConfig:
+    """``tls_server_config``."""
+
+    certificate: Pem
+    key: Pem
+    client_ca: Pem | None
+    client_certificate: Literal["none", "if_given", "required"]
+    """What a client has to show; whatever it shows is verified."""
+    client_allowed_sans: tuple[str, ...] | None
+    min_version: str
+    max_version: str
+    cipher_suites: tuple[str, ...]
+    prefer_server_cipher_suites: bool
+    curve: str | None
+
+
+class RateLimit(NamedTuple):
+    """``rate_limit``: a bucket of ``burst`` requests, to which one is added every ``interval_s``."""
+
+    interval_s: float
+    burst: int
+
+
+@dataclass(frozen=True)
+class WebConfig:
+    """The content of a file."""
+
+    tls: TlsConfig | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Names and their bcrypt hashes; empty: no basic authentication."""
+    rate_limit: RateLimit | None = None
+
+
 def parse_web_config(text: str) -> WebConfig:
-    """Raises ``WebConfigError``. An empty file is one that asks for nothing, as in exporter-toolkit."""
+    """Raises ``WebConfigError``. An empty file sets nothing, as in exporter-toolkit."""
     if len(text) > MAX_FILE_CHARS:
         raise WebConfigError(f"more than {MAX_FILE_CHARS} characters")
     try:
@@ -114,7 +175,7 @@ class _File(_Part):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses what go-yaml's strict mode refuses, a key given twice; and aliases, which no such file needs."""
+    """Refuses keys given twice, as go-yaml's strict mode does, and aliases, which no such file needs."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -179,8 +240,7 @@ def _tls(raw: _Tls) -> TlsConfig | None:
         raise WebConfigError("tls_server_config: client_auth_type needs client_ca_file: whose certificates are taken?")
     if len(raw.curve_preferences) > 1:
         raise WebConfigError("tls_server_config.curve_preferences: one curve at most can be chosen here")
-    _check_versions(raw)
-    return TlsConfig(
+    config = TlsConfig(
         certificate=_pem("cert", raw.cert_file, raw.cert),
         key=_pem("key", raw.key_file, raw.key),
         client_ca=client_ca,
@@ -192,18 +252,16 @@ def _tls(raw: _Tls) -> TlsConfig | None:
         prefer_server_cipher_suites=raw.prefer_server_cipher_suites,
         curve=next((_choice("curve_preferences", name, CURVES) for name in raw.curve_preferences), None),
     )
+    _check_versions(config)
+    return config
 
 
-def _check_versions(raw: _Tls) -> None:
-    """Whether any handshake could succeed."""
-    lowest, highest = (
-        _choice("min_version", raw.min_version, VERSIONS),
-        _choice("max_version", raw.max_version, VERSIONS),
-    )
-    if VERSIONS.index(lowest) > VERSIONS.index(highest):
+def _check_versions(config: TlsConfig) -> None:
+    """Raises ``WebConfigError`` if no handshake could succeed."""
+    if VERSIONS.index(config.min_version) > VERSIONS.index(config.max_version):
         raise WebConfigError("tls_server_config: min_version is above max_version")
-    suites = [_choice("cipher_suites", name, CIPHERS) for name in raw.cipher_suites]
-    if highest == "TLS12" and suites and not any(CIPHERS[name] for name in suites):
+    suites = config.cipher_suites
+    if config.max_version == "TLS12" and suites and not any(CIPHERS[name] for name in suites):
         raise WebConfigError("tls_server_config: these cipher_suites are of TLS 1.3 alone, and max_version is TLS12")
 
 
@@ -258,7 +316,7 @@ def _hash(name: str, value: str) -> bytes:
 
 
 def _shown(name: str) -> str:
-    """What a message may quote: a hash may have slipped into the name (``ada$2y$10$...: ``)."""
+    """The name, unless a hash may have slipped into it (``ada$2y$10$...: ``)."""
     return "…" if "$" in name else name
 
 
@@ -272,7 +330,7 @@ def _rate_limit(raw: _Rate) -> RateLimit | None:
 
 
 def _seconds(text: str) -> float:
-    """Go's way to write a span of time: ``300ms``, ``1m30s``."""
+    """Seconds of a duration in Go's syntax: ``300ms``, ``1m30s``."""
     if len(text) > 40 or not _GO_DURATION.fullmatch(text):
         raise WebConfigError("rate_limit.interval: a span of time looks like 300ms or 1m30s")
     return sum(float(amount) * _GO_UNITS_S[unit] for amount, unit in re.findall(r"([\d.]+)(ns|us|ms|s|m|h)", text))

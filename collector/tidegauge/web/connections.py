@@ -1,4 +1,4 @@
-"""How many connections a server has at once, who gives way when there are too many, and who has taken too long."""
+"""Limits a server's connections: their number, which one is closed for a new one, and their time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple, Optional
 
 
 class ServerLimits(NamedTuple):
-    """Of one server."""
+    """The limits of one server."""
 
     connections: int
-    """At once. For one beyond this, the oldest that has not asked anything yet is closed: whoever has something to ask
-    asks at once, and whoever only holds connections open must not lock others out."""
+    """At once. Beyond this, the oldest connection without a request is closed: honest clients ask at once, and whoever
+    only holds connections open must not lock others out."""
     ask_within_s: float
     """From the connection to the end of the request, TLS included, however steadily bytes drip; and one silence."""
     whole_s: float
@@ -37,7 +37,7 @@ class _Place:
 
 
 class Connections:
-    """Those of one server, within its limits. Thread-safe."""
+    """The connections of one server, within its limits. Thread-safe."""
 
     def __init__(self, limits: ServerLimits, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -49,7 +49,7 @@ class Connections:
         """Nobody comes in any more."""
 
     def enter(self, request: socket.socket, *, timeout_s: float) -> bool:
-        """Take a place for ``request``; false if there is none in time."""
+        """Take a place for ``request``; false if none is free in time."""
         deadline_s = self._monotonic_s() + timeout_s
         with self._changed:
             while len(self._places) >= self._limits.connections:
@@ -62,12 +62,12 @@ class Connections:
             return True
 
     def secured(self, request: socket.socket, connection: socket.socket) -> None:
-        """TLS has taken over the socket of ``request``."""
+        """TLS has replaced the socket of ``request``."""
         with self._changed:
             self._places[request].connection = connection
 
     def heard(self, connection: socket.socket) -> None:
-        """Its request has arrived: from now on it is not closed to make room."""
+        """Its request has arrived: it is no longer closed to make room."""
         with self._changed:
             for place in self._places.values():
                 if place.connection is connection:
@@ -79,7 +79,7 @@ class Connections:
             self._changed.notify_all()
 
     def end_late(self) -> None:
-        """Hang up on those that have taken longer than the limits allow."""
+        """Hang up on connections that exceed the time limits."""
         with self._changed:
             for place in self._places.values():
                 most_s = self._limits.ask_within_s if place.is_silent else self._limits.whole_s
@@ -87,18 +87,17 @@ class Connections:
                     hang_up(place.connection)
 
     def close(self) -> None:
-        """Let nobody in any more."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def drain(self, patience_s: float) -> bool:
-        """Wait until nobody is there any more; false: somebody still is."""
+        """Wait until all connections are closed; false after ``patience_s``."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._places, patience_s)
 
     def _make_room(self, now_s: float) -> Optional[float]:
-        """Hang up on the oldest silent one, if it is time. When there may be room; ``None``: nobody can give way."""
+        """Hang up on the oldest silent connection when due; returns when there may be room, ``None`` for never."""
         oldest = next((place for place in self._places.values() if place.is_silent), None)
         if oldest is None:
             return None
@@ -110,6 +109,6 @@ class Connections:
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Have whoever reads from it see its end. From another thread."""
+    """Let the reader of the connection, another thread, see its end."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)  # SSLSocket's own would take TLS off under the reader

@@ -1,8 +1,8 @@
-"""What stands before the HTTP servers: TLS, names and headers, from files that are read again when they change.
+"""The door of the HTTP servers: TLS, names and headers from files, which are read again when they change.
 
-exporter-toolkit reads its file at every request; here its signature is looked at, which is cheaper and means the same.
-What cannot be used while the servers run is said once, and the last good state stays in force: nobody is let in, and
-nobody is locked out, by half a file. Whether there is TLS, and whether names are asked for, is decided at the start.
+exporter-toolkit reads its file at every request; here a changed signature triggers that, which is cheaper and means the
+same. Files that become unusable while the servers run are logged once, and the last good state stays in force: half a
+file neither admits nor locks out anybody. The start decides whether there is TLS and whether clients need a name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from tidegauge.settings import Settings, comma_separated
 from tidegauge.web.access import EVERYBODY, DoorProblem, Refusal, Viewer
 from tidegauge.web.door_files import (
     DoorFileError,
-    DoorSettings,
     DoorState,
     Signature,
     check_not_weaker,
@@ -38,39 +38,33 @@ LATER = "too many passwords were tried: try again in some seconds, or use a toke
 TOO_MANY = "too many requests, as the web configuration's rate_limit has it"
 MAX_HEADER_CHARS = 4096
 BROKEN_AGAIN_S = 5.0
-"""How often files that broke while the service runs are read again, unless they change: what they name may be there by
-now. In between nobody who knocks, of whom nothing is known yet, makes the service read a file."""
+"""How often files that broke while the service runs are read again, unless they change: a file that they name may exist
+by now. In between, no unknown client makes the service read a file."""
 
 
 class WebDoor:
-    """``WatchedDoor`` by files. Thread-safe."""
+    """Implements ``WatchedDoor`` by files. Thread-safe."""
 
-    def __init__(self, settings: DoorSettings, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """Raises ``DoorFileError`` if a file cannot be used."""
         self._settings = settings
+        self._admins = frozenset(comma_separated(settings.api_admins))
+        self._metrics_readers = self._admins.union(comma_separated(settings.metrics_readers))
         self._passwords = Passwords(monotonic_s=monotonic_s)
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._problem: DoorProblem | None = None
         self._broken: tuple[Signature, float] | None = None
         """Files that could not be used, and when they were read."""
-        self._state, self._signature = read_door_files(settings)
-        self._scheme = "http" if self._state.context is None else "https"
-        rate = self._state.config.rate_limit
+        self.in_force, self._signature = read_door_files(settings)
+        """The last good state."""
+        self.scheme = "http" if self.in_force.context is None else "https"
+        rate = self.in_force.config.rate_limit
         self._requests = None if rate is None else Bucket(rate.burst, rate.interval_s, monotonic_s())
 
     @property
-    def scheme(self) -> str:
-        return self._scheme
-
-    @property
-    def in_force(self) -> DoorState:
-        """As last read; nothing is read again for it."""
-        return self._state
-
-    @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        return self._state.config.headers
+        return self.in_force.config.headers
 
     def tls(self) -> ssl.SSLContext | None:
         return self._latest().context
@@ -80,7 +74,7 @@ class WebDoor:
         return self._problem
 
     def check_client(self, connection: ssl.SSLSocket) -> None:
-        tls = self._state.config.tls
+        tls = self.in_force.config.tls
         check_client(connection, None if tls is None else tls.client_allowed_sans)
 
     def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
@@ -113,28 +107,27 @@ class WebDoor:
         return self._viewer(user) if answer is Password.RIGHT else Refusal(401, UNKNOWN, CHALLENGE)
 
     def _viewer(self, name: str) -> Viewer:
-        is_admin = name in self._settings.admins
-        return Viewer(name, sees_all=is_admin, reads_metrics=is_admin or name in self._settings.metrics_readers)
+        return Viewer(name, sees_all=name in self._admins, reads_metrics=name in self._metrics_readers)
 
     def _latest(self) -> DoorState:
-        """Read again what has changed, by one thread at a time."""
+        """The state after reading changed files, by one thread at a time."""
         with self._lock:
-            signature = signature_of(self._settings, self._state.config)
+            signature = signature_of(self._settings, self.in_force.config)
             if signature == self._signature:
                 self._broken = self._problem = None
-                return self._state
+                return self.in_force
             if self._is_known_broken(signature):
-                return self._state
+                return self.in_force
             self._broken = signature, self._monotonic_s()
             try:
                 state, signature = read_door_files(self._settings)
-                check_not_weaker(self._state, state, self._settings)
+                check_not_weaker(self.in_force, state, self._settings)
             except DoorFileError as error:
                 if self._problem is None or str(error) != self._problem.text:
                     log.error("%s; what was in force before stays so", error)
                 self._problem = DoorProblem(False, str(error.file), str(error), error.advice)
-                return self._state
-            self._state, self._signature, self._problem, self._broken = state, signature, None, None
+                return self.in_force
+            self.in_force, self._signature, self._problem, self._broken = state, signature, None, None
             log.info("who may come in to the HTTP servers was read again")
             return state
 

@@ -1,4 +1,4 @@
-"""The files that say who may come in: read into one state, noticed when they change, and never weaker by a mistake."""
+"""Reads the door's files into one state, notices changes, and refuses one that would weaken the door by mistake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tidegauge.secrets import SecretError
 from tidegauge.settings import Settings
-from tidegauge.web.config import parse_web_config
-from tidegauge.web.config_values import WebConfig, WebConfigError
+from tidegauge.web.config import WebConfig, WebConfigError, parse_web_config
 from tidegauge.web.tls import certificate_files, server_context
 from tidegauge.web.tokens import ApiToken, read_tokens
 
@@ -19,7 +18,7 @@ UNDO = "put it back as it was, or, if this is meant, restart the service (`tideg
 
 
 class DoorFileError(WebConfigError):
-    """One of a door's files cannot be used."""
+    """One of the door's files cannot be used."""
 
     def __init__(self, message: str, file: Path, *, advice: str = MEND_BROKEN) -> None:
         super().__init__(message)
@@ -30,30 +29,8 @@ class DoorFileError(WebConfigError):
 
 
 @dataclass(frozen=True)
-class DoorSettings:
-    """What of the settings is about who may come in."""
-
-    web_config_file: Path | None = None
-    tokens_file: Path | None = None
-    admins: frozenset[str] = frozenset()
-    metrics_readers: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, settings: Settings) -> DoorSettings:
-        return cls(
-            settings.web_config_file, settings.api_tokens_file, _names(settings.api_admins),
-            _names(settings.metrics_readers),
-        )  # fmt: skip
-
-    @property
-    def is_open(self) -> bool:
-        """Nothing is asked of anybody."""
-        return self.web_config_file is None and self.tokens_file is None
-
-
-@dataclass(frozen=True)
 class DoorState:
-    """All files as they were when they were last good."""
+    """The content of all files when they were last good."""
 
     config: WebConfig
     context: ssl.SSLContext | None
@@ -67,8 +44,10 @@ WITHOUT_FILES = DoorState(WebConfig(), None, (), asks_names=False)
 Signature = tuple[tuple[str | int, ...], ...]
 
 
-def read_door_files(settings: DoorSettings) -> tuple[DoorState, Signature]:
-    """What they say, and the signature of what was read. Raises ``DoorFileError``."""
+def read_door_files(settings: Settings) -> tuple[DoorState, Signature]:
+    """The state, ``WITHOUT_FILES`` if none is set, and the signature of the files. Raises ``DoorFileError``."""
+    if settings.web_config_file is None and settings.api_tokens_file is None:
+        return WITHOUT_FILES, ()
     config, context = WebConfig(), None
     tokens: tuple[ApiToken, ...] = ()
     file, before = settings.web_config_file, signature_of(settings, config)
@@ -79,17 +58,17 @@ def read_door_files(settings: DoorSettings) -> tuple[DoorState, Signature]:
             context = None if config.tls is None else server_context(config.tls, file.parent)
         except WebConfigError as error:
             raise DoorFileError(f"web_config_file {file}: {error}", file) from None
-    if settings.tokens_file is not None:
+    if settings.api_tokens_file is not None:
         try:
-            tokens = read_tokens(settings.tokens_file)
+            tokens = read_tokens(settings.api_tokens_file)
         except SecretError as error:
-            raise DoorFileError(f"api_tokens_file: {error}", settings.tokens_file) from None
+            raise DoorFileError(f"api_tokens_file: {error}", settings.api_tokens_file) from None
     # Taken before the files were read: what changed meanwhile is read again.
-    return DoorState(config, context, tokens, bool(config.users) or settings.tokens_file is not None), before
+    return DoorState(config, context, tokens, bool(config.users) or settings.api_tokens_file is not None), before
 
 
-def check_not_weaker(old: DoorState, new: DoorState, settings: DoorSettings) -> None:
-    """A file that was emptied by mistake must not open the door. Raises ``DoorFileError``."""
+def check_not_weaker(old: DoorState, new: DoorState, settings: Settings) -> None:
+    """An emptied file must not open the door. Raises ``DoorFileError``."""
     file = settings.web_config_file
     if file is None:
         return  # tokens alone switch neither
@@ -102,16 +81,12 @@ def check_not_weaker(old: DoorState, new: DoorState, settings: DoorSettings) -> 
     raise DoorFileError(f"web_config_file {file}: {changed}, which takes a restart of the service", file, advice=UNDO)
 
 
-def signature_of(settings: DoorSettings, config: WebConfig) -> Signature:
-    """Changes when one of the files does. Follows links: that is how Kubernetes replaces mounted secrets."""
-    files = [file for file in (settings.web_config_file, settings.tokens_file) if file is not None]
+def signature_of(settings: Settings, config: WebConfig) -> Signature:
+    """A value that changes with any of the files. Follows links, because Kubernetes replaces mounted secrets so."""
+    files = [file for file in (settings.web_config_file, settings.api_tokens_file) if file is not None]
     if config.tls is not None and settings.web_config_file is not None:
         files += certificate_files(config.tls, settings.web_config_file.parent)
     return tuple(_file_signature(file) for file in files)
-
-
-def _names(text: str | None) -> frozenset[str]:
-    return frozenset(name for name in (part.strip() for part in (text or "").split(",")) if name)
 
 
 def _text(file: Path) -> str:
@@ -124,7 +99,7 @@ def _text(file: Path) -> str:
 
 
 def _file_signature(file: Path) -> tuple[str | int, ...]:
-    """With mode and owner: a file of tokens that others may read from now on is to be noticed."""
+    """Includes mode and owner, to notice a file of tokens that others may read from now on."""
     try:
         status = os.stat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""How the door begins: open, by files, or closed until its files can be used; and what it leaves open to others."""
+"""Opens the door at the start: for all, by files, or once its files can be used; warns of what it leaves open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tidegauge.settings import Settings
 from tidegauge.web.access import OPEN_DOOR, DoorProblem, Refusal, Viewer, WatchedDoor
 from tidegauge.web.door import WebDoor
-from tidegauge.web.door_files import WITHOUT_FILES, DoorFileError, DoorSettings, DoorState, read_door_files
+from tidegauge.web.door_files import WITHOUT_FILES, DoorFileError, DoorState, read_door_files
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +22,17 @@ MEND_CLOSED = "mend it: pages are served again as soon as it can be used, withou
 
 
 class ClosedDoor:
-    """``WatchedDoor`` for files that cannot be used at the start: until they can, it closes connections without a word.
+    """Implements ``WatchedDoor`` for files that are unusable at the start: until they are usable, it closes connections
+    silently.
 
     An exporter of Prometheus would not start at all; a coordinator has more to do than to serve pages.
     """
 
     def __init__(
-        self, settings: DoorSettings, problem: str, *, file: Path | None = None,
+        self, settings: Settings, problem: str, *, file: Path | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """``problem``: of which ``file``, as it was when the door was made."""
+        """``problem`` and ``file``: the error at the start."""
         self._settings = settings
         self._refuse(problem, file)
         self._lock = threading.Lock()
@@ -41,7 +42,7 @@ class ClosedDoor:
 
     @property
     def scheme(self) -> str:
-        """``https`` while it is not known: nobody is to send a password in the clear meanwhile."""
+        """``https`` while it is unknown, so that nobody sends a password in the clear."""
         return "https" if self._door is None else self._door.scheme
 
     @property
@@ -62,14 +63,14 @@ class ClosedDoor:
         return self._problem if door is None else door.problem()
 
     def _opened(self) -> WebDoor:
-        """Raises ``ConnectionRefusedError`` as long as the files cannot be used."""
+        """Raises ``ConnectionRefusedError`` while the files cannot be used."""
         door = self._tried()
         if door is None:
             raise ConnectionRefusedError(self._problem.text)
         return door
 
     def _tried(self) -> WebDoor | None:
-        """The door by files, as soon as they can be used."""
+        """The door by files, once they can be used."""
         with self._lock:
             if self._door is None:
                 self._try()
@@ -94,48 +95,28 @@ class ClosedDoor:
 
 
 def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> WatchedDoor:
-    """As the settings have it; what it leaves open is said in the log. Never raises: see ``ClosedDoor``.
+    """The door for these settings; logs what it leaves open. Never raises: see ``ClosedDoor``.
 
-    ``what``: the server, for the log; ``asks_names``: whether it does, where the settings have names.
+    ``what``: the server, for the log; ``asks_names``: whether it asks for names, if the settings have any.
     """
-    wanted = DoorSettings.of(settings)
-    if wanted.is_open:
-        if asks_names:
-            _warn(_opening(settings.listen_host, what, WITHOUT_FILES))
-        return OPEN_DOOR
     try:
-        door = WebDoor(wanted)
+        door = WebDoor(settings)
     except DoorFileError as error:
         log.error("%s answers nobody: %s", what, error)
-        return ClosedDoor(wanted, str(error), file=error.file)
-    if asks_names:
-        _warn(_opening(settings.listen_host, what, door.in_force))
-    return door
-
-
-def check_door(settings: Settings) -> None:
-    """Raises ``DoorFileError`` for files that cannot be used, before anything is started."""
-    wanted = DoorSettings.of(settings)
-    if not wanted.is_open:
-        read_door_files(wanted)
+        return ClosedDoor(settings, str(error), file=error.file)
+    opening = _opening(settings.listen_host, what, door.in_force)
+    if asks_names and opening is not None:
+        log.warning("%s", opening)
+    return OPEN_DOOR if door.in_force is WITHOUT_FILES else door
 
 
 def what_is_open(settings: Settings, *, what: str) -> str | None:
-    """What others can do at a server with these settings, and what closes it; ``None``: nothing to warn of.
-
-    ``what``: the server. Raises ``DoorFileError`` for files that cannot be used.
-    """
-    wanted = DoorSettings.of(settings)
-    return _opening(settings.listen_host, what, WITHOUT_FILES if wanted.is_open else read_door_files(wanted)[0])
+    """A warning, with the remedy, if these settings leave the server ``what`` open. Raises ``DoorFileError``."""
+    return _opening(settings.listen_host, what, read_door_files(settings)[0])
 
 
 def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _warn(opening: str | None) -> None:
-    if opening is not None:
-        log.warning("%s", opening)
 
 
 def _opening(host: str, what: str, state: DoorState) -> str | None:

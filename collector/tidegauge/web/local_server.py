@@ -1,7 +1,7 @@
-"""Serving on a Unix socket in the state directory: for root and this process' own user, as the kernel tells them.
+"""Serves on a Unix socket in the state directory, to root and to the user of this process, as the kernel names them.
 
-A disk that is full, or a folder that is not there yet, must not keep the head's own commands out for good: what cannot
-be bound is tried again in the background.
+Neither a full disk nor a missing folder must lock out the head's own commands for good: a failed bind is retried in the
+background.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AGAIN_S = 1.0
 
 
 class LocalServing:
-    """Serves from daemon threads, from ``start`` or as soon as the socket can be bound, to ``stop``."""
+    """Serves from daemon threads, from ``start``, or as soon as the socket can be bound, to ``stop``."""
 
     def __init__(self, path: Path, app: App) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class LocalServing:
         self._server: _LocalServer | None = None
 
     def start(self) -> str | None:
-        """Why it is not served yet; ``None``: it is. Never raises ``OSError``."""
+        """Serve; returns why that has to wait, or ``None``. Never raises ``OSError``."""
         problem = self._tried()
         if problem is not None:
             threading.Thread(target=self._until_bound, name="tidegauge-api-local-bind", daemon=True).start()
@@ -69,14 +69,14 @@ class LocalServing:
 
 
 class _LocalDoor(OpenDoor):
-    """Whoever was let in, by the name that the kernel has for them, sees everything."""
+    """Admits everybody as an admin, under the kernel's name for them: the server has checked the user."""
 
     def admit(self, authorization: str | None, peer: str) -> Viewer:  # noqa: ARG002 - the port's
         return Viewer(peer, sees_all=True, reads_metrics=True)
 
 
 class _LocalServer(GuardedMixIn, UnixStreamServer):
-    """On a socket in a folder that only its owner enters; the kernel says who connects all the same."""
+    """A server on a socket in a folder that only its owner enters; it checks the user of each connection as well."""
 
     def __init__(self, path: Path, app: App) -> None:
         self.guard(app, _LocalDoor())
@@ -97,7 +97,7 @@ class _LocalServer(GuardedMixIn, UnixStreamServer):
         self.server_address = self.socket.getsockname()
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
-        """With name and uid of the client in the place of an address."""
+        """The connection, with name and uid of the client instead of an address."""
         request, _ = super().get_request()
         _, uid, _ = struct.unpack(
             "3i", request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

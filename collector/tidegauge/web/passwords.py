@@ -1,7 +1,7 @@
-"""Names and passwords (bcrypt): who was right is remembered for a while, who is wrong again and again has to wait.
+"""Checks names and passwords (bcrypt): results are cached for a while, and repeated wrong ones have to wait.
 
 A check at cost 10 takes 50 ms of a core. A scrape every 15 s and a ``top`` every second must not pay that each time,
-and nobody who guesses may keep the coordinator busy.
+and a client that guesses must not keep the coordinator busy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COST = slice(4, 6)
 
 
 class Password(Enum):
-    """What is to be said of a name and a password."""
+    """The result of a check."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -45,7 +45,7 @@ class Password(Enum):
 
 
 class Bucket:
-    """Holds ``burst`` at most, one more every ``every_s``; not thread-safe."""
+    """A token bucket of at most ``burst``, refilled by one every ``every_s``; not thread-safe."""
 
     def __init__(self, burst: float, every_s: float, now_s: float) -> None:
         self._burst = burst
@@ -54,7 +54,6 @@ class Bucket:
         self._at_s = now_s
 
     def take(self, now_s: float) -> bool:
-        """One out of it, if there is one."""
         self._left = min(self._burst, self._left + (now_s - self._at_s) / self._every_s)
         self._at_s = now_s
         if self._left < 1:
@@ -64,7 +63,7 @@ class Bucket:
 
 
 class Passwords:
-    """Thread-safe. One check at a time: so many threads would only take the core from each other."""
+    """Thread-safe. It makes one check at a time: several would only share the core."""
 
     def __init__(
         self,
@@ -93,7 +92,6 @@ class Passwords:
         return max(self._at_it - 1, 0)
 
     def check(self, users: Mapping[str, bytes], name: str, password: bytes, *, peer: str) -> Password:
-        """``peer``: the address of whoever asks."""
         hashed = users.get(name, self._nobody(users))
         digest = self._digest(name.encode(errors="replace"), hashed, password)
         with self._lock:
@@ -120,7 +118,7 @@ class Passwords:
         return answer
 
     def _nobody(self, users: Mapping[str, bytes]) -> bytes:
-        """Found out once for a file: what it takes must not tell of names either."""
+        """The hash for unknown names, chosen once per file: the time of a check must not reveal names either."""
         of, dummy = self._dummy
         if of is not users:
             dummy = dummy_hash(users)
@@ -134,7 +132,7 @@ class Passwords:
             return False
 
     def _digest(self, *parts: bytes) -> bytes:
-        """Depends on the hash too: with a new password in the file the old one is forgotten."""
+        """Depends on the hash too, so that a new password in the file makes the cache forget the old one."""
         message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.new(self._key, message, hashlib.sha256).digest()
 
@@ -161,13 +159,13 @@ class Passwords:
 
 
 def dummy_hash(users: Mapping[str, bytes]) -> bytes:
-    """Checked for a name that does not exist, so that it takes as long as the dearest of those that do."""
+    """The hash to check for an unknown name: it takes as long as the most expensive of the known ones."""
     cost = max((hashed[_COST] for hashed in users.values()), default=_NOBODY[_COST])
     return _NOBODY[: _COST.start] + cost + _NOBODY[_COST.stop :]
 
 
 def _counted_as(peer: str) -> str:
-    """An address of IPv6 by its /64: whoever has one has all of it."""
+    """The key of an address: IPv6 by its /64, which one client may have in full."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

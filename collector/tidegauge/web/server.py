@@ -40,7 +40,7 @@ HEADERS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request whose head has arrived."""
+    """A request, once its head has arrived."""
 
     method: str
     path: str
@@ -55,7 +55,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Response:
-    """What goes back."""
+    """A response."""
 
     body: bytes
     content_type: str = JSON_TYPE
@@ -71,17 +71,15 @@ Routes = Mapping[tuple[Optional[str], Optional[str]], Handler]
 
 
 def json_error(refusal: Refusal) -> Response:
-    """An object with the one field ``error``."""
     return Response(to_json({"error": refusal.text}), JSON_TYPE, refusal.headers, refusal.status)
 
 
 def text_error(refusal: Refusal) -> Response:
-    """A line of text."""
     return Response(f"{refusal.text}\n".encode(), TEXT_TYPE, refusal.headers, refusal.status)
 
 
 class App(NamedTuple):
-    """What a server answers."""
+    """The routes of a server, with its limits."""
 
     routes: Routes
     """What no route is for is answered with 501."""
@@ -92,7 +90,7 @@ class App(NamedTuple):
     protocol: str = "HTTP/1.0"
 
     def handler(self, method: str, path: str) -> Optional[Handler]:
-        """That of the path goes before that of the method."""
+        """The handler of a request; a route by path precedes one by method."""
         keys = ((method, path), (None, path), (method, None), (None, None))
         return next((self.routes[key] for key in keys if key in self.routes), None)
 
@@ -121,17 +119,15 @@ class HttpServer:
 
     @property
     def listens(self) -> bool:
-        """From ``bind`` to ``stop``."""
+        """True from ``bind`` to ``stop``."""
         return self._server is not None
 
     @property
     def port(self) -> int:
-        """The port as bound."""
         return int(self._bound.server_address[1])
 
     @property
     def connections(self) -> Connections:
-        """Those that are open."""
         return self._bound.connections
 
     @property
@@ -140,7 +136,7 @@ class HttpServer:
         return self._server
 
     def stop(self, *, drain_s: float = 0.0) -> None:
-        """Free the port, and wait so long for requests that are under way. Does nothing twice."""
+        """Free the port, and wait at most ``drain_s`` for running requests. A second call does nothing."""
         server, thread, self._server, self._thread = self._server, self._thread, None, None
         if server is None:
             return
@@ -152,7 +148,7 @@ class HttpServer:
 
 
 class GuardedMixIn(ThreadingMixIn):
-    """Before a ``TCPServer``: serves an app within its limits, a thread for each connection."""
+    """Precedes a ``TCPServer`` among the bases: serves an app within its limits, with a thread for each connection."""
 
     allow_reuse_address = True
     block_on_close = False
@@ -207,7 +203,7 @@ class GuardedMixIn(ThreadingMixIn):
         log.debug("a connection from %s failed: %s", client_address, sys.exc_info()[1])
 
     def _secured(self, request: socket.socket) -> socket.socket:
-        """The connection as it is to be read. In its own thread: a handshake that does not end holds up nobody."""
+        """The connection with TLS, if there is any. In its own thread: a handshake that hangs delays nobody."""
         context = self.door.tls()
         if context is None:
             return request
@@ -240,11 +236,11 @@ def serving_thread(server: Any) -> threading.Thread:
 
 
 class _GoneError(Exception):
-    """The client has hung up, or was hung up on, before the end of its request."""
+    """The connection ended before the end of its request."""
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One connection of a server that is guarded."""
+    """One connection of a guarded server."""
 
     server: Any
 
@@ -322,12 +318,12 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 def _printable(refusal: Refusal, error: Callable[[Refusal], Response]) -> Response:
-    """The page that says it; what somebody sent may hold halves of characters."""
+    """The refusal as a page; a request may have put half characters into it."""
     return error(refusal._replace(text=refusal.text.encode(errors="replace").decode()))
 
 
 class _Head:
-    """A request's lines, so many bytes of them; then its body, which whoever reads it bounds."""
+    """The lines of a request, limited in bytes; then its body, which its reader limits."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The server's side of TLS as a web configuration asks for it."""
+"""The server's side of TLS, as a web configuration sets it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tidegauge.web.config_values import CIPHERS, CURVES, Pem, TlsConfig, WebConfigError
+from tidegauge.web.config import CIPHERS, CURVES, Pem, TlsConfig, WebConfigError
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _CLIENTS = {"none": ssl.CERT_NONE, "if_given": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def server_context(config: TlsConfig, folder: Path) -> ssl.SSLContext:
-    """Reads certificate and key; relative paths are below ``folder``. Raises ``WebConfigError``."""
+    """Loads certificate and key; relative paths are below ``folder``. Raises ``WebConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[config.min_version]
     context.maximum_version = _VERSIONS[config.max_version]
@@ -39,15 +39,15 @@ def server_context(config: TlsConfig, folder: Path) -> ssl.SSLContext:
 
 
 def certificate_files(config: TlsConfig, folder: Path) -> tuple[Path, ...]:
-    """What has to be read again when it changes."""
+    """The files to read again when they change."""
     pems = (config.certificate, config.key, config.client_ca)
     return tuple(folder / pem.file for pem in pems if pem is not None and pem.file is not None)
 
 
 def check_client(connection: ssl.SSLSocket, allowed: tuple[str, ...] | None) -> None:
-    """Whether the certificate that a client showed names one of ``allowed``; ``None``: it need not.
+    """Checks that a client's certificate names one of ``allowed``; ``None``: any name. Raises ``ssl.SSLError``.
 
-    Raises ``ssl.SSLError``. A client that need not show one and does not is not looked at, as in exporter-toolkit.
+    A client that shows no certificate, where it need not, is accepted, as in exporter-toolkit.
     """
     shown = connection.getpeercert()
     if allowed is None or not shown:
@@ -64,7 +64,7 @@ def _alternative_names(certificate: object) -> Iterable[tuple[str, object]]:
 
 
 def _canonical(kind: str, name: str) -> str:
-    """An address is the same however it is written; OpenSSL writes IPv6 in full and in capitals."""
+    """An address in one spelling; OpenSSL writes IPv6 in full and in capitals."""
     if kind not in ("", "IP Address"):
         return name
     try:
@@ -74,9 +74,17 @@ def _canonical(kind: str, name: str) -> str:
 
 
 def _choose_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
-    """Raises ``WebConfigError``: an OpenSSL built with less, or with a policy of the system, may refuse some."""
+    """Raises ``WebConfigError``: OpenSSL may lack some, or a policy of the system may forbid them."""
+    chosen = [CIPHERS[name] for name in config.cipher_suites if CIPHERS[name]]
     try:
-        _set_ciphers(context, config)
+        if chosen:
+            context.set_ciphers(":".join(chosen))
+        elif config.cipher_suites:  # only suites of TLS 1.3: with anything older nothing would be left to agree on
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if not config.prefer_server_cipher_suites:
+            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        if config.curve is not None:
+            context.set_ecdh_curve(CURVES[config.curve])
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or "not known to it"
         raise WebConfigError(
@@ -84,22 +92,9 @@ def _choose_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
         ) from None
 
 
-def _set_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
-    if config.cipher_suites:
-        chosen = [CIPHERS[name] for name in config.cipher_suites if CIPHERS[name]]
-        if chosen:
-            context.set_ciphers(":".join(chosen))
-        else:  # only suites of TLS 1.3: with anything older nothing would be left to agree on
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if not config.prefer_server_cipher_suites:
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if config.curve is not None:
-        context.set_ecdh_curve(CURVES[config.curve])
-
-
 @contextmanager
 def _as_file(pem: Pem, folder: Path) -> Iterator[str]:
-    """OpenSSL's loader wants a file: one that is only in memory, for what stands in the configuration itself."""
+    """A path for OpenSSL's loader: a file in memory for a PEM in the configuration itself."""
     if pem.file is not None:
         path = folder / pem.file
         path.open("rb").close()  # OpenSSL's own error does not say which file it is about

@@ -1,7 +1,7 @@
-"""Bearer tokens for people and scripts: a file of names and digests, one line each. exporter-toolkit has none.
+"""Bearer tokens for people and scripts: a file of names and digests, one per line. exporter-toolkit has none.
 
-The file holds ``NAME:SHA256`` lines: who reads it cannot show a token. A token has 256 random bits, so that a quick
-digest protects it as well as a slow one would.
+The file holds ``NAME:SHA256`` lines, which do not reveal tokens. A token has 256 random bits, so that a quick digest
+protects it as well as a slow one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ class ApiToken(NamedTuple):
 
 
 def make_token() -> str:
-    """A new one."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def token_line(name: str, token: str) -> str:
-    """What belongs into the file. Raises ``ValueError`` for a name that cannot stand there."""
+    """The line for the file. Raises ``ValueError`` for an invalid name."""
     line = f"{name}:{hashlib.sha256(token.encode()).hexdigest()}"
     if not name.isprintable() or not _LINE.fullmatch(line):
         raise ValueError("a name has 1 to 128 printable characters, and no colon or space")
@@ -46,9 +45,9 @@ def token_line(name: str, token: str) -> str:
 
 
 def read_tokens(file: Path) -> tuple[ApiToken, ...]:
-    """Those in ``file``; empty lines and those that begin with ``#`` are passed over, and a name may come twice.
+    """The tokens in ``file``; empty lines and comments (``#``) are ignored, and a name may occur twice.
 
-    Raises ``SecretError``; also for a file that others may read or change.
+    Raises ``SecretError``, also for a file that others may read or change.
     """
     tokens = []
     for number, line in enumerate(read_lines(file), start=1):
@@ -65,7 +64,7 @@ def read_tokens(file: Path) -> tuple[ApiToken, ...]:
 
 
 def name_of(token: str, tokens: Sequence[ApiToken]) -> str | None:
-    """Whose it is. Takes the same time whatever is shown: all are compared."""
+    """The name of a token. Compares with all, so that the time reveals nothing."""
     shown = hashlib.sha256(token.encode(errors="replace")).digest()
     name = None
     for one in tokens:

@@ -326,7 +326,7 @@ def test_an_address_that_cannot_be_found_is_no_end() -> None:
         def away() -> str:
             raise CommandError("no service of yours is running here")
 
-        reader.app.source._address = away  # type: ignore[attr-defined]
+        reader.app.source._address = away
         await reader.press("r")
         assert reader.screen()[-1] == " no service of yours is running here"
         assert reader.app.addresses == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.actions.schedulers import open_schedulers, words
+from tidegauge.cluster.actions.schedulers import open_schedulers
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
@@ -86,8 +86,3 @@ def test_a_kind_that_nobody_knows_is_said(tmp_path: Path) -> None:
             kubernetes_controller="tidegauge/controller",
             kubernetes_kinds="Job,Jobset",
         )
-
-
-def test_a_list_in_a_setting_may_have_blanks() -> None:
-    assert words(" Job, JobSet,,") == ["Job", "JobSet"]
-    assert words(None) == []

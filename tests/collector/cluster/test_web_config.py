@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.web.config import MAX_FILE_CHARS, parse_web_config
-from tidegauge.web.config_values import Pem, RateLimit, WebConfig, WebConfigError
+from tidegauge.web.config import MAX_FILE_CHARS, Pem, RateLimit, WebConfig, WebConfigError, parse_web_config
 from tidegauge.web.tls import certificate_files, server_context
 from web_certificates import Authority
 

@@ -10,13 +10,13 @@ from typing import Any
 import bcrypt
 import pytest
 
-from tidegauge.settings import Settings
+from tidegauge.settings import Settings, comma_separated
 from tidegauge.web import door as web_door
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
-from tidegauge.web.config_values import WebConfigError
+from tidegauge.web.config import WebConfigError
 from tidegauge.web.door import BROKEN_AGAIN_S, LATER, WebDoor
-from tidegauge.web.door_files import DoorSettings, read_door_files
-from tidegauge.web.door_start import ClosedDoor, check_door, open_door
+from tidegauge.web.door_files import read_door_files
+from tidegauge.web.door_start import ClosedDoor, open_door
 from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
@@ -45,11 +45,8 @@ class Place:
 
     def door(self, *, tokens: bool = False) -> WebDoor:
         return WebDoor(
-            DoorSettings(
-                self.web, self.tokens if tokens else None, admins=frozenset({"root"}),
-                metrics_readers=frozenset({"prometheus"}),
-            )
-        )  # fmt: skip
+            Settings(web_config_file=self.web, api_tokens_file=self.tokens if tokens else None, api_admins="root")
+        )
 
 
 @pytest.fixture
@@ -150,11 +147,11 @@ def test_a_broken_file_is_read_once_and_again_when_it_changes_or_after_some_seco
 ) -> None:
     now_s, reads = [0.0], []
 
-    def counted(settings: DoorSettings) -> Any:
+    def counted(settings: Settings) -> Any:
         reads.append(settings)
         return read_door_files(settings)
 
-    door = WebDoor(DoorSettings(place.web), monotonic_s=lambda: now_s[0])
+    door = WebDoor(Settings(web_config_file=place.web), monotonic_s=lambda: now_s[0])
     monkeypatch.setattr(web_door, "read_door_files", counted)
     place.web.write_text("CANARY: x")
     for _ in range(100):
@@ -253,10 +250,10 @@ def test_a_file_that_is_broken_at_the_start_lets_nobody_in_until_it_is_mended(
     place.web.write_text("CANARY: x")
     settings = Settings(web_config_file=place.web)
     with pytest.raises(WebConfigError, match="there is no such key"):
-        check_door(settings)
+        read_door_files(settings)
     assert isinstance(open_door(settings, what="the API"), ClosedDoor)
     now_s = [0.0]
-    door = ClosedDoor(DoorSettings.of(settings), "", monotonic_s=lambda: now_s[0])
+    door = ClosedDoor(settings, "", monotonic_s=lambda: now_s[0])
     with pytest.raises(ConnectionRefusedError):
         door.tls()
     with pytest.raises(ConnectionRefusedError):
@@ -273,6 +270,5 @@ def test_a_file_that_is_broken_at_the_start_lets_nobody_in_until_it_is_mended(
 
 
 def test_names_are_a_list_with_commas() -> None:
-    wanted = DoorSettings.of(Settings(api_admins=" ada, grace ,,", metrics_readers=None))
-    assert sorted(wanted.admins) == ["ada", "grace"]
-    assert sorted(wanted.metrics_readers) == []
+    assert comma_separated(" ada, grace ,,") == ["ada", "grace"]
+    assert comma_separated(None) == []

@@ -14,8 +14,7 @@ from tidegauge.secrets import others_may
 from tidegauge.settings import Settings
 from tidegauge.web.access import Refusal, Viewer
 from tidegauge.web.door import WebDoor
-from tidegauge.web.door_files import DoorFileError, DoorSettings
-from tidegauge.web.door_start import check_door
+from tidegauge.web.door_files import DoorFileError, read_door_files
 from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
@@ -68,8 +67,8 @@ def files(authority: Authority, **tokens: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def door_settings(folder: Path) -> DoorSettings:
-    return DoorSettings(folder / "web.yml", folder / "api-tokens")
+def door_settings(folder: Path) -> Settings:
+    return Settings(web_config_file=folder / "web.yml", api_tokens_file=folder / "api-tokens")
 
 
 def name_of(door: WebDoor, token: str) -> str | None:
@@ -129,7 +128,7 @@ def test_the_heads_user_reads_what_is_roots_and_its_groups(
     with as_the_heads_user():
         door = WebDoor(door_settings(Path()))
         assert name_of(door, ADAS) == "ada"
-        check_door(Settings(web_config_file=Path("web.yml"), api_tokens_file=Path("api-tokens")))
+        read_door_files(door_settings(Path()))
     volume.write(files(authority, bob=BOBS))
     with as_the_heads_user():
         assert name_of(door, BOBS) == "bob"
@@ -148,7 +147,7 @@ def test_the_heads_user_refuses_what_others_may_change_or_read(
     tokens.chmod(mode)
     monkeypatch.chdir(tokens.parent)
     with as_the_heads_user(), pytest.raises(DoorFileError, match=f"has mode {mode:04o}"):
-        WebDoor(DoorSettings(None, Path("api-tokens")))
+        WebDoor(Settings(api_tokens_file=Path("api-tokens")))
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ def check_installed() -> None:
 
 def _check_web_access(settings: Settings) -> None:
     """Raise ``CommandError`` for invalid web access files; a running service would only close its pages."""
-    from tidegauge.web.config_values import WebConfigError
-    from tidegauge.web.door_start import check_door
+    from tidegauge.web.config import WebConfigError
+    from tidegauge.web.door_files import read_door_files
 
     try:
-        check_door(settings)
+        read_door_files(settings)
     except WebConfigError as error:
         raise UsageError(f"{error}; see docs/web_access.md") from error
 

@@ -1,4 +1,4 @@
-"""The schedulers that this coordinator can act through, opened by what the settings say and what is found here."""
+"""Opens the schedulers that this coordinator can act through, by the settings and by detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
-from tidegauge.settings import Settings
+from tidegauge.settings import Settings, comma_separated
 
 SLURM_COMMANDS = ("squeue", "scontrol", "scancel")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -41,7 +41,7 @@ def open_schedulers(settings: Settings, coordinator: Coordinator, files: StateFi
 
 
 def _is_slurm_here(settings: Settings) -> bool:
-    """Whether jobs of Slurm can be acted on from this machine."""
+    """Whether the coordinator can act on Slurm jobs from this machine."""
     if settings.slurm != "auto":
         return settings.slurm == "on"
     path = None if settings.slurm_bin_dir is None else str(settings.slurm_bin_dir)
@@ -63,7 +63,7 @@ def _slurm(settings: Settings, coordinator: Coordinator, files: StateFiles) -> A
 
 
 def _is_kubernetes_here(settings: Settings) -> bool:
-    """Whether there is an API server that this head may ask."""
+    """Whether the coordinator may call a Kubernetes API server from here."""
     if settings.kubernetes != "auto":
         return settings.kubernetes == "on"
     in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists()
@@ -82,9 +82,9 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
         api = open_api(settings.kubernetes_kubeconfig)
     except PermanentError as error:
         raise StoreError(f"kubernetes is enabled, but the API server cannot be used: {error}") from error
-    kinds = words(settings.kubernetes_kinds)
+    kinds = comma_separated(settings.kubernetes_kinds)
     namespace, name = _controller_lease(settings)
-    watches = ClientWatches(api, namespaces=words(settings.kubernetes_namespaces))
+    watches = ClientWatches(api, namespaces=comma_separated(settings.kubernetes_namespaces))
     try:
         directory = PodDirectory(watches, kinds)
     except ValueError as error:
@@ -100,11 +100,6 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
         resubmit=settings.kubernetes_resubmit,
         shared_gpu_replicas=settings.kubernetes_shared_gpu_replicas,
     )
-
-
-def words(text: str | None) -> list[str]:
-    """A setting that is a list, separated by commas."""
-    return [word for word in (part.strip() for part in (text or "").split(",")) if word]
 
 
 def _controller_lease(settings: Settings) -> tuple[str, str]:
