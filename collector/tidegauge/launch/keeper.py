@@ -58,13 +58,9 @@ class Ending:
         self._force_s = now_s + grace_s
         self._asked: set[ProcessId] = set()
         self._look_s = FIRST_LOOK_S
-        self._next_look_s = now_s
-        self._ask(command)
-
-    @property
-    def next_look_s(self) -> float:
+        self.next_look_s = now_s
         """Time of the next ``look``, on the clock of ``now_s``."""
-        return self._next_look_s
+        self._ask(command)
 
     def look(self, now_s: float) -> Collection[ProcStat]:
         """Signal the processes whose turn it is; returns those that are left."""
@@ -76,13 +72,12 @@ class Ending:
             elif everybody and stat.process not in self._asked:
                 self._ask(stat.process)
         due_s = [due_s for due_s in (self._ask_all_s, self._force_s) if due_s > now_s]
-        self._next_look_s = min([now_s + self._look_s, *due_s])
+        self.next_look_s = min([now_s + self._look_s, *due_s])
         self._look_s = min(2 * self._look_s, MAX_LOOK_S)
         return left
 
     def hurry(self, now_s: float) -> None:
-        """End the grace now."""
-        self._force_s = self._next_look_s = now_s
+        self._force_s = self.next_look_s = now_s
 
     def _ask(self, process: ProcessId) -> None:
         self._asked.add(process)
@@ -97,7 +92,7 @@ _STDERR = 2
 
 
 def say(text: str) -> None:
-    """Print ``text`` to stderr. A terminal that is gone is not told, and nothing is raised."""
+    """Print ``text`` to stderr, if the terminal is still there. Never raises."""
     lines = "".join(f"{PREFIX}{one_line(line, len(line))}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
         # A progress bar leaves the cursor somewhere in its line.
@@ -138,7 +133,7 @@ class Launch:
 
 
 class Keeper:
-    """``run`` returns the exit code, negative for a signal as in ``os.waitstatus_to_exitcode``."""
+    """The keeper of one job. ``run`` returns the exit code, negative for a signal (``os.waitstatus_to_exitcode``)."""
 
     def __init__(self, launch: Launch, signals: SignalFile, files: Optional[LaunchFiles]) -> None:
         self._launch = launch
@@ -184,13 +179,13 @@ class Keeper:
             return self._only_wait()
 
     def _only_wait(self) -> int:
-        """What is left of a keeper that failed: the job has its terminal, and its exit code is passed on."""
+        """The fallback of a keeper that failed: the job has its terminal, and its exit code is passed on."""
         if self._exit_code is None and self._command is not None:
             self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self._command.pid, 0)[1])
         return STOPPED_EXIT if self._exit_code is None else self._exit_code
 
     def _turn(self) -> Optional[int]:
-        """Wait for what comes next and deal with it; the exit code when all is over."""
+        """Wait for the next event and handle it; the exit code when all is over."""
         ready = self._wait()
         for arrived in self._signals.arrived():
             if arrived.number != signal.SIGCHLD:
@@ -214,7 +209,7 @@ class Keeper:
         return self._after(stop.then) if self._nobody_left(left) else None
 
     def _last_words(self) -> None:
-        """Say why it ran out of memory, if the command failed and its ranks' rings say so."""
+        """Print why the job ran out of memory, if the command failed and its ranks' rings say so."""
         if self._exit_code == 0 or self._files is None:
             return
         with suppress(Exception):  # a word of help, no more
@@ -227,7 +222,7 @@ class Keeper:
                 say(note)
 
     def _after(self, then: LaunchState) -> Optional[int]:
-        """Everything has ended because it was asked to: go on from here."""
+        """Go on after everything has ended on request."""
         self._ending, self._command, self._exit_code = None, None, None
         person = self._person_signal
         if then is LaunchState.RUNNING and person is None:
@@ -286,7 +281,7 @@ class Keeper:
         return None
 
     def _reap(self) -> None:
-        """See who ended: the command, and orphans of it that became ours."""
+        """Reap ended children: the command, and adopted orphans of it."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -299,8 +294,8 @@ class Keeper:
         return [stat for stat in descendants(os.getpid()) if stat.process not in self._strangers]
 
     def _nobody_left(self, looked: Optional[Collection[ProcStat]]) -> bool:
-        """Whether the job has no process any more. The kernel knows: orphans become our children, and one whose parent
-        ends while /proc is read is in no list."""
+        """Whether the job has no process any more. The kernel decides: orphans become children of the keeper, and a
+        process whose parent ends while /proc is read is in no list."""
         if self._exit_code is None:
             return False
         if self._strangers:
@@ -320,7 +315,7 @@ class Keeper:
             self._give_up_files(f"cannot listen for requests ({error.strerror})")
 
     def _save(self, record: LaunchRecord) -> None:
-        """What cannot be written is remembered all the same: nothing is done twice while this keeper lives."""
+        """A record that cannot be written stays in memory: nothing is done twice while this keeper lives."""
         if self._files is not None:
             try:
                 self._files.write(record)
@@ -330,7 +325,7 @@ class Keeper:
                 self._record_fails = True
 
     def _give_up_files(self, why: Optional[str]) -> None:
-        """Close what others see of us; with a reason if it happens before the end."""
+        """Close record and socket; with a reason if that happens before the end."""
         files, self._files = self._files, None
         with suppress(OSError):
             if self._socket is not None:
@@ -342,12 +337,12 @@ class Keeper:
             say(f"{why}: the job continues, but cannot be requeued or notified")
 
     def _wait(self) -> list[int]:
-        """Descriptors of the socket that are readable, after the next thing that happened."""
+        """Wait for the next event; returns the readable descriptors of the socket."""
         now_s = time.monotonic()
         due_s = [self._touch_s] if self._files is not None else []
         if self._ending is not None:
             due_s.append(self._ending.next_look_s)
-        descriptors = self._descriptors()
+        descriptors = [] if self._socket is None else self._socket.descriptors()
         if len(descriptors) > 1:
             due_s.append(now_s + IDLE_LOOK_S)
         poll = select.poll()
@@ -355,9 +350,6 @@ class Keeper:
             poll.register(descriptor, select.POLLIN)
         timeout_ms = max(0.0, min(due_s) - now_s) * 1000 + 1 if due_s else None
         return [descriptor for descriptor, _ in poll.poll(timeout_ms) if descriptor != self._signals.descriptor]
-
-    def _descriptors(self) -> Sequence[int]:
-        return [] if self._socket is None else self._socket.descriptors()
 
     def _serve(self, ready: Iterable[int]) -> None:
         now_s = time.monotonic()
@@ -374,7 +366,7 @@ class Keeper:
 
 
 def _has_children() -> bool:
-    """Also such that have ended, and that nobody has reaped."""
+    """Whether there are children, ended ones that nobody has reaped included."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -54,7 +54,6 @@ class LaunchFiles:
             os.utime(name, dir_fd=self._folder.descriptor, follow_symlinks=False)
 
     def close(self) -> None:
-        """Remove the files."""
         with contextlib.suppress(OSError):
             for name in (launch_name(self._process), launch_socket_name(self._process)):
                 self._folder.remove(name)

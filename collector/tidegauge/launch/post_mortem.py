@@ -1,5 +1,4 @@
-"""Post-mortem of a failed job: explains to the person at the terminal why it ran out of memory, from its ranks'
-files in the run directory.
+"""Explains at the terminal why a failed job ran out of memory, from its ranks' files in the run directory.
 
 A scheduler sees exit code 1, and the job's own traceback does not say whether the memory fraction or the GPU was the
 limit, nor whether something had been growing. Needs no service.
@@ -56,8 +55,8 @@ class _Death(NamedTuple):
 def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float) -> list[str]:
     """A note on each rank of ``job_id`` that ran out of memory at or after ``since_unix_s``, the earliest first.
 
-    The first line of a note says what it was; the others, where the probe left a snapshot, who held the memory.
-    ``folder`` is a descriptor of the user's folder in the run directory. Files that cannot be read are passed over.
+    The first line of a note names the error; the others, where the probe left a snapshot, the holders of the memory.
+    ``folder`` is a descriptor of the user's folder in the run directory. Unreadable files are ignored.
     """
     deaths = [death for death in _deaths(folder, job_id) if death.oom.wall_ns >= since_unix_s * 1e9]
     deaths.sort(key=lambda death: death.oom.mono_ns)
@@ -88,10 +87,10 @@ def _ranks(folder: int, job_id: str) -> Iterator[_Rank]:
 
 
 def _held_by(others: list[_Rank], who: RankIdentity, oom: Sample) -> Optional[int]:
-    """What ``others`` had reserved on the GPU of ``oom``, by the record of each that is nearest to it.
+    """The bytes that ``others`` had reserved on the GPU of ``oom``, by the record of each that is nearest to it.
 
-    Bounded by what the GPU had beside ``who``: a rank that had ended by then held nothing any more. ``None`` where that
-    is less than what was missing: it is not the answer then, and the rest is nobody's that is known here.
+    Bounded by the memory of the GPU beside ``who``: a rank that had ended by then held nothing any more. ``None`` where
+    that is less than the missing bytes, which it does not explain.
     """
     gpu, total_bytes = _gpu(who, oom), round(oom.event_c / (who.limit_fraction or 1.0))
     there = [[sample for sample in rank.samples if _gpu(rank.who, sample) == gpu] for rank in others]
@@ -120,7 +119,7 @@ def _note(folder: int, death: _Death) -> list[str]:
 
 
 def _snapshot(folder: int, death: _Death) -> Optional[OomSnapshot]:
-    """What the rank held at that moment; ``None`` where there is no snapshot, or one of another error."""
+    """The memory of the rank at that moment; ``None`` without a snapshot of this error."""
     process = process_of(death.ring)
     if process is None:
         return None
@@ -137,14 +136,14 @@ def _snapshot(folder: int, death: _Death) -> Optional[OomSnapshot]:
 
 
 def _is_of(oom: Sample, facts: Mapping[str, object]) -> bool:
-    """Whether the probe took it at this error: the one before may be less than a second away, the batch halved."""
+    """Whether the probe took it at this error; the error before may be less than a second older."""
     taken_s = facts.get("unix_s")
     at_once = isinstance(taken_s, float) and abs(taken_s - oom.wall_ns / 1e9) <= SAME_MOMENT_S
     return at_once and (facts.get("wanted_bytes"), facts.get("free_bytes")) == (oom.event_a, oom.event_b)
 
 
 def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
-    """What the usual cure would have done, where the job recorded a history of its own."""
+    """The effect of expandable segments, where the job recorded a history."""
     from tidegauge.analysis.oom.history import history_of  # seldom, and this loads the allocator's model
     from tidegauge.analysis.whatif.search import whatif
     from tidegauge.analysis.whatif.words import findings

@@ -1,6 +1,6 @@
 """Answers requests to a keeper, and changes its job's record accordingly. Knows no process, no file and no socket.
 
-Each request is written down under its decision id before it begins: asked twice, it is done once.
+A request is written down under its decision id before it begins, so that a repeated request is carried out once.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class KeeperRequests:
         say: Callable[[str], None],
         held_back: Callable[[], Optional[str]],
     ) -> None:
-        """``save`` writes the record down, ``say`` tells the owner; neither raises. ``held_back`` says why the command
-        cannot be ended right now, or ``None``."""
+        """``save`` writes the record, ``say`` prints to the owner; neither raises. ``held_back`` gives the reason why
+        the command cannot be ended right now, or ``None``."""
         self.record = record
         self.environ = dict(environ)
         """Of the attempt that runs, with what is to change for the next."""
@@ -64,7 +64,8 @@ class KeeperRequests:
         self._save = save
         self._say = say
         self._held_back = held_back
-        self._changed: dict[str, str] = {}
+        self.changed_environ: dict[str, str] = {}
+        """Variables that differ from the environment that ``tidegauge run`` was started with."""
         self._table: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "notify": self._notify,
             "annotate": self._annotate,
@@ -73,11 +74,6 @@ class KeeperRequests:
             "hold": self._hold,
             "cancel": self._cancel,
         }
-
-    @property
-    def changed_environ(self) -> Mapping[str, str]:
-        """Variables that differ from the environment that ``tidegauge run`` was started with."""
-        return self._changed
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out ``{"command": NAME, …}``: ``{"ok": true, …}``, or ``{"error": …, "kind": …}``."""
@@ -97,12 +93,10 @@ class KeeperRequests:
         return {"ok": True}
 
     def attempt_began(self, now_unix_s: float, *, restarts: int) -> None:
-        """The command runs, for the ``restarts``-th time again."""
         self.stop = None
         self._set(state=LaunchState.RUNNING, restarts=restarts, started_unix_s=now_unix_s)
 
     def ended(self, state: LaunchState) -> None:
-        """The command has ended and is not started again."""
         self._set(state=state)
 
     def _check_run(self, request: Mapping[str, Any]) -> None:
@@ -175,10 +169,10 @@ class KeeperRequests:
 
     def _change(self, changes: Mapping[str, str]) -> None:
         self.environ.update(changes)
-        self._changed.update(changes)
+        self.changed_environ.update(changes)
 
     def _done(self, request: Mapping[str, Any], **changes: Any) -> None:
-        """Write down that it is done, with what it changes about the record; then it may be begun."""
+        """Write down that a request is done, with its changes to the record; only then it begins."""
         self._set(decisions=(*self.record.decisions, request["id"])[-MAX_DECISIONS:], **changes)
 
     def _set(self, **changes: Any) -> None:
@@ -191,7 +185,7 @@ def _reason(request: Mapping[str, Any]) -> str:
 
 
 def _text(request: Mapping[str, Any], name: str) -> str:
-    """What is too long is cut: half a message is better than none."""
+    """The text of a field, cut to ``MAX_SAID_CHARS``: half a message is better than none."""
     text = request.get(name)
     if not isinstance(text, str) or not text:
         raise RequestError(f"{name} must be a text", REFUSED)
@@ -206,7 +200,7 @@ def _decision_id(request: Mapping[str, Any]) -> str:
 
 
 def _words(request: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Settings or variables: names without what would end them early, values that a program can be started with."""
+    """Settings or variables: names and values that an environment can hold."""
     words = request.get(name) or {}
     fine = isinstance(words, dict) and all(
         word and word.isprintable() and not set(word) & set("=,:") and isinstance(value, str) and value.isprintable()

@@ -1,4 +1,4 @@
-"""Starts the command of ``tidegauge run``: with a keeper, where nobody else could restart it."""
+"""Starts the command of ``tidegauge run``: with a keeper, unless another program would restart it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from tidegauge.core.jobs.launches import LaunchRecord, LaunchState
-from tidegauge.core.jobs.variables import KEEPER_VARIABLE as KEEPER_VARIABLE
+from tidegauge.core.jobs.variables import KEEPER_VARIABLE
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.text import one_line
 from tidegauge.launch.keeper import READ_SIGNALS, Keeper, Launch
@@ -31,7 +31,7 @@ class CannotKeepError(Exception):
 
 
 def other_keeper(environ: Mapping[str, str]) -> Optional[str]:
-    """The scheduler that restarts jobs here, as text; ``None`` where there is none and a keeper is of use."""
+    """The scheduler that restarts jobs here, as text; ``None`` where there is none and a keeper is useful."""
     for name, who in _OTHERS:
         if environ.get(name):
             return who
@@ -93,7 +93,7 @@ def keep(
 
 
 def _signal_file(numbers: Sequence[int]) -> SignalFile:
-    """Raises ``CannotKeepError``, with nothing changed about this process."""
+    """Raises ``CannotKeepError``; then nothing about this process has changed."""
     try:
         signals = SignalFile(numbers)
         become_subreaper()
@@ -103,7 +103,7 @@ def _signal_file(numbers: Sequence[int]) -> SignalFile:
 
 
 def _end_by_interrupt() -> None:
-    """As the command did: a shell goes on with its script after any exit code, and stops after this."""
+    """End by SIGINT as the command did: a shell script continues after any exit code, and stops after this."""
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

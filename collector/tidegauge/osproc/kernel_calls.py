@@ -18,7 +18,7 @@ _SIGINFO = struct.Struct("=Iiii112x")
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants re-parented to this process instead of to init. Raises ``OSError``, ``ImportError``."""
+    """Adopt orphaned descendants, which else become children of init. Raises ``OSError``, ``ImportError``."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ class Arrived(NamedTuple):
 
 
 class SignalFile:
-    """A file of signals to read instead of handle. The caller must block them (``signal.pthread_sigmask``)."""
+    """A file to read signals from instead of handling them. The caller must block them (``signal.pthread_sigmask``)."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         """Raises ``OSError``, ``ImportError``."""
@@ -51,7 +51,7 @@ class SignalFile:
             raise OSError(ctypes.get_errno(), "signalfd")
 
     def arrived(self) -> Iterator[Arrived]:
-        """Those that came since the last call, without waiting."""
+        """Signals since the last call, without waiting."""
         while True:
             try:
                 data = os.read(self.descriptor, _SIGINFO.size)

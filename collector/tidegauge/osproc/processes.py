@@ -1,4 +1,5 @@
-"""Processes by ``/proc``: finds descendants and members of a session; ends processes by identity, never by name."""
+"""Processes as ``/proc`` shows them: finds descendants and members of a session; ends processes by identity, never by
+name."""
 
 from __future__ import annotations
 
@@ -26,13 +27,12 @@ def stat_of(pid: int) -> ProcStat | None:
 
 
 def identity_of(pid: int) -> ProcessId | None:
-    """The process that has ``pid`` now."""
     stat = stat_of(pid)
     return None if stat is None else stat.process
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still runs (a zombie does not, nor does another one with the same pid)."""
+    """Whether this very process still runs: neither a zombie nor another process with the same pid."""
     stat = stat_of(process.pid)
     return stat is not None and stat.process == process and not stat.ended
 
@@ -50,7 +50,7 @@ def all_processes() -> list[ProcStat]:
 
 
 def descends(pid: int, ancestor_pid: int) -> bool:
-    """Whether ``pid`` is ``ancestor_pid`` or descends from it, as far as can be seen now."""
+    """Whether ``pid`` is ``ancestor_pid`` or a descendant of it, as far as ``/proc`` shows now."""
     for _ in range(MAX_GENERATIONS):
         if pid == ancestor_pid:
             return True
@@ -76,10 +76,10 @@ def descendants(pid: int) -> list[ProcStat]:
 
 
 def session_members(leader: ProcessId) -> list[ProcStat]:
-    """Living processes of the session that ``leader`` opened, also after its own end.
+    """Living processes of the session that ``leader`` opened, also after its end.
 
-    The kernel does not give a pid away while a session still bears it. So if ``leader.pid`` is another process now,
-    the session has no members left, whatever the session numbers say.
+    The kernel does not reuse a pid while a session bears it. So if ``leader.pid`` is another process now, the session
+    has no members left.
     """
     holder = stat_of(leader.pid)
     if holder is not None and holder.process != leader:
@@ -92,9 +92,10 @@ def session_members(leader: ProcessId) -> list[ProcStat]:
 
 
 def end_processes(find: Callable[[], Iterable[ProcStat]], *, grace_s: float, deadline_s: float) -> list[ProcStat]:
-    """SIGTERM to all that ``find`` names, SIGKILL after ``grace_s``, until it names nobody; new ones are ended too.
+    """Send SIGTERM to all processes that ``find`` gives, SIGKILL after ``grace_s``, until it gives none; new ones
+    included.
 
-    Returns who is left after ``deadline_s`` (in uninterruptible sleep, or somebody else's).
+    Returns the processes that are left after ``deadline_s`` (in uninterruptible sleep, or of another user).
     """
     begin_s = time.monotonic()
     asked: set[ProcessId] = set()
@@ -113,7 +114,7 @@ def end_processes(find: Callable[[], Iterable[ProcStat]], *, grace_s: float, dea
 
 
 def send_signal(process: ProcessId, number: int) -> bool:
-    """Signal this very process; ``False`` if it is gone or not ours to signal."""
+    """Signal this very process; ``False`` if it is gone or belongs to another user."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:

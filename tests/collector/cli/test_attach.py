@@ -19,7 +19,7 @@ from tidegauge.cli.main import main
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.core.run_dirs import socket_name
-from tidegauge.launch.remote import script as remote_script
+from tidegauge.launch import remote_script
 from tidegauge.osproc.processes import identity_of
 from tidegauge.probe.run_files.command_socket import CommandSocket
 from tidegauge.probe.run_files.run_folder import open_run_folder

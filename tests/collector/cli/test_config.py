@@ -9,8 +9,13 @@ import pytest
 from tidegauge.cli import config
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
-from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, EXPLAIN_OOM_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
-from tidegauge.launch.start import KEEPER_VARIABLE
+from tidegauge.core.jobs.variables import (
+    ATTEMPT_VARIABLE,
+    EXPLAIN_OOM_VARIABLE,
+    FRACTION_VARIABLE,
+    KEEPER_VARIABLE,
+    SHARE_VARIABLE,
+)
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
 from tidegauge.probe.checkpoint.signal import SIGNAL_VARIABLE
 from tidegauge.probe.job_settings import TOLD_VARIABLE

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.remote import run as remote_exec
-from tidegauge.launch.remote import script as remote_script
-from tidegauge.launch.remote.run import (
+from tidegauge.launch import remote_exec, remote_script
+from tidegauge.launch.remote_exec import (
     MAX_OUTCOME_BYTES,
     OUTCOME,
     NotExecutedError,
@@ -26,7 +25,7 @@ from tidegauge.launch.remote.run import (
 )
 from tidegauge.osproc.processes import identity_of
 
-PACKAGE = str(Path(inspect.getfile(remote_script)).parents[2])
+PACKAGE = str(Path(inspect.getfile(remote_script)).parents[1])
 TORCH = """
 import sys, types
 class Optimizer: pass

@@ -13,7 +13,7 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.attach.process import AttachTarget, NoTargetError, SeenProcess, socket_of, targets_of
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
-from tidegauge.launch.remote.run import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
+from tidegauge.launch.remote_exec import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.probe.levels import AUTO, LEVELS, OFF, PROFILE_VARIABLE, WATCHING_LEVELS
 
 HELP = "start profiling a process that is already running, or stop it (--detach)"
@@ -36,7 +36,7 @@ FINDING_WORDS = {
     "watching": "the probe started, but its command socket was not found; see the stderr of the process",
     "dormant": "the probe is loaded but cannot record; see the stderr of the process",
 }
-"""The ``launch.remote.script.FINDINGS`` without profiling, with what to do."""
+"""The ``launch.remote_script.FINDINGS`` without profiling, with what to do."""
 
 
 class AttachOutcome(NamedTuple):

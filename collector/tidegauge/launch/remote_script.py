@@ -1,8 +1,8 @@
 """Starts the probe inside a running Python, where ``remote_exec`` runs it. Sent as text; imports nothing at its top.
 
-Python runs it in the main thread, between any two of the job's instructions: perhaps in ``optimizer.step()``, or under
-a lock of torch's, where neither an import nor a registration is safe. So a thread of its own does everything:
-it may wait, while the job's goes on at once. A file receives the outcome.
+Python runs it in the main thread, between any two of the job's instructions: perhaps in ``optimizer.step()``, or while
+it holds a lock of torch, where neither an import nor a registration is safe. So a thread of its own does everything: it
+may wait while the job's thread continues. A file receives the outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FINDINGS = ("watching", "waiting", "dormant", "off", "no_torch", "importing", "n
 
 
 def begin(package: str, level: str, outcome: str) -> None:
-    """Have the probe in the folder ``package`` watch this process; how it went is said in the file ``outcome``."""
+    """Start the probe from the folder ``package`` in this process; the finding goes into the file ``outcome``."""
     import _thread  # not threading, whose start() waits, and takes locks that this thread may hold
 
     _thread.start_new_thread(_attach, (package, level, outcome))
@@ -35,7 +35,7 @@ def _attach(package: str, level: str, outcome: str) -> None:
 
 
 def _obstacle() -> str | None:
-    """Why the probe cannot begin here now."""
+    """The finding if the probe cannot start here now."""
     import os
     import sys
 

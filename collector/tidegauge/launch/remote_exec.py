@@ -1,4 +1,4 @@
-"""Makes a running Python start the probe in itself, by PEP 768: ``sys.remote_exec``, Python 3.14 and later.
+"""Starts the probe in a running Python, by PEP 768: ``sys.remote_exec``, Python 3.14 and later.
 
 Nothing is stopped and no code is injected: the interpreter receives the name of a script, and runs it when
 it next reaches one of its own safe points. A rank that waits inside a collective reaches one when that returns.
@@ -21,13 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.text import one_line
 from tidegauge.files import replace_file
-from tidegauge.launch.remote import script as remote_script
+from tidegauge.launch import remote_script
 from tidegauge.osproc.processes import PROC, identity_of, is_alive
 
 # A folder that one other process shares with us for some seconds: a script to it, a word back.
@@ -43,7 +42,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class SharedFolder:
-    """A folder of mode 0700, its files 0600, all of ``uid``. A ``with`` removes it at its end, unless ``leave()``."""
+    """A folder of mode 0700, its files 0600, owned by ``uid``. A ``with`` removes it, unless after ``leave()``."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="tidegauge-attach-", dir="/tmp"))  # where every process can look
@@ -55,12 +54,12 @@ class SharedFolder:
             os.fchown(self._fd, *self._owner)
 
     def write(self, text: str) -> Path:
-        """Make ``text`` the script, in place of one that is there; its path."""
+        """Write ``text`` as the script, replacing an earlier one; returns its path."""
         replace_file(SCRIPT, text.encode(), dir_fd=self._fd, owner=self._owner)
         return self.path / SCRIPT
 
     def outcome(self) -> Optional[str]:
-        """The outcome that the other side has written, or ``None`` as long as there is none."""
+        """The outcome that the other process wrote; ``None`` without one."""
         try:
             fd = os.open(OUTCOME, _READ, dir_fd=self._fd)
         except OSError:
@@ -74,15 +73,13 @@ class SharedFolder:
             os.close(fd)
 
     def leave(self) -> None:
-        """Let it stay: the other side still has the script's name, and takes both away when it comes."""
+        """Keep the folder: the other process still knows the name of the script, and removes both when it runs it."""
         self._left = True
 
     def __enter__(self) -> SharedFolder:
         return self
 
-    def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], where: Optional[TracebackType]
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):  # what its user has put there besides is theirs to remove
             if not self._left:
                 for name in (SCRIPT, OUTCOME, OUTCOME + DRAFT):
@@ -129,9 +126,9 @@ class NotExecutedError(Exception):
 def begin_probe(target: RemoteTarget, level: str, *, timeout_s: float, asked: Callable[[], None]) -> str:
     """Start the probe in ``target``; returns its finding (``remote_script.FINDINGS``), perhaps followed by an error.
 
-    ``asked`` is called once the process has its request, before the wait. Raises ``NotExecutedError``.
+    ``asked`` is called once the process has the request, before the wait. Raises ``NotExecutedError``.
     """
-    package = str(Path(inspect.getfile(remote_script)).resolve().parents[2])
+    package = str(Path(inspect.getfile(remote_script)).resolve().parents[1])
     with SharedFolder(target.uid, target.gid) as folder:
         call = f"begin({package!r}, {level!r}, {str(folder.path / OUTCOME)!r})"
         script = folder.write(f"{inspect.getsource(remote_script)}\n\n{call}\n")
@@ -158,7 +155,7 @@ def _wait_for(folder: SharedFolder, process: ProcessId, timeout_s: float) -> Opt
 
 
 def _tell(target: RemoteTarget, script: Path) -> None:
-    """Raises ``NotExecutedError`` if the interpreter refuses, or cannot be reached."""
+    """Raises ``NotExecutedError`` if the interpreter refuses or cannot be reached."""
     said = _call(target, script, own=False)
     if (
         said is not None
@@ -172,7 +169,7 @@ def _tell(target: RemoteTarget, script: Path) -> None:
 
 
 def _call(target: RemoteTarget, script: Path, *, own: bool) -> Optional[tuple[str, str]]:
-    """``None``, or what ``sys.remote_exec`` raised: called by our ``own`` interpreter, or the process's as its user."""
+    """Call ``sys.remote_exec`` in our ``own`` interpreter, or in the process's as its user; returns what it raised."""
     try:
         # Held open before the look at whose it is: whoever has this pid later, this is the interpreter that was meant.
         interpreter = os.open(sys.executable if own else PROC / str(target.process.pid) / "exe", os.O_RDONLY)
@@ -221,7 +218,7 @@ def _said_by(helper: subprocess.Popen[bytes]) -> Optional[tuple[str, str]]:
 
 
 def _refusal(kind: str, message: str) -> str:
-    """What ``sys.remote_exec`` raised, as a person can act on it."""
+    """The exception of ``sys.remote_exec`` as a message with a next step."""
     if kind == "PermissionError":
         return f"the kernel lets nobody reach into it: {_who_may()}"
     if kind == "ProcessLookupError":
@@ -237,7 +234,7 @@ def _refusal(kind: str, message: str) -> str:
 
 
 def _who_may() -> str:
-    """The permission that is needed (ptrace(2): "Ptrace access mode checking"), and the one that is missing here."""
+    """The needed permission (ptrace(2): "Ptrace access mode checking"), and the one that is missing here."""
     try:
         scope = (PROC / "sys/kernel/yama/ptrace_scope").read_text().strip()
     except OSError:

@@ -1,1 +1,0 @@
-"""Starts the probe in a running Python, by PEP 768."""
