@@ -182,7 +182,7 @@ def main() -> int:
             "scrape_ms": round(statistics.median(scrapes_ms), 1),
             "scrape_bytes": site.scrape(),
             "incidents_open": site.loop.status().incidents_open,
-            "decisions": len(site.store.audit.records(since_s=0.0)),
+            "decisions": len(list(site.store.audit.each(since_s=0.0))),
             "ranks": args.jobs * RANKS,
             "python": platform.python_version(),
             "machine": f"{os.cpu_count()} cores",

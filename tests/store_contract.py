@@ -26,7 +26,7 @@ from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore, Room
 from tidegauge.cluster.store.grades import MAX_ANSWERS
-from tidegauge.cluster.store.schema import VERSION_TABLE
+from tidegauge.cluster.store.store import VERSION_TABLE
 from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
 from tidegauge.core.evidence import StackGrowth
@@ -136,7 +136,7 @@ class StoreContract:
         store.incidents.save([change])
         assert store.incidents.open_incidents() == [change.incident]
         assert store.incidents.incident(1) == change.incident
-        assert store.incidents.history(1) == [change]
+        assert list(store.incidents.lines(1)) == [change]
 
     def test_what_was_saved_is_there_for_a_store_opened_later(self, store: Store, url: str) -> None:
         store.incidents.save([opened()])
@@ -154,7 +154,7 @@ class StoreContract:
         store.incidents.save([second, third])
         assert store.incidents.incident(1) == third.incident
         assert store.incidents.open_incidents() == []
-        assert store.incidents.history(1) == [first, second, third]
+        assert list(store.incidents.lines(1)) == [first, second, third]
 
     def test_saving_again_changes_nothing_and_turns_nothing_back(self, store: Store) -> None:
         first = opened()
@@ -163,14 +163,14 @@ class StoreContract:
         store.incidents.save([first])
         store.incidents.save([first, second])
         assert store.incidents.incident(1) == second.incident
-        assert store.incidents.history(1) == [first, second]
+        assert list(store.incidents.lines(1)) == [first, second]
         assert store.incidents.totals()[IncidentCause.LEAK] == 1
 
     def test_changes_at_the_same_moment_are_all_kept(self, store: Store) -> None:
         first = opened()
         same_time = [told(ChangeKind.REOPENED, first, 0.0, flaps=flaps) for flaps in (1, 2)]
         store.incidents.save([first, *same_time])
-        assert store.incidents.history(1) == [first, *same_time]
+        assert list(store.incidents.lines(1)) == [first, *same_time]
 
     def test_two_incidents_of_one_job_and_cause_are_never_open_at_once(self, store: Store) -> None:
         store.incidents.save([opened(1)])
@@ -266,20 +266,20 @@ class StoreContract:
         store.incidents.save([first, *after])
         assert store.incidents.incident(1) == after[-1].incident
         shortened = [change._replace(incident=change.incident.shortened(MAX_FINDINGS)) for change in (first, *after)]
-        assert store.incidents.history(1) == shortened
+        assert list(store.incidents.lines(1)) == shortened
         assert {change.incident.ranks_left_out for change in shortened} == {64 - MAX_FINDINGS}
         with store.database.reading() as connection:
             stored = [INCIDENT.read(text) for text in connection.scalars(select(incident_changes.c.value))]
         assert {len(incident.findings) for incident in stored} == {MAX_FINDINGS}
         store.incidents.save([first, *after])
-        assert store.incidents.history(1) == shortened
+        assert list(store.incidents.lines(1)) == shortened
 
     def test_whole_lines_of_an_older_version_are_shortened_when_they_are_read(self, store: Store) -> None:
         first = wide()
         store.incidents.save([first])
         with store.database.writing() as connection:
             connection.execute(update(incident_changes).values(value=INCIDENT.write(first.incident)))
-        for read in (store.incidents.history(1), store.incidents.changes(since_s=0.0)):
+        for read in (list(store.incidents.lines(1)), store.incidents.changes(since_s=0.0)):
             (line,) = read
             assert line == first._replace(incident=first.incident.shortened(MAX_FINDINGS))
 
@@ -288,7 +288,7 @@ class StoreContract:
         kinds = [ChangeKind.UPDATED, ChangeKind.RECOVERING, ChangeKind.UPDATED, ChangeKind.REOPENED] * 5
         lines = [first, *(told(kind, first, float(at)) for at, kind in enumerate(kinds, start=1))]
         store.incidents.save([*lines, opened(2, job=JobKey("2", 0, 1))])
-        assert list(store.incidents.lines(1)) == store.incidents.history(1) == lines
+        assert list(store.incidents.lines(1)) == lines
         others = [one for one in lines[:-4] if one.kind is not ChangeKind.UPDATED]
         for most, most_figures, chosen in (
             (99, 99, lines),
@@ -299,7 +299,7 @@ class StoreContract:
             assert list(store.incidents.lines(1, most=most, most_figures=most_figures)) == chosen
             left_out = store.incidents.count_left_out(1, most=most, most_figures=most_figures)
             assert left_out == len(lines) - len(chosen)
-        assert store.incidents.history(9) == []
+        assert list(store.incidents.lines(9)) == []
         assert store.incidents.count_left_out(9, most=9, most_figures=9) == 0
 
     @pytest.mark.slow
@@ -347,7 +347,7 @@ class StoreContract:
         assert store.audit.write_ahead([first]) == [first]
         assert store.audit.write_ahead([first, second]) == [second]
         assert store.audit.write_ahead([replace(first, reason="another")]) == []
-        assert [record.decision for record in store.audit.records(since_s=0.0)] == [first, second]
+        assert [record.decision for record in store.audit.each(since_s=0.0)] == [first, second]
 
     def test_a_decision_comes_back_with_all_its_evidence(self, store: Store) -> None:
         made = decision(ActionKind.REQUEUE, parameters={"alloc_conf": {"expandable_segments": "True"}, "n": [1, None]})
@@ -375,7 +375,7 @@ class StoreContract:
         store.audit.finish("1", Outcome.DONE, "first", at_s=1.0)
         store.audit.finish("1", Outcome.FAILED, "second", at_s=2.0)
         store.audit.begin("1", at_s=3.0)
-        (record,) = store.audit.records(since_s=0.0)
+        (record,) = store.audit.each(since_s=0.0)
         assert (record.outcome, record.detail, record.status) == (Outcome.DONE, "first", DecisionStatus.FINISHED)
         assert store.audit.action_totals() == {("notify", "done"): 1}
 
@@ -386,14 +386,14 @@ class StoreContract:
         store.audit.write_ahead([would])
         assert store.audit.unfinished() == []
         assert store.audit.action_totals() == {("cancel", "would"): 1, ("cancel", "withheld"): 1}
-        assert {record.status for record in store.audit.records(since_s=0.0)} == {DecisionStatus.FINISHED}
+        assert {record.status for record in store.audit.each(since_s=0.0)} == {DecisionStatus.FINISHED}
 
     def test_decisions_come_oldest_first_and_from_a_moment_on(self, store: Store) -> None:
         for name, decided_s in (("late", NOW_S + 5.0), ("early", NOW_S), ("same", NOW_S)):
             store.audit.write_ahead([decision(decision_id=name, decided_s=decided_s)])
         assert [one.decision.decision_id for one in store.audit.unfinished()] == ["early", "same", "late"]
-        assert [one.decision.decision_id for one in store.audit.records(since_s=NOW_S + 1.0)] == ["late"]
-        newest = store.audit.records(since_s=NOW_S, limit=2)
+        assert [one.decision.decision_id for one in store.audit.each(since_s=NOW_S + 1.0)] == ["late"]
+        newest = list(store.audit.each(since_s=NOW_S, limit=2))
         assert [one.decision.decision_id for one in newest] == ["same", "late"]
         assert (store.audit.count(since_s=NOW_S), store.audit.count(since_s=NOW_S + 1.0)) == (3, 1)
 
@@ -563,7 +563,7 @@ class StoreContract:
             changes = store.incidents.changes(since_s=0.0, user_name=name)
             assert [change.incident.number for change in changes] == numbers[::-1]
             assert list(store.incidents.marks(since_s=0.0, limit=9, user_name=name)) == numbers
-            records = store.audit.records(since_s=0.0, user_name=name)
+            records = list(store.audit.each(since_s=0.0, user_name=name))
             assert [record.decision.incident.number for record in records] == numbers[::-1]
             assert store.audit.count(since_s=0.0, user_name=name) == len(numbers)
 
@@ -577,8 +577,8 @@ class StoreContract:
 
     def test_a_decision_without_an_incident_is_nobodys(self, store: Store) -> None:
         store.audit.write_ahead([decision(decision_id="1", incident=incident(number=9))])
-        assert store.audit.records(since_s=0.0, user_name="ada") == []
-        assert len(store.audit.records(since_s=0.0)) == 1
+        assert list(store.audit.each(since_s=0.0, user_name="ada")) == []
+        assert len(list(store.audit.each(since_s=0.0))) == 1
 
     def test_a_job_is_somebodys_if_all_its_incidents_say_so(self, store: Store) -> None:
         first = incident(number=1, user_name="ada")
@@ -701,7 +701,7 @@ class StoreContract:
         assert store.prune(before_s=NOW_S + 20.0) == 1
         assert [one.number for one in store.incidents.incidents()] == [2]
         assert {change.incident.number for change in store.incidents.changes(since_s=0.0)} == {2}
-        assert [one.decision.decision_id for one in store.audit.records(since_s=0.0)] == ["2"]
+        assert [one.decision.decision_id for one in store.audit.each(since_s=0.0)] == ["2"]
 
     def test_totals_and_numbers_outlive_what_is_pruned(self, store: Store) -> None:
         other = opened(2, job=JobKey("2", 0, 1))
@@ -728,9 +728,9 @@ class StoreContract:
         would = decision(decision_id="1", disposition=Disposition.WOULD, incident=incident(number=9))
         store.audit.write_ahead([would])
         store.prune(before_s=NOW_S)
-        assert len(store.audit.records(since_s=0.0)) == 1
+        assert len(list(store.audit.each(since_s=0.0))) == 1
         store.prune(before_s=NOW_S + 1.0)
-        assert store.audit.records(since_s=0.0) == []
+        assert list(store.audit.each(since_s=0.0)) == []
 
     # several at once
 
@@ -772,7 +772,7 @@ class StoreContract:
             process.send_signal(signal.SIGKILL)
             process.wait(60)
         store = open_store(url)
-        assert [record.decision.decision_id for record in store.audit.records(since_s=0.0)] == ["kept"]
+        assert [record.decision.decision_id for record in store.audit.each(since_s=0.0)] == ["kept"]
         store.audit.write_ahead([decision(decision_id="next")])
         store.close()
 

@@ -82,7 +82,7 @@ def says(now: object, old: object) -> bool:
 
 def test_histories_and_decisions_are_whole(release: str, store: Store) -> None:
     for number, page in fixtures.answers(release)["incident"].items():
-        history, records = store.incidents.history(int(number)), store.audit.records_of(int(number))
+        history, records = list(store.incidents.lines(int(number))), store.audit.records_of(int(number))
         assert [one.kind.value for one in history][: len(page["history"])] == [one["kind"] for one in page["history"]]
         ids = [record.decision.decision_id for record in records]
         assert ids[: len(page["decisions"])] == [one["decision"]["decision_id"] for one in page["decisions"]]

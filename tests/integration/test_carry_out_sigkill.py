@@ -101,7 +101,7 @@ def check(directory: Path, scenario: str, *, over: bool) -> None:
 def records(directory: Path) -> list[DecisionRecord]:
     store = open_store(audit_url(directory))
     try:
-        return list(store.audit.records(since_s=0.0))
+        return list(store.audit.each(since_s=0.0))
     finally:
         store.close()
 
@@ -138,7 +138,7 @@ def live(directory: Path, plan: Plan, kill_at: int | None) -> None:
     )
     carry_out = CarryOut(steps, submit=lambda call: call())
     for _ in range(100):
-        new = audit.write_ahead(plan(audit.records(since_s=0.0)))
+        new = audit.write_ahead(plan(list(audit.each(since_s=0.0))))
         if not new and not audit.unfinished():
             return
         carry_out.tick()

@@ -76,7 +76,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def written(store: Store) -> tuple[list[int], list[str]]:
     incidents = [one.number for one in store.incidents.incidents()]
-    return incidents, [one.decision.decision_id for one in store.audit.records(since_s=0.0)]
+    return incidents, [one.decision.decision_id for one in store.audit.each(since_s=0.0)]
 
 
 def test_what_cannot_be_written_is_an_error_and_what_was_is_there(disk: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_database_that_is_locked_is_an_error_for_as_long_as_it_is(store: Store
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(AuditError, match=r"could not be written: database is locked; another process"):
         store.audit.write_ahead([decision()])
-    assert store.audit.records(since_s=0.0) == [], "reading goes on"
+    assert list(store.audit.each(since_s=0.0)) == [], "reading goes on"
     other.execute("ROLLBACK")
     assert store.audit.write_ahead([decision()]) == [decision()]
     other.close()

@@ -1,7 +1,6 @@
-"""What must survive everything, in SQL: incidents with their history and what people say of them, the audit of actions,
-and evidence.
+"""The database: incidents with their history and grades, the audit of actions, and evidence.
 
-SQLAlchemy and Alembic appear here and nowhere else. Callers see values of ``tidegauge.core`` and ``StoreError``.
+SQLAlchemy and Alembic appear here only. Callers see values of ``tidegauge.core`` and ``StoreError``.
 """
 
 from tidegauge.cluster.store.audit import SqlAudit

@@ -1,4 +1,4 @@
-"""`SqlAudit`: every decision, written down before it is carried out, and what came of it."""
+"""The audit: every decision, written down before it is carried out, with its outcome."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class SqlAudit:
             return [decision for decision in decisions if _insert(connection, decision)]
 
     def begin(self, decision_id: str, *, at_s: float) -> None:
-        """It is about to be carried out, once more. One that is finished stays so."""
+        """Mark a decision as started once more. A finished one stays finished."""
         changes = {"status": DecisionStatus.STARTED.value, "started_s": at_s, "starts": decisions.c.starts + 1}
         with self._database.writing() as connection:
             self._change(connection, decision_id, changes)
 
     def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
-        """It is over. The first outcome stays."""
+        """Write the outcome of a decision. The first outcome stays."""
         changes = {
             "status": DecisionStatus.FINISHED.value,
             "outcome": outcome.value,
@@ -50,21 +50,15 @@ class SqlAudit:
                 counts.add_one(connection, counts.ACTIONS, action, outcome.value)
 
     def unfinished(self) -> Sequence[DecisionRecord]:
-        """Decisions to carry out that have no outcome yet, oldest first."""
+        """Decisions to carry out without an outcome, oldest first."""
         # Not "!= finished": no index finds that, and this is asked every second beside the decisions of months.
         return self._records(select(decisions).where(decisions.c.status.in_(_UNFINISHED)))
-
-    def records(
-        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
-    ) -> Sequence[DecisionRecord]:
-        """``each`` of them, at once."""
-        return list(self.each(since_s=since_s, limit=limit, user_name=user_name))
 
     def each(
         self, *, since_s: float, limit: int | None = None, user_name: str | None = None
     ) -> Iterator[DecisionRecord]:  # fmt: skip
-        """Decisions made at or after ``since_s``, oldest first: all, or the newest ``limit``; about the jobs of one
-        owner, if one is named. One at a time: a database may hold months of them, of 4 KB each."""
+        """Decisions made at or after ``since_s``, oldest first, one at a time, as months of them have 4 KB each.
+        ``limit``: only the newest; ``user_name``: only about jobs of this owner."""
         query = _since(select(decisions), since_s, user_name)
         if limit is not None:
             newest_first = query.order_by(decisions.c.decided_s.desc(), decisions.c.seq.desc()).limit(limit)
@@ -78,8 +72,8 @@ class SqlAudit:
                 yield _record(row)
 
     def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
-        """Decisions made at or after ``since_s``, on incidents that are open, that are not finished, and those to be
-        carried out that a circuit breaker withheld; in any order, one at a time."""
+        """Decisions made at or after ``since_s``, about open incidents, unfinished, or withheld by a circuit breaker;
+        in any order, one at a time."""
         one = decisions.c
         of_open = select(incidents.c.number).where(incidents.c.closed_s.is_(None))
         # The ids alone are looked through, which an index has: each decision takes kilobytes.
@@ -100,7 +94,7 @@ class SqlAudit:
                 yield _record(row)
 
     def count(self, *, since_s: float, user_name: str | None = None) -> int:
-        """How many ``records`` there are."""
+        """The number of decisions that ``each`` gives without a limit."""
         with self._database.reading() as connection:
             return connection.scalar(_since(select(func.count()).select_from(decisions), since_s, user_name)) or 0
 
@@ -109,13 +103,13 @@ class SqlAudit:
         return self._records(select(decisions).where(decisions.c.incident_number == incident_number))
 
     def action_totals(self) -> Mapping[tuple[str, str], int]:
-        """How many decisions ever ended, by action and outcome; ``would`` and ``withheld`` are outcomes here."""
+        """Number of finished decisions, pruned ones included, by action and outcome (or ``would``, ``withheld``)."""
         with self._database.reading() as connection:
             return counts.read(connection, counts.ACTIONS)
 
     def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
-        """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
-        carried out and were made at or after ``since_s``."""
+        """The time of the latest finished decision on each of ``jobs``, by action and outcome; of decisions to carry
+        out that were made at or after ``since_s``."""
         one = incidents.c
         columns = (one.job_id, one.attempt, one.uid, one.rank_group, decisions.c.action, decisions.c.outcome)
         query = (
@@ -134,7 +128,7 @@ class SqlAudit:
         }
 
     def _change(self, connection: Connection, decision_id: str, changes: Mapping[str, Any]) -> str | None:
-        """The action of the decision that was changed; ``None`` if it was finished before."""
+        """The action of the changed decision; ``None`` if it was finished already."""
         known = decisions.c.decision_id == column_name(decision_id)
         action = connection.scalar(select(decisions.c.action).where(known))
         if action is None:

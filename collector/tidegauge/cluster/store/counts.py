@@ -1,4 +1,4 @@
-"""Counters in the transaction that makes what they count, so that they are right after a crash and after pruning."""
+"""Counters, changed in the transaction that makes the counted rows, so that crashes and pruning keep them right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ LAST_NUMBER = "last_number"
 
 
 def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that knows ``ON CONFLICT``."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
@@ -29,7 +28,7 @@ def add_one(connection: Connection, subject: str, name: str, outcome: str = "") 
 
 
 def raise_to(connection: Connection, subject: str, value: int) -> None:
-    """Set it, unless it is higher."""
+    """Set the counter to ``value``, unless it is higher."""
     insert = insert_into(connection, counters).values(subject=subject, name="", outcome="", value=value)
     keys = [counters.c.subject, counters.c.name, counters.c.outcome]
     connection.execute(
@@ -40,6 +39,6 @@ def raise_to(connection: Connection, subject: str, value: int) -> None:
 
 
 def read(connection: Connection, subject: str) -> Mapping[tuple[str, str], int]:
-    """By name and outcome."""
+    """Counters by name and outcome."""
     rows = connection.execute(select(counters).where(counters.c.subject == subject))
     return {(row.name, row.outcome): row.value for row in rows}

@@ -1,7 +1,7 @@
-"""The way to the database: engines, transactions, and what goes wrong with them in words for people.
+"""Access to the database: engines, transactions, and error messages for people.
 
 A transaction is on disk when ``writing`` has been left without an error. A connection is made for each transaction
-(SQLite) or tried before it is used (PostgreSQL), so that the same object works again once the trouble is over.
+(SQLite) or tested before use (PostgreSQL), so that the same object works again after trouble.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ BUSY_TIMEOUT_S = 5.0
 STATEMENT_TIMEOUT_S = 30.0
 """PostgreSQL: no statement of ours is near this long."""
 CACHE_KIB = 256
-"""Of pages, of each connection while it lives. SQLite's own 2 MiB are of no use to one that lives for a statement or
-two: the kernel has the file in memory."""
+"""Pages of each connection. SQLite's own 2 MiB do not help a connection of one or two statements: the kernel caches the
+file."""
 ROWS_AT_ONCE = 100
 """Where all rows might not fit into memory."""
 LARGE_ROWS_AT_ONCE = 8
@@ -43,7 +43,7 @@ class StoreError(AuditError):
 
 
 def sqlite_url(state_dir: Path) -> str:
-    """Where incidents and audit lie unless the settings say otherwise: ``tidegauge.db`` in the state directory."""
+    """The default database: ``tidegauge.db`` in the state directory."""
     return URL.create("sqlite", database=str(state_dir.resolve() / _FILE_NAME)).render_as_string()
 
 
@@ -51,7 +51,7 @@ class Database:
     """Thread-safe; every method raises ``StoreError``."""
 
     def __init__(self, url: str) -> None:
-        """Opens nothing yet, but a file that is not there is made (mode 0600)."""
+        """Opens no connection, but creates a missing file (mode 0600)."""
         parsed = _parsed(url)
         self.name = _name(parsed)
         """For people: the file, or the address without its password."""
@@ -63,7 +63,6 @@ class Database:
 
     @property
     def dialect(self) -> str:
-        """``sqlite`` or ``postgresql``."""
         return self._engine.dialect.name
 
     @contextmanager
@@ -79,7 +78,7 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Give connections back. The object can be used again all the same."""
+        """Release all connections. The object can be used again."""
         self._engine.dispose()
 
     @contextmanager
@@ -152,7 +151,7 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """SQLite's own timeout does not hold here: beside a process that writes to the still new file it fails at once."""
+    """Retries, because SQLite's own timeout does not cover this pragma while another process creates the file."""
     give_up_s = time.monotonic() + timeout_s
     while not _is_wal(connection, may_be_busy=time.monotonic() < give_up_s):
         time.sleep(_WAL_PAUSE_S)
@@ -198,7 +197,7 @@ def _postgresql_engine(url: URL) -> Engine:
 
 
 def _cause(error: Exception) -> str:
-    """One line, in the database's own words."""
+    """The database's own message, first line."""
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__

@@ -1,4 +1,4 @@
-"""`EvidenceStore`: pieces of evidence, so many of a job, of a tenant and in all that nobody can fill the disk."""
+"""Pieces of evidence, limited per job, per tenant and in all, so that nobody can fill the disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_ROWS_PER_DELETE = 500
 
 
 class Room(NamedTuple):
-    """How many pieces are kept; of more, the oldest are deleted. What an incident says of its evidence stays in it."""
+    """Maximum numbers of pieces; the oldest beyond them are deleted. Incidents keep a short form of the evidence."""
 
     of_job: int = 40
     of_tenant: int = 1000
@@ -39,7 +39,7 @@ ROOM = Room()
 
 
 class KeptEvidence(NamedTuple):
-    """A piece and when it was written down, in seconds of the policy clock."""
+    """A piece, and the time when it was written down (policy clock)."""
 
     kept_s: float
     evidence: Evidence
@@ -53,9 +53,10 @@ class EvidenceStore:
         self._room = room
 
     def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:
-        """Write all of them or, with an error, none; returns those that were not there yet.
+        """Write all pieces or, with an error, none; returns the new ones.
 
-        One that is too large even without its flame graph is left out."""
+        A piece that is too large even without its flame graph is left out.
+        """
         if not pieces:
             return ()
         with self._database.writing() as connection:
@@ -67,19 +68,19 @@ class EvidenceStore:
         return new
 
     def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
-        """The newest ``limit`` of one attempt of a job, the newest first."""
+        """The newest ``limit`` of one attempt of a job, newest first."""
         return [kept.evidence for kept in self._newest(_of_job(job), limit)][::-1]
 
     def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
-        """The newest ``limit`` of those written down at or after ``since_s``, the oldest first, one at a time."""
+        """The newest ``limit`` of those written down at or after ``since_s``, oldest first, one at a time."""
         return self._newest(evidence.c.kept_s >= since_s, limit)
 
     def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
-        """The newest ``limit`` of jobs with an incident that is not closed, the oldest first, one at a time."""
+        """The newest ``limit`` of jobs with an open incident, oldest first, one at a time."""
         return self._newest(_has_open_incident(), limit)
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
-        """Those of ``jobs`` with an incident that is not closed, whichever group of ranks it is about."""
+        """The ones of ``jobs`` with an open incident, about any group of their ranks."""
         columns = (incidents.c.job_id, incidents.c.attempt, incidents.c.uid)
         with self._database.reading() as connection:
             rows = connection.execute(select(*columns).where(incidents.c.closed_s.is_(None)).distinct()).all()
@@ -87,7 +88,7 @@ class EvidenceStore:
         return frozenset(job for job in jobs if (column_name(job.job_id), job.attempt, job.uid) in found)
 
     def _newest(self, where: ColumnElement[bool], limit: int) -> Iterator[KeptEvidence]:
-        """The oldest first. A thousand pieces at once would take a gigabyte."""
+        """Oldest first, one at a time: a thousand pieces would take a gigabyte."""
         newest = select(evidence.c.seq).where(where).order_by(evidence.c.seq.desc()).limit(limit)
         query = select(evidence).where(evidence.c.seq.in_(newest)).order_by(evidence.c.seq)
         with self._database.reading() as connection:
@@ -96,7 +97,7 @@ class EvidenceStore:
 
 
 def delete_old(connection: Connection, *, before_s: float) -> None:
-    """What was written down before ``before_s``, except of jobs with an incident that is not closed."""
+    """Delete pieces written down before ``before_s``, except those of jobs with an open incident."""
     connection.execute(delete(evidence).where(evidence.c.kept_s < before_s, ~_has_open_incident()))
 
 
@@ -136,7 +137,7 @@ def _insert(connection: Connection, piece: Evidence, at_s: float) -> bool:
 
 
 def _text(piece: Evidence) -> str | None:
-    """``None`` for one that no database takes."""
+    """The piece as text; ``None`` if the database cannot take it."""
     if not all(-_LARGEST <= number <= _LARGEST for number in (piece.rank, piece.job.attempt, piece.job.uid)):
         return None
     for shortened in (piece, replace(piece, live=())):
@@ -147,7 +148,7 @@ def _text(piece: Evidence) -> str | None:
 
 
 def _keep_shares(connection: Connection, room: Room) -> None:
-    """No tenant has more than may be had; beyond the room in all those give way who have most."""
+    """Delete the oldest pieces beyond each limit: of the tenants above theirs, then of the tenant with the most."""
     kept: dict[Tenant, deque[int]] = defaultdict(deque)
     for seq, job_id, uid in connection.execute(
         select(evidence.c.seq, evidence.c.job_id, evidence.c.uid).order_by(evidence.c.seq)

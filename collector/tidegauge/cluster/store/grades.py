@@ -1,4 +1,4 @@
-"""`GradeStore`: what people say of incidents, a leak or not, and the incidents that wait for such an answer."""
+"""Grades that people give incidents, a leak or not, and the incidents that wait for one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class GradeStore:
         self._database = database
 
     def add(self, number: int, answer: GradeAnswer) -> bool:
-        """Write an answer down, beside earlier ones: of one person the latest counts. The same once more changes
-        nothing. ``False``: there is no such incident (any more)."""
+        """Write down an answer; of one person the latest counts. ``False``: there is no such incident."""
         by_name = column_name(answer.by)
         comment = None if answer.comment is None else column_text(answer.comment)
         kept = answer._replace(by=by_name, comment=comment)
@@ -42,18 +41,17 @@ class GradeStore:
         return True
 
     def answers(self, number: int) -> Sequence[GradeAnswer]:
-        """To one incident, oldest first."""
         with self._database.reading() as connection:
             return _answers(connection, number)
 
     def last_of(self, number: int, name: str) -> GradeAnswer | None:
-        """The latest of one person; ``None``: they gave none."""
+        """The latest answer of one person; ``None``: there is none."""
         with self._database.reading() as connection:
             return _last_of(connection, number, column_name(name))
 
     def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
-        """Incidents of growth opened at or after ``since_s`` whose owner was told something, or would have been but
-        for the policy's mode: the newest ``limit``, newest first; of this owner's jobs alone, if one is named."""
+        """The newest ``limit`` incidents of growth, newest first, that were opened at or after ``since_s`` and whose
+        owner was notified, or would have been in another mode of the policy. ``user_name``: only jobs of this owner."""
         told = _has_decision(decisions.c.outcome == Outcome.DONE.value)
         query = (
             select(incidents.c.number, incidents.c.value, told.label("told"))
@@ -67,7 +65,7 @@ class GradeStore:
             return [one._replace(answers=_answers(connection, one.number)) for one in found]
 
     def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
-        """How many ``notified`` there are."""
+        """The number of incidents that ``notified`` gives without a limit."""
         query = select(func.count()).select_from(incidents).where(*_are_notified(since_s, user_name))
         with self._database.reading() as connection:
             return connection.scalar(query) or 0
@@ -81,7 +79,6 @@ def _are_notified(since_s: float, user_name: str | None) -> list[ColumnElement[b
 
 
 def _has_decision(how: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether there is a message to the owner that ended so."""
     of_incident = decisions.c.incident_number == incidents.c.number
     return exists().where(of_incident, decisions.c.action == ActionKind.NOTIFY.value, how)
 

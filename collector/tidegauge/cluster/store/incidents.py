@@ -1,4 +1,4 @@
-"""`IncidentStore`: incidents as they are, and everything that was told of them."""
+"""Incidents as they are now, and their history."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class IncidentStore:
         self._database = database
 
     def save(self, changes: Sequence[IncidentChange]) -> None:
-        """Write all of them or, with an error, none. Those that were saved before change nothing.
+        """Write all changes or, with an error, none. A change that was saved before has no effect.
 
-        An incident is kept whole as it is now; each line of its history with ``MAX_FINDINGS`` ranks: whole ones of an
-        incident that swings for days on hundreds of ranks would be gigabytes, which nobody looks at."""
+        An incident is kept whole; each line of its history has the figures of ``MAX_FINDINGS`` ranks, as whole ones of
+        an incident that swings for days on hundreds of ranks would be gigabytes.
+        """
         if not changes:
             return
         with self._database.writing() as connection:
@@ -35,11 +36,11 @@ class IncidentStore:
                 _save(connection, change)
 
     def open_incidents(self) -> Sequence[Incident]:
-        """Those that are not closed, as they were last told, by number."""
+        """Open incidents in their latest state, by number."""
         return self.incidents(open_only=True, since_s=None, limit=None)[::-1]
 
     def next_number(self) -> int:
-        """One more than the highest ever given, also after the incident was pruned."""
+        """One more than the highest number ever given, pruned incidents included."""
         with self._database.reading() as connection:
             return counts.read(connection, counts.LAST_NUMBER).get(("", ""), 0) + 1
 
@@ -51,14 +52,13 @@ class IncidentStore:
         limit: int | None = 1000,
         user_name: str | None = None,
     ) -> Sequence[Incident]:
-        """``each`` of them, at once."""
         return list(self.each(open_only=open_only, since_s=since_s, limit=limit, user_name=user_name))
 
     def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
     ) -> Iterator[Incident]:
-        """The newest first, one at a time: only their texts are held. ``since_s``: those that are open, or were closed
-        at or after it. ``user_name``: of this owner's jobs alone."""
+        """Newest first, one at a time: only their texts are held. ``since_s``: only those that are open, or were closed
+        at or after it. ``user_name``: only jobs of this owner."""
         query = select(incidents.c.number, incidents.c.value).order_by(incidents.c.number.desc()).limit(limit)
         if open_only:
             query = query.where(incidents.c.closed_s.is_(None))
@@ -69,19 +69,15 @@ class IncidentStore:
         return map(read_incident, self._rows(query))
 
     def incident(self, number: int) -> Incident | None:
-        """``None``: no such incident, or it was pruned."""
+        """The incident; ``None``: it does not exist, or was pruned."""
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
         return read_incident(rows[0]) if rows else None
-
-    def history(self, number: int) -> Sequence[IncidentChange]:
-        """All ``lines``, at once."""
-        return list(self.lines(number))
 
     def lines(
         self, number: int, *, most: int | None = None, most_figures: int | None = None
     ) -> Iterator[IncidentChange]:
-        """What was told of one incident, oldest first, one at a time. ``most``: the newest so many of those that tell
-        more than new figures; ``most_figures``: of those that do not."""
+        """The history of one incident, oldest first, one at a time. ``most``: only the newest of the lines with more
+        than new figures; ``most_figures``: only the newest of the others."""
         seq, is_figures = incident_changes.c.seq, incident_changes.c.kind == ChangeKind.UPDATED.value
         of_incident = select(seq).where(incident_changes.c.number == number).order_by(seq.desc())
         parts = (
@@ -95,7 +91,7 @@ class IncidentStore:
                 yield _change(row)
 
     def count_left_out(self, number: int, *, most: int, most_figures: int) -> int:
-        """How many lines of it ``lines`` leaves out."""
+        """The number of lines that ``lines`` leaves out."""
         kind = incident_changes.c.kind
         query = select(kind, func.count().label("lines")).where(incident_changes.c.number == number).group_by(kind)
         count: dict[str, int] = {row.kind: row.lines for row in self._rows(query)}
@@ -106,11 +102,12 @@ class IncidentStore:
         self, *, since_s: float, limit: int | None = None, user_name: str | None = None,
         most_findings: int | None = None,
     ) -> Sequence[IncidentChange]:  # fmt: skip
-        """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``; of the jobs of one owner,
-        if one is named. ``most_findings``: of so many ranks in all, shared out evenly; one of each change at least."""
+        """Changes at or after ``since_s``, oldest first. ``limit``: only the newest; ``user_name``: only jobs of this
+        owner; ``most_findings``: ranks in all, shared evenly, at least one per change."""
         query = select(incident_changes).where(incident_changes.c.at_s >= since_s)
         if user_name is not None:
-            query = query.where(incident_changes.c.number.in_(_numbers_of(user_name)))
+            theirs = select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+            query = query.where(incident_changes.c.number.in_(theirs))
         newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             each = MAX_FINDINGS
@@ -121,16 +118,15 @@ class IncidentStore:
             return [_change(row, min(each, MAX_FINDINGS)) for row in rows][::-1]
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
-        """Whether there is an incident of this attempt of a job, and it is ``user_name``'s."""
+        """Whether this attempt of a job has an incident, and ``user_name`` owns it."""
         of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}
         query = select(incidents.c.user_name).filter_by(**of_job).distinct()
         return [row[0] for row in self._rows(query)] == [column_name(user_name)]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
-        """A word for each incident that is open, or was closed at or after ``since_s``, by number: the open ones first
-        (however many were closed, they are among the ``limit``), each kind the newest first. The word
-        changes whenever anything is told of the incident, or decided or done about it: whoever remembers it need not
-        read the incident again. ``user_name``: of this owner's jobs alone."""
+        """A mark by number for each incident that is open, or was closed at or after ``since_s``: open ones first, so
+        that they are within ``limit``, then newest first. The mark changes with every change of the incident or of its
+        decisions, so that a follower reads only changed incidents again. ``user_name``: only jobs of this owner."""
         one, of = incidents.c, decisions.c
         told = select(func.max(incident_changes.c.seq)).where(incident_changes.c.number == one.number).scalar_subquery()
         words = (one.updated_s, one.state, told, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
@@ -152,8 +148,8 @@ class IncidentStore:
         return {row[0]: " ".join(map(str, row[1:])) for row in self._rows(query)}
 
     def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
-        """Those that are not closed, with the one of ``jobs`` that each is about, if it is one of them. Reads no
-        findings: a scrape cannot wait for those of thousands of ranks."""
+        """Open incidents, each with the one of ``jobs`` that it is about, if any. Reads no findings: a scrape cannot
+        wait for those of thousands of ranks."""
         one = incidents.c
         of_job = (one.job_id, one.attempt, one.uid, one.rank_group)
         columns = (*of_job, one.number, one.cause, one.severity, one.opened_s)
@@ -168,7 +164,7 @@ class IncidentStore:
         ]
 
     def totals(self) -> Mapping[IncidentCause, int]:
-        """How many were ever opened, by cause; causes that never occurred are 0."""
+        """The number of incidents ever opened, for every cause."""
         with self._database.reading() as connection:
             counted = counts.read(connection, counts.INCIDENTS)
         return {cause: counted.get((cause.value, ""), 0) for cause in IncidentCause}
@@ -210,17 +206,13 @@ def _row(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _numbers_of(user_name: str) -> Select[Any]:
-    return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
-
-
 def _change(row: Row[Any], most_findings: int = MAX_FINDINGS) -> IncidentChange:
     """Shortened here too: older versions wrote whole incidents."""
     return IncidentChange(ChangeKind(row.kind), row.at_s, read_incident(row).shortened(most_findings))
 
 
 def read_incident(row: Row[Any]) -> Incident:
-    """A row of ``incidents`` or of ``incident_changes``. Raises ``StoreError``."""
+    """The incident in a row of ``incidents`` or ``incident_changes``. Raises ``StoreError``."""
     try:
         return INCIDENT.read(row.value)
     except ValueError as error:

@@ -1,24 +1,32 @@
-"""`open_store`: one database with incidents, audit, evidence and grades, ready for use."""
+"""Opens one database with incidents, audit, evidence and grades, and brings its tables up to date."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, exists, func, select
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, delete, exists, func, select, text
 
 from tidegauge.cluster.store.audit import SqlAudit
-from tidegauge.cluster.store.database import Database
+from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
-from tidegauge.cluster.store.schema import upgrade
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.core.incidents.actions import DecisionStatus
+
+VERSION_TABLE = "tidegauge_schema"
+_UPGRADE_LOCK = 0x7469646567
+"""Any number that other programs are unlikely to lock ("tideg")."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Thread-safe. Every method raises ``StoreError``, and works again when the trouble is over."""
+    """All tables. Thread-safe; every method raises ``StoreError``, and works again after the trouble is over."""
 
     incidents: IncidentStore
     audit: SqlAudit
@@ -27,7 +35,7 @@ class Store:
     database: Database
 
     def newest_s(self) -> float | None:
-        """The latest time that was written down: the policy clock must not begin before it."""
+        """The latest time in the database: the policy clock must not begin before it."""
         columns = (
             incident_changes.c.at_s, decisions.c.decided_s, decisions.c.started_s, decisions.c.finished_s, grades.c.at_s
         )  # fmt: skip
@@ -36,11 +44,11 @@ class Store:
         return max((time_s for time_s in times if time_s is not None), default=None)
 
     def prune(self, *, before_s: float) -> int:
-        """Delete what was over before ``before_s``: incidents that were closed with their history, decisions and
-        answers, and evidence.
+        """Delete what ended before ``before_s``: closed incidents with their history, decisions and grades, and
+        evidence.
 
-        Open incidents, and such with a decision that is not finished, stay. Returns how many incidents were deleted;
-        totals and numbers go on as if they were there.
+        Incidents that are open, or have an unfinished decision, stay. Returns the number of deleted incidents; totals
+        and numbers continue as if these were there.
         """
         unfinished = exists().where(
             decisions.c.incident_number == incidents.c.number, decisions.c.status != DecisionStatus.FINISHED.value
@@ -62,16 +70,53 @@ class Store:
         return len(numbers)
 
     def close(self) -> None:
-        """Let go of the database's connections."""
         self.database.close()
 
 
 def open_store(url: str) -> Store:
-    """Open the database, made or brought up to date if need be. Raises ``StoreError``."""
+    """Open the database, created or upgraded if need be. Raises ``StoreError``."""
     database = Database(url)
     try:
-        upgrade(database)
+        _upgrade(database)
     except BaseException:
         database.close()
         raise
     return Store(IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database), database)
+
+
+def _upgrade(database: Database) -> None:
+    """Apply all missing versions of the tables in one transaction. Raises ``StoreError``, also for a newer database."""
+    config = _config()
+    with database.reading() as connection:
+        if not _is_behind(connection, config, database):
+            return
+    with database.writing() as connection:
+        if database.dialect == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+        if _is_behind(connection, config, database):  # by now another process may have done it
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "tidegauge.cluster.store:migrations")
+    return config
+
+
+def _is_behind(connection: Connection, config: Config, database: Database) -> bool:
+    scripts = ScriptDirectory.from_config(config)
+    newest = scripts.get_current_head()
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    if found == newest:
+        return False
+    if found is None:
+        return True
+    try:
+        scripts.get_revision(found)
+    except CommandError as error:
+        raise StoreError(
+            f"the database {database.name} was written by a newer version of Tidegauge (schema {found}, this "
+            f"version supports up to {newest}). Use that newer version, or another database_url"
+        ) from error
+    return True

@@ -1,4 +1,4 @@
-"""The tables as the newest migration leaves them (a test compares the two). Times are seconds of the policy clock."""
+"""The tables after the newest migration (a test compares the two). Times are seconds of the policy clock."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ incident_changes = Table(
     Index("incident_changes_by_number", "number", "seq"),
     Index("incident_changes_by_time", "at_s"),
 )
-"""The history: each change with the incident as it was after it, of ``MAX_FINDINGS`` ranks. Older versions
-wrote all of them."""
+"""The history: each change with the incident after it, of ``MAX_FINDINGS`` ranks (of all ranks in older versions)."""
 
 decisions = Table(
     "decisions",
@@ -92,8 +91,8 @@ evidence = Table(
     Index("evidence_by_user", "uid", "seq"),
     Index("evidence_by_time", "kept_s"),
 )
-"""Pieces of evidence. An id counts within its job only: a rank writes it into a file, and may write any. Which incident
-a piece belongs to is not written down: a rule says so (``core.incidents.evidence``), also of later incidents."""
+"""Pieces of evidence. A rank chooses the id, so it counts within its job only. No column says which incident a piece
+belongs to: ``core.incidents.evidence`` decides that, also for later incidents."""
 
 grades = Table(
     "grades",

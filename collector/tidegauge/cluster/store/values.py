@@ -1,10 +1,10 @@
-"""Frozen values as JSON text that gives back the same value: the form in which whole incidents and decisions lie in
-the database.
+"""Frozen values as JSON text that gives back the same value: the form of incidents, decisions and evidence in the
+database.
 
-Fields go by name, so that a value may gain fields with defaults anywhere: an older text lacks them, and what a newer
-version wrote beyond what is known here is passed over. Anything else about a value that an older reader would not
-understand (a field renamed, another meaning, a new word of an enum) needs a migration, which older versions refuse.
-Infinity, which JSON lacks, is the string "Infinity".
+Fields go by name, so that a value may gain fields with defaults: an older text lacks them, and unknown fields of a
+newer version are ignored. Any other change that an older reader would not understand (a renamed field, another meaning,
+a new member of an enum) needs a migration, which older versions refuse. Infinity, which JSON lacks, is the string
+"Infinity".
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MAX_NAME_CHARS = 200
 
 
 class ValueText(Generic[V]):
-    """One type of value as text."""
+    """Reads and writes one type of value."""
 
     def __init__(self, value_type: type[V]) -> None:
         self._adapter: TypeAdapter[V] = TypeAdapter(value_type)
 
     def write(self, value: V) -> str:
-        """The same text for the same value."""
+        """The text of a value: equal values give equal texts."""
         return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"))
 
     def read(self, text: str) -> V:
-        """Raises ``ValueError`` for a text that is none of ``write``'s."""
+        """The value. Raises ``ValueError`` for a text that ``write`` did not make."""
         raw = json.loads(text)
         try:
             return self._adapter.validate_python(raw)
@@ -79,13 +79,13 @@ def _drop(raw: Any, path: tuple[int | str, ...]) -> None:
 
 
 def column_text(text: str) -> str:
-    """Text for people as every database takes it: without NUL, and without bytes that were no UTF-8."""
+    """Text for people that every database accepts: without NUL, and valid UTF-8."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
 
 
 def column_name(name: str) -> str:
-    """A name as every database takes it, its index too. Different names stay different: nobody is to make two jobs
-    look like one. What no database takes becomes an escape, the end of a long name its hash."""
+    """A name that every database accepts, in an index too. Different names stay different, so that nobody can make two
+    jobs look like one: invalid characters are escaped, the end of a long name becomes its hash."""
     shown = name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     if len(shown) <= _MAX_NAME_CHARS:
         return shown

@@ -1,1 +1,1 @@
-"""How the tables came about: Alembic runs ``versions`` in their order when a store is opened."""
+"""The history of the tables: Alembic runs ``versions`` in order when a store is opened."""

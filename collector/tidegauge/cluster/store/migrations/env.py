@@ -1,10 +1,10 @@
-"""What Alembic runs around the versions: on the connection, and in the transaction, of ``store.schema``."""
+"""Alembic's environment: runs the versions on the connection, and in the transaction, of ``store.store``."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from tidegauge.cluster.store.schema import VERSION_TABLE
+from tidegauge.cluster.store.store import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
