@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs_of_ranks import jobs_of
 from sample_views import GIB, LEAK, identity, rank_summary
 from scheduler_values import incident
 from tidegauge.cli.top.columns import name_job_shortly
@@ -23,7 +24,7 @@ from tidegauge.cli.top.model import (
     rank_rows,
 )
 from tidegauge.cluster.api.overview import JobLine, RankLine, job_line, job_page
-from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
+from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents import IncidentCause, IncidentKey
 from tidegauge.core.jobs.slurm import SlurmPlace

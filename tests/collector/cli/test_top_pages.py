@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from jobs_of_ranks import jobs_of
 from sample_views import GIB, LEAK, MIB, NOW_S, rank_summary
 from scheduler_values import decision, incident, record
 from tidegauge.cli.top.columns import (
@@ -38,7 +39,7 @@ from tidegauge.cli.top.pages import (
     rank_page,
 )
 from tidegauge.cluster.api.overview import RankLine, job_page
-from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
+from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import Closure, IncidentState

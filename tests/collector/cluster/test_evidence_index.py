@@ -20,7 +20,6 @@ from tidegauge.cluster.coordinator.evidence_index import (
     MAX_WAITING,
     REMEMBER_JOBS_S,
     EvidenceIndex,
-    KeptPiece,
 )
 from tidegauge.cluster.store import KeptEvidence
 from tidegauge.core.evidence import Evidence
@@ -31,7 +30,7 @@ from tidegauge.core.views import NodeSummary
 
 @dataclass
 class Table:
-    """``evidence_keeper.EvidenceTable`` in memory; ``problem`` is what every call raises."""
+    """``evidence_index.EvidenceTable`` in memory; ``problem`` is what every call raises."""
 
     kept: list[KeptEvidence] = field(default_factory=list)
     open_jobs: set[JobKey] = field(default_factory=set)
@@ -45,11 +44,11 @@ class Table:
         self.kept += [KeptEvidence(at_s, piece) for piece in new]
         return new
 
-    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
         self._check()
         return iter([one for one in self.kept if one.kept_s >= since_s][-limit:])
 
-    def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
         self._check()
         return iter([one for one in self.kept if one.evidence.job in self.open_jobs][-limit:])
 
@@ -159,7 +158,7 @@ def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceIndex) ->
     most = 0
 
     class Fresh(Table):
-        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
             nonlocal most
             for number in range(50):
                 kept = KeptEvidence(NOW_S, evidence(evidence_id=f"e{number}"))
@@ -167,7 +166,7 @@ def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceIndex) ->
                 most = max(most, len(alive))
                 yield kept
 
-        def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
+        def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
             return self.recent(since_s=0.0, limit=limit)
 
     kept = keeper.recall(Fresh(), now_s=NOW_S)
@@ -196,7 +195,7 @@ def test_memory_is_bounded_whatever_comes(keeper: EvidenceIndex, table: Table) -
     ]
 
     class All(Table):
-        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
             return iter(self.kept)
 
     keeper.recall(All(table.kept), now_s=NOW_S)

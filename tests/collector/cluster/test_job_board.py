@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from examples import fewer
+from jobs_of_ranks import jobs_of
 from sample_views import LEAK, identity, rank_summary
-from tidegauge.cluster.coordinator.grouping import RankOnNode, alarm_first, job_of, job_views, jobs_of
+from tidegauge.cluster.coordinator.grouping import RankOnNode, alarm_first, job_of, job_views
 from tidegauge.cluster.coordinator.job_board import JobBoard
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobId, JobKey, ProcessId

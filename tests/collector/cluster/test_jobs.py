@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from jobs_of_ranks import jobs_of
 from sample_views import LEAK, identity, rank_summary
-from tidegauge.cluster.api.ownership import may_see
-from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
+from tidegauge.cluster.api.route_access import may_see
+from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState

@@ -40,6 +40,8 @@ class Stage:
         self.queue = OrderQueue(
             incarnation="c1",
             hostname_of=lambda node_id: {"n1": "node7"}.get(node_id, ""),
+            expected_every_s=lambda _: 0.0,
+            where_now=lambda _, targets: [place[1] for place in targets],
             monotonic_s=self.clock.monotonic_s,
         )
 
@@ -80,7 +82,9 @@ def test_the_nodes_of_all_ranks_are_looked_up_at_once() -> None:
         asked.append((job, list(targets)))
         return ["n2"] * len(targets)
 
-    queue = OrderQueue(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
+    queue = OrderQueue(
+        incarnation="c1", hostname_of=lambda node_id: node_id, expected_every_s=lambda _: 0.0, where_now=where_now
+    )
     replies = queue.ask_ranks(JOB, [target(0), target(3)], REQUEST, timeout_s=0)
     assert asked == [(JOB, [(ProcessId(100, 7), "n1"), (ProcessId(103, 7), "n1")])]
     assert {reply.error for reply in replies.values()} == {"no answer from the agent on n2 within 0 s"}

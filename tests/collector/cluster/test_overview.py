@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from jobs_of_ranks import jobs_of
 from sample_views import GIB, LEAK, MIB, gpu_view, identity, job_view, rank_summary
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request
 from tidegauge.cluster.api.overview import MAX_JOBS, JobPage, Overview, job_line, job_page, overview
 from tidegauge.cluster.api.overview_api import Kept
-from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
+from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import LoopStatus

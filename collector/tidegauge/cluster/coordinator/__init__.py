@@ -1,1 +1,1 @@
-"""What the coordinator knows: nodes, jobs across ranks, settings and questions for agents."""
+"""The knowledge of the coordinator: nodes, jobs across ranks, settings, and orders for agents."""

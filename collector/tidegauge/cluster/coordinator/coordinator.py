@@ -1,8 +1,7 @@
-"""The coordinator: nodes' summaries in, jobs across ranks out. No Ray, no HTTP, no clock of its own.
+"""The coordinator turns reports of nodes into jobs across ranks. No Ray, no HTTP, no clock of its own.
 
-It keeps nothing on disk: an agent repeats the state of all its ranks in every report, so a coordinator that has just
-been restarted knows everything again after one report period. (Incidents and audit, which must not be lost, are in
-``cluster.store``.)
+It keeps nothing on disk: an agent repeats the state of all its ranks in every report, so a restarted coordinator is
+complete again after one report period. Incidents and audit, which must not be lost, are in ``cluster.store``.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 
 def present_nodes(nodes: Mapping[str, KnownNode], job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
-    """For each process, a rank or the keeper of ``job``, and the node that it was on once: the node that has it now.
+    """The node that has each process now, for processes (ranks or keepers of ``job``) and the nodes that they were on.
 
-    The same node as long as that is there, and where nobody or more than one reports such a process: pids and start
-    times may be alike on two nodes, and an order must not be guessed onto one of them.
+    A node that was restarted has another id. A process keeps its node while that is present, and where no node or
+    several report such a process: pids and start times may coincide on two nodes, and an order must not be guessed onto
+    one.
     """
     present = {node_id for node_id, node in nodes.items() if node.gone_s is None}
     found: dict[ProcessId, list[str]] = {process: [] for process, node_id in targets if node_id not in present}
@@ -52,7 +52,7 @@ def present_nodes(nodes: Mapping[str, KnownNode], job: JobKey, targets: Sequence
 
 
 def _those_of(node: KnownNode, job: JobKey, processes: Collection[ProcessId]) -> set[ProcessId]:
-    """Which of ``processes`` the node reports as ranks or keepers of ``job``."""
+    """The ones of ``processes`` that the node reports as ranks or keepers of ``job``."""
     whose = (job.uid, job.job_id)
     ranks = {
         process
@@ -68,15 +68,15 @@ def _those_of(node: KnownNode, job: JobKey, processes: Collection[ProcessId]) ->
 
 
 STALE_AFTER_S = 10.0
-"""Ten report periods at the default: long enough for a stalled host or an actor restart (about 1 s), far shorter
-than the engine's own death detection (10-65 s). Where agents are asked to report less often, three of their periods."""
+"""Ten default report periods: longer than a stalled host or an actor restart (about 1 s), far shorter than the engine's
+own death detection (10-65 s). Where agents report less often, three of their periods."""
 
 MAX_PODS_ASKED = 1024
 """Answered in one reply: more than a kubelet runs."""
 
 
 class Coordinator:
-    """Thread-safe. ``wall_s`` gives unix time for people, ``monotonic_s`` measures ages."""
+    """Thread-safe. ``wall_s`` gives Unix time for people, ``monotonic_s`` measures ages."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ class Coordinator:
         self._pod_of: Callable[[str], PodFacts | None] | None = None
 
     def lay_down(self, store: JobSettingsStore) -> None:
-        """From now on agents get the settings of ``store`` with the replies to their reports; before, none are touched.
+        """From now on send agents the settings of ``store`` with the replies to their reports.
 
-        The store looks at this coordinator: ``JobSettingsStore(…, reporting=coordinator.heard_lately)``.
+        The store reads this coordinator: ``JobSettingsStore(…, reporting=coordinator.heard_lately)``.
         """
         self._settings_store = store
 
     def know_pods(self, pod_of: Callable[[str], PodFacts | None]) -> None:
-        """From now on agents are told whose the pods are that they ask about. ``pod_of`` (uid) must not block."""
+        """From now on answer agents which pods they see. ``pod_of`` (by uid) must not block."""
         self._pod_of = pod_of
 
     def report(self, summary: NodeSummary) -> ReportReply:
@@ -165,7 +165,7 @@ class Coordinator:
         )
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
-        """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
+        """Take the nodes that are alive in the engine: all others are gone. Also lets time pass."""
         with self._lock:
             now_s = self._monotonic_s()
             listed = {node.node_id: node for node in alive}
@@ -183,7 +183,7 @@ class Coordinator:
             self._let_time_pass(now_s)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """Every node known, those that are gone included until they have lingered."""
+        """The status of every known node; those that are gone are listed until they have lingered."""
         with self._lock:
             now_s = self._monotonic_s()
             self._let_time_pass(now_s)
@@ -193,7 +193,7 @@ class Coordinator:
     def jobs(self) -> tuple[JobView, ...]:
         """Jobs across their nodes: running ones, and ended ones for ``linger_s``. Most alarming first.
 
-        A job that nobody has reported on since the last call is the same object as then.
+        A job without a report since the last call is the same object.
         """
         with self._lock:
             self._let_time_pass(self._monotonic_s())
@@ -211,11 +211,11 @@ class Coordinator:
         rank: int | None = None,
         most: int | None = None,
     ) -> Mapping[int, tuple[MemoryPoint, ...]]:
-        """How the memory of each rank of a job's group went, by global rank, the rank to look at first first.
+        """The memory history of the ranks of a job's group, by global rank, the rank to look at first first; empty for
+        an unknown job.
 
-        ``uid=None``: whoever claims the job id. ``group`` as in ``JobKey``. Times are the coordinator's: a node's
-        clock may be wrong, a rank's may lie. Kept as long as the rank itself; begins anew when the coordinator does.
-        Empty if there is no such job.
+        ``uid=None``: any owner. ``group`` as in ``JobKey``. Times are the coordinator's: the clock of a node may be
+        wrong. The history lasts as long as the rank, and begins anew when the coordinator does.
         """
         with self._lock:
             self._let_time_pass(self._monotonic_s())
@@ -233,17 +233,17 @@ class Coordinator:
             }
 
     def memory_line(self, node_id: str, rank: RankSummary, *, columns: int) -> tuple[int, ...]:
-        """``MemoryHistory.used_bytes`` of a rank on a node, as ``jobs`` tells of them; empty once it is forgotten."""
+        """``MemoryHistory.used_bytes`` of a rank on a node; empty once the rank is forgotten."""
         with self._lock:
             node = self._nodes.get(node_id)
             return () if node is None else node.history(rank).used_bytes(columns)
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
-        """What is kept of each job's evidence, oldest first."""
+        """Briefs of each job's evidence, oldest first."""
         return self.kept_evidence.news()
 
     def remember_groups(self, incidents: Iterable[Incident]) -> None:
-        """Take up where another coordinator ended: which group of its job each incident that is open is about."""
+        """Restore the groups of ranks of open incidents, after a restart."""
         with self._lock:
             for incident in incidents:
                 if incident.group_name:  # of a job that has several
@@ -252,9 +252,9 @@ class Coordinator:
                     self._board.remember_group(job, RankGroup(job.group, incident.group_name, places))
 
     def reporting(self) -> tuple[NodeSummary, ...]:
-        """The latest summary of every node that is not gone: what service discovery is made of.
+        """The latest summary of every node that is not gone, for service discovery.
 
-        Stale nodes stay in: whether their ``/metrics`` answers is for Prometheus to find out.
+        Stale nodes are included: Prometheus finds out whether their ``/metrics`` answers.
         """
         with self._lock:
             self._let_time_pass(self._monotonic_s())
@@ -271,7 +271,7 @@ class Coordinator:
             )
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
-        """CUDA's total of every GPU whose node is not gone: what memory fractions and shares are parts of."""
+        """CUDA's total memory of every GPU of nodes that are not gone: memory fractions are parts of it."""
         with self._lock:
             self._let_time_pass(self._monotonic_s())
             if self._usable_bytes is None:
@@ -280,12 +280,12 @@ class Coordinator:
             return self._usable_bytes
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
-        """What happened since event ``after`` (0: all that is kept), oldest first."""
+        """Events after number ``after`` (0: all that are kept), oldest first."""
         with self._lock:
             return self._events.after(after)
 
     def last_heard(self, node_id: str) -> tuple[float, str] | None:
-        """When (monotonic seconds) the node's agent last reported, and which incarnation it was."""
+        """The time of the latest report of the node's agent (monotonic seconds), and the agent's incarnation."""
         with self._lock:
             node = self._nodes.get(node_id)
             if node is None or node.summary is None or node.heard_s is None:
@@ -293,7 +293,7 @@ class Coordinator:
             return node.heard_s, node.summary.incarnation
 
     def expected_every_s(self, node_id: str) -> float:
-        """How long the node's agent may well be silent because it was asked to be; 0: as its own setting says."""
+        """The report period that the node's agent was asked for; 0: that of its own setting."""
         with self._lock:
             node = self._nodes.get(node_id)
             return 0.0 if node is None else node.expected_every_s
@@ -398,6 +398,6 @@ class Coordinator:
 
 
 def _usable(summary: NodeSummary | None) -> list[tuple[DeviceUuid, int]]:
-    """CUDA's total of every GPU of a node."""
+    """CUDA's total memory of every GPU of a node."""
     gpus = () if summary is None else summary.gpus
     return [(gpu.uuid, gpu.usable_bytes) for gpu in gpus if gpu.usable_bytes is not None]

@@ -1,5 +1,4 @@
-"""What happened on the cluster, in order: nodes that come and go, verdicts that change. The coordinator calls it with
-its lock held."""
+"""Events of the cluster in order: nodes join and leave, verdicts change. Called with the lock of the coordinator."""
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ MAX_EVENTS = 1000
 
 
 class EventLog:
-    """The latest ``MAX_EVENTS``; of whom most is told, a tenant or the nodes together, loses the oldest for the next.
+    """The latest ``MAX_EVENTS``. The next event replaces the oldest of the tenant, or of the nodes, with the most
+    events.
 
-    Said in the log as well: all of nodes, of ranks what ``FewLines`` lets through.
+    All events of nodes are also logged, those of ranks as ``FewLines`` allows.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
@@ -39,17 +39,15 @@ class EventLog:
         """The verdict that was last told of each rank."""
 
     def after(self, seq: int) -> tuple[Event, ...]:
-        """What happened since event ``seq``, oldest first."""
         in_order = heapq.merge(*self._events.values(), key=lambda event: event.seq)
         return tuple(event for event in in_order if event.seq > seq)
 
     def tell(self, kind: EventKind, node: KnownNode, text: str) -> None:
-        """Something happened to a node."""
         self._add(kind, node, text)
         log.info("%s", text)
 
     def tell_verdict(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
-        """A rank's verdict as it is now: an event if its state is another than the last one told."""
+        """Take a rank's present verdict: an event if its state differs from the last event."""
         before = self._announced.get(key)
         old = LeakState.OK if before is None else before.state
         self._announced[key] = rank.verdict
@@ -66,7 +64,6 @@ class EventLog:
         self._lines.say(level, "%s", event.text, now_s=event.at_unix_s)
 
     def forget(self, key: RankOfProcess) -> None:
-        """A rank is not spoken of any more."""
         self._announced.pop(key, None)
 
     def _add(self, kind: EventKind, node: KnownNode, text: str, tenant: Tenant | None = None, **of_rank: Any) -> Event:

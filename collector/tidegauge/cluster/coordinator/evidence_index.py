@@ -1,7 +1,7 @@
-"""Evidence on its way from agents into the database, and what is known of it without asking the database.
+"""Evidence on its way from agents into the database, and an index of it in memory.
 
-Reports never wait for the database: a piece waits here for the next turn of ``write``, and its agent, who goes on
-sending it, hears in a later reply that it is kept. So a coordinator that dies loses nothing.
+Reports never wait for the database: a piece waits here for the next ``write``, and its agent repeats it until a reply
+confirms that it is kept. So a coordinator that dies loses nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.evidence import EvidenceNews, newest_of_ranks, news_of
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.store import KeptEvidence
 
 log = logging.getLogger(__name__)
 
@@ -26,41 +29,31 @@ MAX_PIECES_PER_REPORT = 16
 MAX_REMEMBERED = 10_000
 """Pieces of which it is remembered that they are kept: an agent that missed the answer asks within seconds."""
 REMEMBER_JOBS_S = 7 * 86_400.0
-"""A job without new evidence, and without an open incident, is forgotten; its evidence stays in the database. Evidence
-is asked for when growth begins, and the incident opens when it is dangerous, which may be days later."""
+"""After this long a job without new evidence or an open incident is forgotten; its evidence stays in the database.
+Evidence is requested when growth begins, and the incident may open days later."""
 MAX_JOBS, MAX_PIECES_PER_JOB = 5000, 40
 """Jobs, and pieces of one, that are remembered; those with the oldest evidence are forgotten first."""
 MAX_RECALLED = 1000
 
 
-class KeptPiece(Protocol):
-    """``store.KeptEvidence``."""
-
-    @property
-    def kept_s(self) -> float: ...
-
-    @property
-    def evidence(self) -> Evidence: ...
-
-
 class EvidenceTable(Protocol):
-    """``store.EvidenceStore`` as far as it is used here. Every method raises ``AuditError``."""
+    """The methods of ``store.EvidenceStore`` that are called here. Each raises ``AuditError``."""
 
     def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:
-        """All or none; returns those that were not there yet and could be written at all."""
+        """Write all or none; returns those that are new and that the database takes."""
 
-    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
         """The newest ``limit``, oldest first, one at a time."""
 
-    def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
         """The newest ``limit`` of jobs with an open incident, oldest first, one at a time."""
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
-        """Those with an incident that is not closed."""
+        """The jobs with an open incident."""
 
 
 class KeptNews(NamedTuple):
-    """What is remembered of a piece, and when it was written down."""
+    """The brief of a piece, and the time when it was written down."""
 
     kept_s: float
     news: EvidenceNews
@@ -71,8 +64,7 @@ _Piece = tuple[JobKey, str]
 
 
 class EvidenceIndex:
-    """``take`` and ``wanted_on`` from the threads that answer reports, ``recall`` and ``write`` from one thread,
-    ``news`` from any."""
+    """``recall`` and ``write`` are for one thread; all other methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +76,7 @@ class EvidenceIndex:
         """By host."""
 
     def take(self, reported: Sequence[Evidence]) -> tuple[str, ...]:
-        """The ids of those pieces in a report that are kept; the others wait to be. Never blocks."""
+        """The ids of reported pieces that are kept; all others are queued. Never blocks."""
         pieces = reported[:MAX_PIECES_PER_REPORT]
         with self._lock:
             for piece in pieces:
@@ -96,22 +88,16 @@ class EvidenceIndex:
         return tuple(dict.fromkeys(piece.evidence_id for piece in pieces if piece.evidence_id not in missing))
 
     def wanted_on(self, hostname: str) -> frozenset[str] | None:
-        """Keys of snapshots of this host's ranks that open incidents point to; ``None``: not known now."""
+        """Keys of snapshots of this host's ranks that open incidents refer to; ``None``: unknown now."""
         wanted = self._wanted
         return None if wanted is None else wanted.get(hostname, frozenset())
 
-    def has(self, job: JobKey, evidence_id: str) -> bool:
-        """Whether this piece is known to be kept."""
-        with self._lock:
-            return (job.whole, evidence_id) in self._kept
-
     def news(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
-        """What is known of each job's evidence, oldest first."""
         with self._lock:
             return {job: [one.news for one in kept] for job, kept in self._news.items()}
 
     def recall(self, table: EvidenceTable, *, now_s: float) -> Sequence[KeptNews]:
-        """Read what another coordinator kept; returns it, oldest first. Raises ``AuditError``."""
+        """Load what an earlier coordinator kept; returns it, oldest first. Raises ``AuditError``."""
         recent = table.recent(since_s=now_s - REMEMBER_JOBS_S, limit=MAX_RECALLED)
         # Thousands of pieces of half a megabyte: each is forgotten before the next is read.
         found = {
@@ -124,7 +110,7 @@ class EvidenceIndex:
         return kept
 
     def write(self, table: EvidenceTable, *, now_s: float) -> Sequence[EvidenceNews]:
-        """Write down what waits; returns what is new. Raises ``AuditError``: then all of it waits on."""
+        """Write queued pieces into the database; returns the new ones. Raises ``AuditError``: then all stay queued."""
         with self._lock:
             waiting = dict(self._waiting)
         try:
@@ -152,7 +138,7 @@ class EvidenceIndex:
             self._news[job] = (*self._news.pop(job, ()), one)[-MAX_PIECES_PER_JOB:]  # the newest job last
 
     def _look_at_incidents(self, open_jobs: frozenset[JobKey], now_s: float) -> None:
-        """Forget jobs that nobody speaks of any more, and note which snapshots the others' incidents point to."""
+        """Forget jobs without news or open incidents, and find the snapshots that open incidents refer to."""
         wanted: dict[str, set[str]] = defaultdict(set)
         with self._lock:
             too_many = max(len(self._news) - MAX_JOBS, 0)

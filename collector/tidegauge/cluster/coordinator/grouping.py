@@ -1,15 +1,14 @@
-"""Ranks on nodes in, jobs out: who belongs together; how alarming the whole is says ``judge_job``. Pure."""
+"""Groups ranks on nodes into jobs; ``judge_job`` says how alarming a job is. Pure."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
-from tidegauge.core.ids import GlobalRank, JobKey, OwnedJob, ProcessId
+from tidegauge.core.ids import GlobalRank, JobKey, ProcessId
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
 from tidegauge.core.shared_bounds import with_shared_bounds
@@ -21,7 +20,7 @@ MAX_NAMES = 4
 
 
 class RankOnNode(NamedTuple):
-    """A rank and where its figures come from."""
+    """A rank and the node that reports it."""
 
     rank: RankSummary
     hostname: str
@@ -41,23 +40,13 @@ class RankOnNode(NamedTuple):
 
 
 def job_of(rank: RankSummary) -> JobKey:
-    """The attempt of a job that a rank is of, with all its groups."""
+    """The attempt of a job that a rank belongs to, with all its groups."""
     identity = rank.identity
     return JobKey(identity.job_id, identity.attempt, rank.uid)
 
 
-def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
-    """All jobs as a first look shows them, the most alarming first, then by id."""
-    jobs: dict[OwnedJob, dict[JobKey, list[RankOnNode]]] = defaultdict(lambda: defaultdict(list))
-    for one in ranks:
-        job = job_of(one.rank)
-        jobs[job.owned][job].append(one)
-    views = (job_views(attempts, RankGroups()).values() for attempts in jobs.values())
-    return tuple(sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(views)), key=alarm_first))
-
-
 def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups) -> dict[JobKey, tuple[JobView, ...]]:
-    """Of each attempt of a job a view of each group of ranks that it has."""
+    """The views of each attempt of a job, one for each group of ranks."""
     groups = known.look([one.group_member for members in attempts.values() for one in members])
     if len(groups) == 1:
         return {job: (make_job(job, one_per_rank(members), groups[0]),) for job, members in attempts.items()}
@@ -76,25 +65,25 @@ def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups
 
 
 def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:
-    """Sort key of ``jobs_of``."""
+    """Sort key: the most alarming job first, then by id."""
     severity = 0 if job.severity is None else job.severity.level
     return -job.state.level, -severity, job.job_id, -job.attempt, job.group
 
 
 def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
     """Sort key: the rank to look at first is first. Surest, gravest, first to run out, fullest; then by number."""
-    verdict, limit_bytes = rank.verdict, rank.limit_bytes
+    verdict = rank.verdict
+    held_bytes = rank.reserved_bytes + (rank.nontorch_bytes or 0)
+    share = held_bytes / rank.limit_bytes if rank.limit_bytes else 0.0
     if verdict.state is LeakState.OK:  # nearly always
-        held_bytes = rank.reserved_bytes + (rank.nontorch_bytes or 0)
-        return 0, 0, math.inf, -(held_bytes / limit_bytes) if limit_bytes else 0.0, int(rank.identity.rank)
+        return 0, 0, math.inf, -share, int(rank.identity.rank)
     severity = 0 if verdict.severity is None else verdict.severity.level
     seconds = math.inf if verdict.seconds_to_oom is None else verdict.seconds_to_oom.likely
-    share = (rank.reserved_bytes + (rank.nontorch_bytes or 0)) / limit_bytes if limit_bytes else 0.0
     return -verdict.state.level, -severity, seconds, -share, int(rank.identity.rank)
 
 
 def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
-    """A rank that was restarted in place has two processes for a while: the living, then the latest, speaks for it."""
+    """One process for each rank: of two, after a restart in place, the living, then the latest."""
     best: dict[GlobalRank, RankOnNode] = {}
     for one in members:
         rank = one.rank.identity.rank
@@ -105,14 +94,14 @@ def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
 
 
 def _standing(one: RankOnNode) -> tuple[bool, bool, bool, float, ProcessId, str]:
-    """One that trains before a helper, or the program that started it. The process and the node last, so that it does
-    not matter who reported first."""
+    """Prefers the process that trains to a helper, or the program that started it. Process and node break ties, so that
+    the order of reports does not matter."""
     rank = one.rank
     return rank.alive, not one.stale, rank.step > 0, rank.last_sample_unix_s, rank.process, one.node_id
 
 
 def make_job(job: JobKey, members: Sequence[RankOnNode], group: RankGroup) -> JobView:
-    """A job's group of these ranks, in the order of their numbers (``one_per_rank``)."""
+    """The view of a job's group of these ranks, sorted by number (``one_per_rank``)."""
     ranks = with_shared_bounds([one.rank for one in members], [one.stale for one in members])
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
@@ -144,8 +133,8 @@ def make_job(job: JobKey, members: Sequence[RankOnNode], group: RankGroup) -> Jo
 
 
 def _user_name(ranks: Sequence[RankSummary]) -> str:
-    """Whose it is. Of nodes that do not know the name of the job's uid the others speak; names that differ are all
-    told, and the job is then nobody's in particular."""
+    """The owner of the job. Nodes that do not know the name of the uid are ignored if others do; names that differ are
+    all listed, and then nobody owns the job."""
     names = {rank.user_name for rank in ranks}
     if len(names) > 1:
         names -= {str(rank.uid) for rank in ranks}
@@ -153,8 +142,7 @@ def _user_name(ranks: Sequence[RankSummary]) -> str:
 
 
 def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:
-    """The ``tidegauge run`` that all living ranks descend from, and its node. A job over several nodes has one on each,
-    or a scheduler: then it is none of theirs alone."""
+    """The ``tidegauge run`` that all living ranks descend from, and its node; ``None`` if there are several."""
     launches = {
         (None if one.launch is None else one.launch.process, one.node_id): one.launch
         for one in members

@@ -1,7 +1,6 @@
-"""All jobs across their nodes, each made anew only when something was heard of one of its ranks. No lock, no clock.
+"""All jobs across their nodes; a view is made again only after news of one of its ranks. No lock, no clock.
 
-``jobs_of`` over everything is what ``jobs`` is equal to at any moment; the board is for a cluster of ten thousand ranks
-of which a fifth reports each second.
+The board is for a cluster of ten thousand ranks of which a fifth reports each second.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class _Place(NamedTuple):
 
 
 class JobBoard:
-    """The ranks of all ``KnownNode``s by job. Whoever changes ``KnownNode.ranks`` does it here, and calls ``touch``
-    when anything else about a node has changed that a job tells of. For use under the coordinator's lock."""
+    """The ranks of all ``KnownNode``s by job. Only its methods change ``KnownNode.ranks``; ``touch`` must follow any
+    other change of a node that its jobs show. Use it under the coordinator's lock."""
 
     def __init__(self) -> None:
         self._places: dict[JobKey, dict[str, _Place]] = {}
@@ -40,7 +39,6 @@ class JobBoard:
         self._sorted: tuple[JobView, ...] = ()
 
     def put(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
-        """What is known of a rank now."""
         before, job = node.ranks.get(key), job_of(rank)
         node.ranks[key] = rank
         if before is not None and before.uid != rank.uid:
@@ -52,17 +50,16 @@ class JobBoard:
         self._touched.add(job)
 
     def remove(self, node: KnownNode, key: RankOfProcess) -> None:
-        """A rank is forgotten."""
         rank = node.ranks.pop(key, None)
         if rank is not None:
             self._leave(node, key, job_of(rank))
 
     def touch(self, node: KnownNode) -> None:
-        """Something about a node itself has changed: its health, its name, its launches."""
+        """Mark all jobs of a node as changed, after a change of its health, name or launches."""
         self._touched.update(map(job_of, node.ranks.values()))
 
     def jobs(self) -> tuple[JobView, ...]:
-        """The most alarming first, then by id. A job of which nothing was heard is the same object as last time."""
+        """All views, the most alarming first, then by id. A job without news is the same object as last time."""
         if self._touched:
             for job in {touched.owned for touched in self._touched}:
                 self._make(job)
@@ -71,7 +68,7 @@ class JobBoard:
         return self._sorted
 
     def peer_bounds(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[PeerBound]:
-        """Those of these ranks of a node whose growth ends by evidence on a peer, as their jobs were last looked at."""
+        """Bounds of these ranks that rest on evidence of a peer, as their jobs were last viewed."""
         for rank in ranks:
             view = None if rank.verdict.state is LeakState.OK else self._view_of(node, rank)
             bound = None if view is None else view.bounds.get(int(rank.identity.rank))
@@ -79,20 +76,18 @@ class JobBoard:
                 yield PeerBound(rank.process, bound)
 
     def group_names(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[NameOfGroup]:
-        """What the groups are called that these ranks of a node are in, of jobs that have several, as their jobs were
-        last looked at: a rank that is new is in none."""
+        """Group names of these ranks, for jobs with several groups, as they were last viewed; none for a new rank."""
         for rank in ranks:
             view = self._view_of(node, rank)
             if view is not None and view.group_name:
                 yield NameOfGroup(rank.process, view.group_name)
 
     def group_of(self, job: JobKey, hostname: str, process: ProcessId) -> JobKey:
-        """The group of ranks of ``job`` that a process is, or was lately, in."""
+        """The group of ranks of ``job`` that a process is in, or was lately."""
         groups = self._groups.get(job.owned)
         return job.whole if groups is None else job._replace(group=groups.key_of((hostname, process)) or "")
 
     def remember_group(self, job: JobKey, group: RankGroup) -> None:
-        """Take up where another coordinator ended: this is one of the job's groups of ranks."""
         self._groups[job.owned].remember(job.attempt, group)
 
     def _view_of(self, node: KnownNode, rank: RankSummary) -> JobView | None:
@@ -104,7 +99,7 @@ class JobBoard:
         return next((view for view in views if view.group == key), None)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
-        """A job's ranks, by process: two for one that was restarted in place."""
+        """The processes of a job: two for a rank that was restarted in place."""
         for node, keys in self._places.get(job, {}).values():
             hostname, node_id = node.hostname, node.node_id
             stale = node.was_stale or node.gone_s is not None
@@ -113,7 +108,6 @@ class JobBoard:
                 yield RankOnNode(rank, hostname, stale, node_id, node.launch_of(rank))
 
     def job_keys(self) -> tuple[JobKey, ...]:
-        """Whose jobs there are."""
         return tuple(self._places)
 
     def _make(self, job: OwnedJob) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator remembers of one node between its agent's reports."""
+"""The state of one node between its agent's reports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CLOCK_STEP_S = 60.0
 """A report this much older than the last one is taken for a node whose clock was set back, not for a late retry."""
 KNOWN_INCARNATIONS = 8
 MAX_RANKS_KEPT = 2 * MAX_RANKS
-"""Of one node: all that its agent watches, and as many that ended within the last minutes. A process that calls itself
-another rank in every report leaves one that has ended behind each time."""
+"""Of one node: all that its agent watches, and as many that ended lately. A process that calls itself another rank in
+every report leaves an ended one behind each time."""
 
 RankOfProcess = tuple[RankKey, ProcessId]
 """A rank that was restarted in place is two of them."""
@@ -28,7 +28,7 @@ RankOfProcess = tuple[RankKey, ProcessId]
 
 @dataclass
 class KnownNode:
-    """What is known of one node; ``heard_s`` is on the monotonic clock. For use under the coordinator's lock."""
+    """The state of one node; ``heard_s`` is on the monotonic clock. Use it under the coordinator's lock."""
 
     node_id: str
     engine: EngineNode | None = None
@@ -62,29 +62,28 @@ class KnownNode:
         return None if rank.launch is None else self.launches.get(rank.launch)
 
     def take_summary(self, summary: NodeSummary, now_s: float) -> None:
-        """The latest report; its ranks are taken by the coordinator."""
         self.summary, self.heard_s, self.was_stale = summary, now_s, False
         self.launches = {launch.process: launch for launch in reversed(summary.launches)}
 
     def tell_pace(self, every_s: float, *, stale_after_s: float) -> None:
-        """Its agent, who has just reported, is being asked to report so often; its figures are old when that was missed
-        several times, and not before ``stale_after_s``."""
+        """Note the report period that its agent, which has just reported, is asked for. Its figures are stale after
+        several missed reports, and not before ``stale_after_s``."""
         assert self.heard_s is not None, "it has just reported"
         self.told_every_s = every_s, self.told_every_s[0]
         self.stale_at_s = self.heard_s + stale_limit_s(self.expected_every_s, at_least_s=stale_after_s)
 
     @property
     def expected_every_s(self) -> float:
-        """How long to wait for its next report at least."""
+        """The longest period in which the next report may come."""
         return max(self.told_every_s)
 
     @property
     def patience_s(self) -> float:
-        """After how long without a report its figures are old."""
+        """The time without a report after which its figures are stale."""
         return math.inf if self.heard_s is None else self.stale_at_s - self.heard_s
 
     def is_news(self, summary: NodeSummary) -> bool:
-        """Not older than the latest report, and not of an agent that was replaced."""
+        """Whether the report is neither older than the latest one nor from an agent that was replaced."""
         if summary.incarnation in self.retired:
             return False
         last = self.summary
@@ -96,17 +95,15 @@ class KnownNode:
         return late_by_s <= 0 or late_by_s > CLOCK_STEP_S
 
     def take_memory(self, key: RankOfProcess, rank: RankSummary, at_unix_s: float) -> None:
-        """Add what is told of a rank to its history, unless it is what ``ranks`` holds already: a rank that gives no
-        sample any more has no history from then on."""
+        """Add a rank's figures to its history, if it has a new sample."""
         before = self.ranks.get(key)
         if before is None or before.last_sample_unix_s != rank.last_sample_unix_s:
             figures = rank.allocated_bytes, rank.reserved_bytes, rank.nontorch_bytes
             self.histories.setdefault(key, MemoryHistory()).add(MemoryPoint(at_unix_s, rank.step, *figures))
 
     def crowded_out(self) -> list[RankOfProcess]:
-        """Ranks to forget so that at most ``MAX_RANKS_KEPT`` stay: of the tenant who has the most, those that ended
-        first; only such as the agent does not name any more. (One that it names would come back with its next
-        report.)"""
+        """Ranks to forget so that at most ``MAX_RANKS_KEPT`` stay: of the tenant with the most ended ranks, those that
+        ended first. Ranks that the agent still reports stay: they would come back with its next report."""
         too_many = len(self.ranks) - MAX_RANKS_KEPT
         if too_many <= 0:
             return []
@@ -120,6 +117,6 @@ class KnownNode:
         return forgotten
 
     def history(self, rank: RankSummary) -> MemoryHistory:
-        """An empty one once the rank is forgotten."""
+        """The memory history of a rank; an empty one once it is forgotten."""
         found = self.histories.get((rank.identity.key, rank.process))
         return MemoryHistory() if found is None else found

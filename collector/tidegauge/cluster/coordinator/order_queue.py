@@ -1,6 +1,6 @@
-"""Where the coordinator's actions ask processes on nodes: questions wait here for the agents' reports and answers.
+"""Orders from the coordinator's actions to processes on nodes: they wait here for the agents' reports and answers.
 
-It is the hooks' ``ProcessCommands``. Nothing is kept on disk: whoever asked and got no answer asks again.
+Implements the hooks' ``ports.ProcessCommands``. Nothing is kept on disk: a caller without an answer asks again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.text import one_line
 
 TRIP_S = 3.0
-"""Of the time that an ask may take: for the way there and back. An agent hears of an order with its report after the
-next one (two periods of a second) and reports the result at once. Agents that were asked to report less often get
-that much longer for their first order, and report every second from then on."""
+"""The part of a timeout for the way there and back. An agent receives an order with the reply to its next report but
+one (two periods of a second) and reports the result at once. An agent that reports less often gets that much longer for
+its first order, and then reports every second."""
 TALK_S = 30.0
-"""For so long after an order a node's agent is asked to report as often as its setting says: more of them follow, as
-when a job is asked to save its state, and looked at until it has."""
+"""For this long after an order the node's agent reports as often as its setting says: more orders follow, as during a
+checkpoint."""
 MAX_TEXT_CHARS = 300
 """Characters of a process's own words that are passed on: it may be anybody's."""
 
@@ -32,7 +32,7 @@ Targets = Sequence[tuple[ProcessId, str]]
 
 @dataclass(eq=False)
 class _Asked:
-    """An order that somebody waits for."""
+    """An order with a waiting caller."""
 
     order: Order
     node_id: str
@@ -41,17 +41,17 @@ class _Asked:
 
 
 class OrderQueue:
-    """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people,
-    ``expected_every_s`` says for how long its agent may well be silent (0: a moment), ``where_now``
-    which node has each of these processes of a job now. None of them may wait for the queue."""
+    """Thread-safe. ``incarnation`` makes order ids unique to this coordinator; ``hostname_of`` names a node for people,
+    ``expected_every_s`` gives the report period of its agent (0: that of its setting), ``where_now`` gives the present
+    node of each process of a job. None of them may wait for the queue."""
 
     def __init__(
         self,
         *,
         incarnation: str,
         hostname_of: Callable[[str], str],
-        expected_every_s: Callable[[str], float] = lambda _: 0.0,
-        where_now: Callable[[JobKey, Targets], Sequence[str]] = lambda _, targets: _where_they_were(targets),
+        expected_every_s: Callable[[str], float],
+        where_now: Callable[[JobKey, Targets], Sequence[str]],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._incarnation = incarnation
@@ -69,7 +69,7 @@ class OrderQueue:
     def ask_ranks(
         self, job: JobKey, ranks: Collection[RankTarget], request: Mapping[str, Any], *, timeout_s: float
     ) -> Mapping[int, Reply]:
-        """The same request to several ranks at once; replies by global rank, one for each. Blocks, never raises."""
+        """Send one request to several ranks at once; replies by global rank, one for each. Blocks, never raises."""
         where = [(rank.node_id, OrderTo.RANK, rank.process) for rank in ranks]
         replies = self._ask(job, where, request, timeout_s=timeout_s)
         return {rank.rank: reply for rank, reply in zip(ranks, replies)}
@@ -77,7 +77,7 @@ class OrderQueue:
     def ask_launch(
         self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
     ) -> Reply:
-        """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names. Blocks, never raises."""
+        """Send a request to the keeper that ``handle`` (``pid``, ``start_ticks``) names. Blocks, never raises."""
         pid, start_ticks = handle.get("pid"), handle.get("start_ticks")
         if not isinstance(pid, int) or not isinstance(start_ticks, int):
             return Reply(error="the tidegauge run that runs the job is unknown")
@@ -86,7 +86,7 @@ class OrderQueue:
         return reply
 
     def orders_for(self, node_id: str) -> tuple[Order, ...]:
-        """What the node's agent is to do now: orders without a result whose time is not over, oldest first."""
+        """Orders for the node's agent that have no result and are not overdue, oldest first."""
         now_s = self._monotonic_s()
         with self._changed:
             waiting = self._open.get(node_id)
@@ -95,14 +95,13 @@ class OrderQueue:
             return tuple(one.order for one in waiting.values() if one.reply is None and now_s < one.deadline_s)
 
     def is_talking_to(self, node_id: str, *, now_s: float) -> bool:
-        """Whether more orders for the node are to be expected (monotonic time), or it has one."""
+        """Whether the node has an order, or had one so lately (monotonic time) that more may follow."""
         with self._changed:
             talked_s = self._talked_s.get(node_id)
             return node_id in self._open or (talked_s is not None and now_s - talked_s <= TALK_S)
 
     def take_results(self, node_id: str, results: Collection[OrderResult]) -> None:
-        """Results in a report of the node's agent. Those that nobody waits for, or that were another node's to give,
-        are dropped."""
+        """Take results from the node's agent; those without a waiting caller, or for another node, are dropped."""
         if not results:
             return
         with self._changed:
@@ -172,7 +171,7 @@ class OrderQueue:
 
 
 def reply_of(result: OrderResult) -> Reply:
-    """What the agent says came of an order; what the process says went wrong is an error like any other."""
+    """The reply that an order result holds; an error of the process is an error like any other."""
     if result.error is not None:
         return Reply(error=result.error, kind=result.kind)
     if result.reply is None:
@@ -184,10 +183,6 @@ def reply_of(result: OrderResult) -> Reply:
     return Reply(value=result.reply)
 
 
-def _where_they_were(targets: Targets) -> list[str]:
-    return [node_id for _, node_id in targets]
-
-
 def _text(said: object) -> str:
-    """A process's words in one bounded line, without anything that a terminal would obey."""
+    """A process's text as one bounded line, without control characters."""
     return one_line(str(said), MAX_TEXT_CHARS, replacement=" ")

@@ -1,7 +1,7 @@
-"""Settings for later attempts of jobs: kept on the head's disk, handed to the agents in the replies to their reports.
+"""Settings for later attempts of jobs: kept on the head's disk, sent to agents in the replies to their reports.
 
-It is the hooks' ``SettingsDesk``. One set for all nodes, because nobody knows where a job will start next; agents say
-which set lies on their node (``core.jobs.settings.digest``) and get the whole of it when it is another.
+Implements the hooks' ``ports.SettingsStore``. All nodes get one set, because a job may start anywhere; agents report
+the digest of the set on their node (``core.jobs.settings.digest``) and receive the whole set when it differs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION = 1
 
 
 class SettingsKeptError(AuditError):
-    """The file of the settings cannot be written or read."""
+    """The settings file cannot be written or read."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class JobSettingsStore:
     """Thread-safe. ``path`` is ``StateFiles.job_settings``; ``reporting`` gives the latest summary of every node whose
     agent reports (``Coordinator.heard_lately``), and must not wait for the store.
 
-    Raises ``SettingsKeptError`` if the file cannot be read. One that is damaged is put aside: the store begins empty.
+    Raises ``SettingsKeptError`` if the file cannot be read. A damaged file is renamed, and the store begins empty.
     """
 
     def __init__(
@@ -78,16 +78,15 @@ class JobSettingsStore:
         self._take(_read(path))
 
     def get(self, job_id: str, uid: int) -> JobSettings | None:
-        """What is laid down for a job now."""
         with self._changed:
             kept = self._kept.get(job_id)
         return kept.settings if kept is not None and kept.settings.uid == uid else None
 
     def put(self, settings: JobSettings) -> None:
-        """Lay it down in place of what was there for its job. On disk once this returns.
+        """Replace the settings of a job; they are on disk when this returns.
 
-        A job of the same number of another user is an older one: its settings go. Raises ``SettingsKeptError``, and
-        ``ValueError`` for settings that no probe would take.
+        A job with the same id of another user is an older one: its settings go. Raises ``SettingsKeptError``, and
+        ``ValueError`` for settings that no probe would accept.
         """
         decode(encode(settings))
         with self._writing:
@@ -96,9 +95,9 @@ class JobSettingsStore:
             self._keep(kept)
 
     def missing_on(self, *, timeout_s: float) -> Sequence[str]:
-        """Wait until every node that reports has all settings; returns the hosts that do not have them by then.
+        """Wait until every reporting node has all settings; returns the hosts that do not have them by then.
 
-        Not those on which Slurm starts no job, such as the head: what its users do there must hold up nobody's job.
+        Nodes on which Slurm starts no job, such as the head, do not count: its users must not delay anybody's job.
         """
         deadline_s = self._monotonic_s() + timeout_s
         with self._changed:
@@ -114,10 +113,8 @@ class JobSettingsStore:
                 self._changed.wait(left_s)
 
     def reply_to(self, summary: NodeSummary, *, before: NodeSummary | None) -> tuple[JobSettings, ...] | None:
-        """For the reply to a report, once ``reporting`` knows of it: all settings; ``None`` if these lie on the node.
-
-        ``before`` is what the node reported last.
-        """
+        """The settings for the reply to a report, once ``reporting`` includes it; ``None`` if the node has them.
+        ``before`` is its previous report."""
         self._look_at_jobs()
         with self._changed:
             if before is None or before.settings_digest != summary.settings_digest:
@@ -125,7 +122,7 @@ class JobSettingsStore:
             return None if summary.settings_digest == self._digest else self._settings
 
     def _look_at_jobs(self) -> None:
-        """Now and then: note which jobs are there, so that their settings are not dropped."""
+        """Note now and then which jobs are there, so that their settings are not dropped."""
         if self._monotonic_s() < self._look_s or not self._writing.acquire(blocking=False):
             return
         try:
@@ -138,7 +135,7 @@ class JobSettingsStore:
             self._writing.release()
 
     def _seen_now(self) -> dict[str, _Kept]:
-        """What is kept, those of jobs that are there now noted as seen."""
+        """All entries; those of jobs that are there now are marked as seen."""
         now_s = self._wall_s()
         there = {(rank.identity.job_id, rank.uid) for node in self._reporting() for rank in node.ranks}
         with self._changed:
@@ -148,7 +145,7 @@ class JobSettingsStore:
         }  # fmt: skip
 
     def _keep(self, kept: dict[str, _Kept]) -> None:
-        """Write it, then let it count. Raises ``SettingsKeptError``: then nothing has changed."""
+        """Write the file, then use it. Raises ``SettingsKeptError``: then nothing has changed."""
         oldest_s = self._wall_s() - UNSEEN_DAYS * DAY_S
         lately = sorted((one for one in kept.values() if one.seen_unix_s >= oldest_s), key=lambda one: one.seen_unix_s)
         rest = lately[-MAX_JOBS:]
@@ -174,7 +171,7 @@ def _text(kept: Iterable[_Kept]) -> str:
 
 
 def _read(path: Path) -> list[_Kept]:
-    """What the file holds; nothing if there is none. Raises ``SettingsKeptError``."""
+    """The entries of the file; none without a file. Raises ``SettingsKeptError``."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -204,7 +201,7 @@ def _kept(raw: Any) -> _Kept:
 
 
 def _put_aside(path: Path) -> Path:
-    """The latest damaged one is kept, for people."""
+    """Rename the damaged file, for people; the latest one is kept."""
     aside = path.with_name(f"{path.name}.damaged")
     try:
         os.replace(path, aside)
