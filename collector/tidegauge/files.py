@@ -1,4 +1,4 @@
-"""Files that are replaced in one step: a reader finds the old file or the new one, never a part of it.
+"""Replaces files in one step: a reader finds the old file or the new one, never a part.
 
 Source-compatible with Python 3.9.
 """
@@ -51,16 +51,22 @@ def replace_file(
         raise
 
 
-def write_state(path: Path, content: bytes) -> None:
-    """``content`` under ``path``, on disk when this returns; a reader finds the old file or the new one.
+def owner_for_root(folder: Path) -> Optional[tuple[int, int]]:
+    """The ``owner`` of a file that root writes into the folder of another user's service; ``None`` for other users."""
+    status = folder.stat()
+    return (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
 
-    The folder is made where there is none, for its owner only. Raises ``OSError``.
+
+def write_state(path: Path, content: bytes) -> None:
+    """Write ``content`` durably under ``path``; a reader finds the old file or the new one.
+
+    Creates the folder, for its owner only. Raises ``OSError``.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, content, durable=True)
 
 
 def clear_drafts(folder: Path) -> None:
-    """Remove what a crash left half written. Raises ``OSError``."""
+    """Remove drafts that a crash left behind. Raises ``OSError``."""
     for draft in folder.glob(f"*{DRAFT_SUFFIX}"):
         draft.unlink(missing_ok=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 LINES_PER_MINUTE = 20
-"""Whoever may start one process, or write one bad file, may do so a million times: enough lines to see what goes on,
-not enough to fill a disk, or to push what else was said out of logs that are rotated."""
+"""A user may start a process, or write a bad file, a million times: enough lines to see that, too few to fill a disk or
+to push other lines out of rotated logs."""
 
 
 class FewLines:
-    """Logs messages that users can cause, at most ``LINES_PER_MINUTE``, and afterwards how many lines were left out."""
+    """Logs at most ``LINES_PER_MINUTE`` messages that users can cause, then the number of lines left out."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

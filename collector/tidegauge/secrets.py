@@ -1,4 +1,4 @@
-"""Tokens, from a file or from the environment: never from a setting that is printed, never in a message or a log."""
+"""Reads tokens from a file or the environment, never from a setting that is printed; no message or log quotes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_LIST_BYTES = 4 * 1024 * 1024
 
 
 class SecretError(Exception):
-    """A secret is configured but cannot be used; the message says where and what to do, never what the secret is."""
+    """A configured secret cannot be used; the message says where and what to do, and never quotes it."""
 
 
 def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) -> str | None:
-    """The secret in ``file``, else the one in ``variable`` of the environment, without the white space around it.
+    """The secret in ``file``, else in ``variable`` of the environment, stripped; ``None``: neither is set.
 
-    ``None``: neither is set. A file must be a regular one that nobody else may read (``others_may``); a link to one
-    will do, because that is how Kubernetes mounts secrets. Raises ``SecretError``.
+    A file must be a regular one that nobody else may read (``others_may``); a link to one is accepted, because
+    Kubernetes mounts secrets so. Raises ``SecretError``.
     """
     if file is not None:
         return _checked(_content(file, MAX_SECRET_BYTES), str(file))
@@ -30,7 +30,7 @@ def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) ->
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a file of secrets, of which the same is asked as of a file with one. Raises ``SecretError``."""
+    """The lines of a file of secrets, under the same conditions as a file with one. Raises ``SecretError``."""
     text = _content(file, MAX_LIST_BYTES)
     if len(text) > MAX_LIST_BYTES:
         raise SecretError(f"{file} is longer than {MAX_LIST_BYTES} bytes")
@@ -38,10 +38,11 @@ def read_lines(file: Path) -> list[str]:
 
 
 def others_may(status: os.stat_result, uid: int) -> bool:
-    """Whether others than a process of this user may read or change such a file of secrets.
+    """Whether anybody but a process of this user may read or change such a file of secrets.
 
-    Its owner's alone (0600) or, where the process is not root, root's with a group that reads (0640): so the kubelet
-    gives a Secret to a container of another user, root:fsGroup 0440, and PostgreSQL takes its key so, too.
+    Accepted are a file of the owner alone (0600) and, where the process is not root, one of root that a group reads
+    (0640): the kubelet gives a Secret to a container of another user as root:fsGroup 0440, and PostgreSQL accepts its
+    key so, too.
     """
     closed_to = 0o037 if status.st_uid == 0 and uid != 0 else 0o077
     return bool(status.st_mode & closed_to)

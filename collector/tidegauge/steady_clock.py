@@ -1,9 +1,4 @@
-"""A steady clock: Unix time for the ages of files, which a wrong host clock can move by a day at most.
-
-While the host is up, time is counted from its boot (CLOCK_BOOTTIME), also across restarts of the agent. The first start
-after a boot has the host's clock to go by: it may lead back before the last known time never, and past it by a day at
-most. So the time for which a host was off does not age what it keeps, and a wrong clock costs a day at most.
-"""
+"""Unix clocks that nobody moves by setting the host's clock: for ages of files, and for incidents and actions."""
 
 from __future__ import annotations
 
@@ -24,7 +19,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """Changes at every boot; start ticks count from there, so a pid and its ticks mean nothing across a reboot."""
+    """An id that changes at every boot. Start ticks count from the boot, so a pid and its ticks mean nothing after the
+    next one."""
     return BOOT_ID.read_text().strip()
 
 
@@ -34,7 +30,12 @@ def boottime_s() -> float:
 
 
 class SteadyClock:
-    """Thread-safe Unix clock. Without a readable state file ``path`` it starts at host time; logs one write error."""
+    """A thread-safe Unix clock for the ages of files, which a wrong host clock can move by a day at most.
+
+    While the host is up, time is counted from its boot (CLOCK_BOOTTIME), also across restarts of the process. The first
+    start after a boot takes the host's time, limited to between the last known time and a day after it: the time for
+    which a host was off does not age its files. Without a readable state file ``path`` the clock starts at host time.
+    """
 
     def __init__(
         self,
@@ -85,3 +86,23 @@ class SteadyClock:
             self._failing = True
         else:
             self._failing = False
+
+
+class PolicyClock:
+    """The clock of incidents and actions: Unix seconds that never run backwards, nor jump while the process runs.
+
+    Nobody widens a limit such as "20 actions an hour" by setting the host's clock: time passes as on the monotonic
+    clock. It starts at the wall clock, but not before ``not_before_s``, the newest time in the database (``None``: the
+    database is empty).
+    """
+
+    def __init__(
+        self, *, wall_s: Callable[[], float], monotonic_s: Callable[[], float], not_before_s: float | None = None
+    ) -> None:
+        self._monotonic_s = monotonic_s
+        begin_s = wall_s()
+        self._offset_s = (begin_s if not_before_s is None else max(begin_s, not_before_s)) - monotonic_s()
+
+    def now_s(self) -> float:
+        """Unix seconds, as far as the host's clock was right when the process began."""
+        return self._monotonic_s() + self._offset_s

@@ -18,8 +18,8 @@ from scheduler_hooks.carry_out_bench import (
     wanted,
 )
 from scheduler_hooks.fake_scheduler import FakeJob
-from tidegauge.cluster.actions.clock import PolicyClock
 from tidegauge.core.incidents.actions import ActionKind, Outcome
+from tidegauge.steady_clock import PolicyClock
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import Steps
 

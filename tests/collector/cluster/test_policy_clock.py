@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.cluster.actions.clock import PolicyClock
+from tidegauge.steady_clock import PolicyClock
 
 
 @dataclass

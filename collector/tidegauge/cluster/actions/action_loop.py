@@ -1,6 +1,6 @@
-"""Incidents and actions inside the coordinator: opened as soon as the database can be, then one turn a second.
+"""Runs incidents and actions inside the coordinator: opens the database as soon as it can be, then works once a second.
 
-The hooks (policy, carrying out, adapters) are imported here and nowhere else of the cluster, when they are needed.
+Only this module and ``schedulers`` import the hooks (policy, carrying out, adapters), and only when they need them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.actions.action_switch import ActionSwitch
-from tidegauge.cluster.actions.clock import PolicyClock
 from tidegauge.cluster.actions.notifying import Tell, TellingBoard
 from tidegauge.cluster.actions.schedulers import open_schedulers
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -26,7 +25,7 @@ from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.verdicts import Severity
 from tidegauge.settings import Settings
-from tidegauge.steady_clock import SteadyClock
+from tidegauge.steady_clock import PolicyClock, SteadyClock
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.ports import Messenger
@@ -39,7 +38,7 @@ PRUNE_AGAIN_S = 600.0
 
 
 class Loop(Protocol):
-    """``tidegauge_scheduler_hooks.closed_loop.ClosedLoop``."""
+    """The methods of ``tidegauge_scheduler_hooks.closed_loop.ClosedLoop`` that are called here."""
 
     def tick(self) -> None: ...
 
@@ -50,7 +49,7 @@ class Loop(Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """The loop and what it writes to."""
+    """The loop with its database and clocks."""
 
     store: Store
     loop: Loop
@@ -60,7 +59,7 @@ class Opened:
 
 
 class ActionLoop:
-    """``start`` begins the turns in a thread; ``status`` and ``store`` answer from any."""
+    """The loop of incidents and actions: ``start`` begins its thread; all other methods are thread-safe."""
 
     def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:
         self.telling = TellingBoard(monotonic_s=time.monotonic)
@@ -80,24 +79,24 @@ class ActionLoop:
         self._stopped.set()
 
     def status(self) -> LoopStatus:
-        """Of the loop; before the database could be opened, why that is so."""
+        """The status of the loop; until the database is open, the reason why it is not."""
         if self._opened is not None:
             return replace(self._opened.loop.status(), telling=self.telling.read())
         problem = self._problem or "not opened yet"
         return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
 
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
-        """What Slurm said of the jobs that are there; empty before the database could be opened."""
+        """Labels from Slurm for the jobs that are there; empty until the database is open."""
         return {} if self._opened is None else self._opened.loop.slurm_labels()
 
     def store(self) -> Store:
-        """Raises ``StoreError`` while there is none."""
+        """The database. Raises ``StoreError`` while it is not open."""
         if self._opened is None:
             raise StoreError(self._problem or "the database is not open yet")
         return self._opened.store
 
     def now_s(self) -> float:
-        """The policy clock. Raises ``StoreError`` while there is no database, which it goes on from."""
+        """The policy clock. Raises ``StoreError`` while the database, from which it continues, is not open."""
         self.store()
         assert self._opened is not None, "there is a database"
         return self._opened.now_s()
@@ -139,7 +138,7 @@ class ActionLoop:
 def open_actions(
     settings: Settings, coordinator: Coordinator, files: StateFiles, *, tell: Tell | None = None
 ) -> Opened:
-    """The whole of it for one coordinator. ``tell`` reaches owners without a scheduler. Raises ``StoreError``."""
+    """Open the loop of one coordinator. ``tell`` notifies owners without a scheduler. Raises ``StoreError``."""
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
@@ -152,7 +151,6 @@ def open_actions(
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
 ) -> tuple[Loop, Callable[[], float]]:
-    """The loop, and the clock that it goes by."""
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
     from tidegauge_scheduler_hooks.policy.files import PolicySource
 

@@ -1,7 +1,7 @@
-"""The switch for all actions, as a file on the head: people set it, the loop reads it; it works while no service runs.
+"""The switch for all actions is a file on the head: people set it, the loop reads it; it works while no service runs.
 
-Where in doubt it is off: a file that cannot be read means paused. A reset of the circuit breaker is asked for by a
-person and takes effect when the loop has written down at what time, so that a restart in between repeats nothing.
+A file that cannot be read means paused. A person asks for a reset of the circuit breaker; it takes effect once the loop
+has written down the time, so that a restart in between repeats nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core.incidents.actions import Switches
-from tidegauge.files import replace_file
+from tidegauge.files import owner_for_root, replace_file
 
 MAX_REASON_CHARS = 200
 """Characters: it stands in one line of every page that says that actions are paused."""
@@ -26,7 +26,7 @@ MAX_REASON_CHARS = 200
 
 @dataclass(frozen=True)
 class _Setting:
-    """What the file holds. Without a file: nothing is paused, nothing was ever reset."""
+    """The content of the file. A missing file means: not paused, never reset."""
 
     paused: str | None = None
     """For people: by whom, since when, why."""
@@ -37,14 +37,16 @@ class _Setting:
 
 
 class ActionSwitch:
-    """``path`` is ``StateFiles.actions``; its folder exists."""
+    """The switch in the file ``path`` (``StateFiles.actions``), whose folder exists."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def pause(self, reason: str | None, by: str, now_unix_s: float) -> None:
         """Stop all actions until ``resume``. Raises ``OSError``: then nothing has changed."""
-        text = f"by {by} since {_time(now_unix_s)}" + (f": {_one_line(reason)}" if reason else "")
+        text = f"by {by} since {_time(now_unix_s)}" + (
+            f": {' '.join(reason.split())[:MAX_REASON_CHARS]}" if reason else ""
+        )
         with self._changing():
             self._write(replace(self._read_or_new(), paused=text))
 
@@ -54,9 +56,9 @@ class ActionSwitch:
             self._write(replace(self._read_or_new(), paused=None, reset_asked_by=f"{by} at {_time(now_unix_s)}"))
 
     def read(self, *, now_s: float) -> Switches:
-        """What holds now, for the loop; ``now_s`` is the policy clock. Never raises.
+        """The present state, for the loop; ``now_s`` is the policy clock. Never raises.
 
-        A reset that is new is noted with ``now_s`` first; one that cannot be noted does not count.
+        A new request for a reset is first written down with ``now_s``; until that succeeds it has no effect.
         """
         try:
             setting = self._read()
@@ -67,7 +69,7 @@ class ActionSwitch:
         return Switches(paused=setting.paused, breaker_reset_s=setting.reset_s)
 
     def _take_notice(self, now_s: float) -> _Setting:
-        """The file once more, with a reset that is asked for noted in it. Raises ``OSError`` if it cannot be read."""
+        """The file with the requested reset written into it. Raises ``OSError`` if it cannot be read."""
         try:
             with self._changing(wait=False):
                 setting = self._read()  # somebody, or another thread, may have changed it before we had the lock
@@ -93,15 +95,12 @@ class ActionSwitch:
         return _checked(raw)
 
     def _write(self, setting: _Setting) -> None:
-        replace_file(self._path, json.dumps(asdict(setting), indent=1).encode(), durable=True)
-        owner = self._path.parent.stat()
-        if os.geteuid() == 0 and owner.st_uid != 0:
-            # Set by root for a service of somebody else, who must be able to read it.
-            os.chown(self._path, owner.st_uid, owner.st_gid)
+        text = json.dumps(asdict(setting), indent=1)
+        replace_file(self._path, text.encode(), durable=True, owner=owner_for_root(self._path.parent))
 
     @contextlib.contextmanager
     def _changing(self, *, wait: bool = True) -> Iterator[None]:
-        """One at a time, or the loop's note would undo a pause that came at the same moment. Raises ``OSError``."""
+        """Lock the file: the loop must not undo a pause that came at the same moment. Raises ``OSError``."""
         handle = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -120,10 +119,6 @@ def _checked(raw: Any) -> _Setting:
     if reset_s is not None and not (isinstance(reset_s, float) and math.isfinite(reset_s)):
         raise ValueError("it is damaged: reset_s is not a time")
     return _Setting(*texts, reset_s)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:MAX_REASON_CHARS]
 
 
 def _time(unix_s: float) -> str:

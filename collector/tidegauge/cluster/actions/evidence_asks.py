@@ -1,7 +1,7 @@
-"""What people on the head want of ranks elsewhere: one small file for each wish, and one for its answer.
+"""Requests of people on the head to ranks on any node: one small file for each request, and one for its answer.
 
-The HTTP API is read only, so a command that has a rank do something writes into the state directory of the service,
-where only its user and root can. The coordinator looks every two seconds; files that nobody fetched are removed.
+The HTTP API is read only, so a command writes its request into the state directory of the service, where only the
+service's user and root can write. The coordinator looks every two seconds and removes files that nobody fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.wire import from_wire, to_wire
-from tidegauge.files import replace_file
+from tidegauge.files import owner_for_root, replace_file
 
 ASK_SUFFIX, ANSWER_SUFFIX = ".ask.json", ".answer.json"
 FORGOTTEN_S = 600.0
@@ -41,7 +41,7 @@ class EvidenceWish:
 
 @dataclass(frozen=True)
 class WishAnswer:
-    """The rank's own answer, or why there is none, for people."""
+    """The answer of the rank, or the reason why there is none, for people."""
 
     wish_id: str
     reply: Mapping[str, Any] | None = None
@@ -49,19 +49,19 @@ class WishAnswer:
 
 
 class EvidenceAsks:
-    """``folder`` is ``StateFiles.asks``."""
+    """The requests and answers in ``folder`` (``StateFiles.asks``)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, job: JobKey, rank: int, request: Mapping[str, Any]) -> EvidenceWish:
-        """Wish for something. Raises ``OSError``: then nobody will hear of it."""
+        """Write a request. Raises ``OSError``."""
         wish = EvidenceWish(secrets.token_hex(8), job, rank, request)
         self._write(wish.wish_id + ASK_SUFFIX, wish)
         return wish
 
     def fetch(self, wish: EvidenceWish) -> WishAnswer | None:
-        """The answer, once; ``None``: none yet. Raises ``OSError``."""
+        """The answer, which is then removed; ``None``: no answer yet. Raises ``OSError``."""
         path = self._folder / (wish.wish_id + ANSWER_SUFFIX)
         try:
             answer = from_wire(WishAnswer, json.loads(path.read_bytes()))
@@ -73,12 +73,11 @@ class EvidenceAsks:
         return answer
 
     def withdraw(self, wish: EvidenceWish) -> None:
-        """Nobody waits for it any more."""
         for suffix in (ASK_SUFFIX, ANSWER_SUFFIX):
             (self._folder / (wish.wish_id + suffix)).unlink(missing_ok=True)
 
     def take(self) -> tuple[EvidenceWish, ...]:
-        """For the coordinator: the wishes that there are, each once; removes what was forgotten. Never raises."""
+        """All requests, each once, for the coordinator; also removes files that are too old. Never raises."""
         try:
             names = sorted(entry.name for entry in self._folder.iterdir())
         except OSError:
@@ -98,11 +97,11 @@ class EvidenceAsks:
         return tuple(found)
 
     def answer(self, answer: WishAnswer) -> None:
-        """For the coordinator. Raises ``OSError``."""
+        """Write the answer, for the coordinator. Raises ``OSError``."""
         self._write(answer.wish_id + ANSWER_SUFFIX, answer)
 
     def _write(self, name: str, value: object) -> None:
-        """By descriptor of the folder: its owner may put a link there at any moment, and root would follow it."""
+        """Write relative to the open folder: its owner may replace it by a link at any time, and root would follow."""
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
         try:
@@ -110,11 +109,9 @@ class EvidenceAsks:
         except NotADirectoryError as error:
             raise OSError(f"{self._folder} is a link or not a folder: nothing was written") from error
         try:
-            # Root writes for a service of somebody else, who must be able to read and remove it.
-            owner = self._folder.parent.stat() if os.geteuid() == 0 else None
-            to = None if owner is None else (owner.st_uid, owner.st_gid)
-            if to is not None:
-                os.fchown(folder, *to)
-            replace_file(name, json.dumps(to_wire(value)).encode(), dir_fd=folder, owner=to)
+            owner = owner_for_root(self._folder.parent)
+            if owner is not None:
+                os.fchown(folder, *owner)
+            replace_file(name, json.dumps(to_wire(value)).encode(), dir_fd=folder, owner=owner)
         finally:
             os.close(folder)

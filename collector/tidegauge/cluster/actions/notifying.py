@@ -1,4 +1,5 @@
-"""Between coordinator and notifier: whether there is one, what came of telling an owner, how it stands. No I/O."""
+"""Values between coordinator and notifier: whether one is configured, its status, and outcomes of notifications. No
+I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SILENT_AFTER_S = 60.0
 
 @dataclass(frozen=True)
 class OwnerNotified:
-    """What came of telling an owner."""
+    """The outcome of notifying an owner."""
 
     where: str | None = None
     """For people: "as a direct message on Slack and by mail"; ``None``: the owner was not told."""
@@ -32,7 +33,7 @@ Tell = Callable[[Decision], OwnerNotified]
 
 
 class TellingBoard:
-    """The notifier's last word on itself. Thread-safe."""
+    """The notifier's latest status report. Thread-safe."""
 
     def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -41,18 +42,18 @@ class TellingBoard:
         self._said_s: float | None = None
 
     def expect(self) -> None:
-        """A notifier is configured, and will speak."""
+        """A notifier is configured, and will report."""
         with self._lock:
             self._said_s = self._monotonic_s()
             self._said = {"notifier": "starting"}
 
     def say(self, standing: Mapping[str, str]) -> None:
-        """By who is told: "ok", or what is wrong."""
+        """Take a status report: "ok" or the problem, by receiver."""
         with self._lock:
             self._said, self._said_s = dict(standing), self._monotonic_s()
 
     def read(self) -> Mapping[str, str]:
-        """Empty where nobody is configured."""
+        """The latest report; empty where no notifier is configured."""
         with self._lock:
             if self._said_s is None:
                 return {}
@@ -63,13 +64,13 @@ class TellingBoard:
 
 
 def is_notifier_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether anybody is configured that a notifier could tell."""
+    """Whether the settings name any receiver of notifications."""
     has_grafana = settings.grafana_token_file is not None or bool(environ.get(GRAFANA_TOKEN))
     annotates = settings.grafana_url is not None and has_grafana
     return tells_owners(settings, environ) or settings.alertmanager_url is not None or annotates
 
 
 def tells_owners(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether owners can be told without a scheduler."""
+    """Whether the notifier can reach owners, by Slack or mail."""
     has_slack = settings.slack_token_file is not None or bool(environ.get(SLACK_TOKEN))
     return has_slack or settings.mail_server is not None

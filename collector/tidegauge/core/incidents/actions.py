@@ -1,6 +1,6 @@
 """Actions on jobs as values, shared by policy, scheduler adapters and audit.
 
-Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.actions.clock``).
+Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``steady_clock.PolicyClock``).
 """
 
 from __future__ import annotations
