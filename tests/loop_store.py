@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
-from tidegauge.cluster.api.evidence_api import evidence_routes
-from tidegauge.cluster.api.grade_api import AnsweredStore, GradePages
+from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.loop_reads import LoopStore
+from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
@@ -160,7 +161,7 @@ class FakeAudit:
 
 @dataclass
 class FakeEvidence:
-    """``evidence_api.EvidenceReads``."""
+    """``loop_reads.EvidenceReads``."""
 
     pieces: list[Evidence] = field(default_factory=list)
 
@@ -170,7 +171,7 @@ class FakeEvidence:
 
 @dataclass
 class FakeGrades:
-    """``grade_api.Grades`` over the incidents and decisions of a ``FakeStore``."""
+    """``loop_reads.Grades`` over the incidents and decisions of a ``FakeStore``."""
 
     incidents: FakeIncidents
     audit: FakeAudit
@@ -226,7 +227,7 @@ class FakeStore:
 
 
 @contextmanager
-def serving(store: Callable[[], AnsweredStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
+def serving(store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
     """The pages on loopback; yields the API's address."""
     grades = GradePages(store, lambda: NOW_S, lambda _: "")
     routes = {**loop_routes(store, lambda: status), **evidence_routes(store), **grades.routes()}

@@ -15,7 +15,7 @@ OBSERVING = LoopStatus("observe", None)
 
 
 class AwayEngine:
-    """``agent_keeper.Engine`` that adds and loses no node: the service answers from what agents have told."""
+    """``agent_reconciler.Engine`` that adds and loses no node: the service answers from what agents have told."""
 
     def alive_nodes(self) -> tuple[EngineNode, ...]:
         raise EngineError("away")

@@ -10,6 +10,7 @@ Processor time of these calls is counted, that of the simulated agents is not.
 from __future__ import annotations
 
 import functools
+import gc
 import heapq
 import pickle
 import random
@@ -31,7 +32,7 @@ from tidegauge.cluster.api.loop_api import loop_figures
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.agent_reconciler import AgentReconciler
-from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
+from tidegauge.cluster.engine.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Switches
@@ -110,7 +111,7 @@ class Site:
             submit=workers.submit,
         )  # fmt: skip
         self.escalation = EscalationLoop(
-            self.coordinator, lambda: self.store, asks=EvidenceAsks(folder / "asks"), now_s=self.clock_s,
+            self.coordinator, lambda: self.store.evidence, asks=EvidenceAsks(folder / "asks"), now_s=self.clock_s,
             submit=workers.submit,
         )  # fmt: skip
         jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=self.clock_s)
@@ -150,7 +151,7 @@ class Site:
         if second % SCRAPE_EVERY_S == 0:
             self._counted("/metrics", self._scrape)
         if second % COLLECT_EVERY_S == 0:
-            self._counted("garbage collection", collect)
+            self._counted("garbage collection", gc.collect)
 
     def _report(self, node: int) -> None:
         data = pickle.dumps(self.fleet.summary(node, self.now_s), protocol=5)

@@ -1,16 +1,16 @@
-"""The files by which ``up``, ``down`` and ``status`` find each other: all below one state directory, mode 0700.
+"""The files that ``up``, ``down`` and ``status`` share: all below one state directory, mode 0700.
 
 ==================  ============================================================================================
-``service.json``    what runs: written by the supervisor, read by the commands; goes with ``down``
-``node.json``       how this node was asked to run: read by the actors on this node
-``api.json``        where the coordinator's API is: written by the coordinator each time it starts
-``api.sock``        where this node's own commands reach it, without TLS or names: root's and the owner's alone
-``agent.json``      where this node's ``/metrics`` is: written by the node agent each time it starts
+``service.json``    the running service: written by the supervisor, read by the commands; goes with ``down``
+``node.json``       the configuration of this node: read by the actors on this node
+``api.json``        address of the coordinator's API: written by the coordinator each time it starts
+``api.sock``        socket of the API for commands on this node, without TLS or names: for root and the owner
+``agent.json``      address of this node's ``/metrics``: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
-``asks/``           what people want of ranks elsewhere (head only): by ``snapshot`` and ``top``; comes and goes
+``asks/``           requests to ranks (head only): by ``snapshot`` and ``top``; come and go
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
-``clock.json``      the time that passes whatever is done to the clock (head only): by the coordinator; stays
+``clock.json``      state of the steady clock (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
 ``engine/``         the engine's temporary files and sockets; goes with ``down``
@@ -20,13 +20,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
+import shutil
 import tempfile
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,76 +42,40 @@ from tidegauge.files import replace_file
 from tidegauge.osproc.processes import identity_of, is_alive
 from tidegauge.steady_clock import read_boot_id
 
+log = logging.getLogger(__name__)
+
+ANNOUNCE_AGAIN_S = 1.0
 MAX_ENGINE_DIR_BYTES = 40
 """Ray puts sockets at ``<dir>/session_<33 characters>/sockets/plasma_store``, and unix(7) allows 107 bytes."""
 
 
 class RecordError(Exception):
-    """A file of the state directory cannot be read, or is not what this version writes; the message names it."""
+    """A file of the state directory is unreadable, or not from this version; the message names it."""
 
 
-@dataclass(frozen=True)
 class StateFiles:
-    """Names below one state directory."""
+    """The paths below one state directory."""
 
-    root: Path
-
-    @property
-    def record(self) -> Path:
-        return self.root / "service.json"
-
-    @property
-    def node(self) -> Path:
-        return self.root / "node.json"
-
-    @property
-    def api(self) -> Path:
-        return self.root / "api.json"
-
-    @property
-    def api_socket(self) -> Path:
-        return self.root / "api.sock"
-
-    @property
-    def agent(self) -> Path:
-        return self.root / "agent.json"
-
-    @property
-    def token(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def actions(self) -> Path:
-        return self.root / "actions.json"
-
-    @property
-    def asks(self) -> Path:
-        return self.root / "asks"
-
-    @property
-    def job_settings(self) -> Path:
-        return self.root / "settings.json"
-
-    @property
-    def clock(self) -> Path:
-        return self.root / "clock.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def gcs(self) -> Path:
-        return self.root / "gcs"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.record = root / "service.json"
+        self.node = root / "node.json"
+        self.api = root / "api.json"
+        self.api_socket = root / "api.sock"
+        self.agent = root / "agent.json"
+        self.token = root / "token"
+        self.actions = root / "actions.json"
+        self.asks = root / "asks"
+        self.job_settings = root / "settings.json"
+        self.clock = root / "clock.json"
+        self.lock = root / "lock"
+        self.logs = root / "logs"
+        self.gcs = root / "gcs"
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """How this node runs: the input of the supervisor and of the actors on this node."""
+    """The configuration of this node: the input of the supervisor and of the actors on this node."""
 
     state_dir: str
     engine_dir: str
@@ -123,7 +92,7 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class ServiceRecord:
-    """What the supervisor says of itself; ``phase`` is starting, running, restarting, stopping or failed."""
+    """The supervisor's own status; ``phase`` is starting, running, restarting, stopping or failed."""
 
     supervisor: ProcessId
     boot_id: str
@@ -137,12 +106,11 @@ class ServiceRecord:
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor still runs."""
         return self.boot_id == read_boot_id() and is_alive(self.supervisor)
 
 
 def prepare_state_dir(root: Path) -> StateFiles:
-    """Make the state directory, closed to everybody else. Raises ``OSError``, also if it belongs to somebody else."""
+    """Create the state directory, closed to other users. Raises ``OSError``, also if another user owns it."""
     files = StateFiles(root)
     _own_folder(root)
     _own_folder(files.logs)
@@ -158,18 +126,36 @@ def _own_folder(path: Path) -> None:
 
 
 def make_token(files: StateFiles) -> Path:
-    """The cluster's token, made at the first call; 256 bits, in a file that only the owner reads."""
+    """The cluster's token, created by the first call: 256 bits, in a file that only the owner reads."""
     if not files.token.exists():
         replace_file(files.token, secrets.token_hex(32).encode(), durable=True)
     return files.token
 
 
 def choose_engine_dir(root: Path) -> Path:
-    """A folder for the engine, short enough for its sockets: in the state directory, or else a new one in /tmp."""
+    """A folder for the engine, with a path short enough for its sockets: in the state directory, or new in /tmp."""
     wished = root / "engine"
     if len(os.fsencode(str(wished))) <= MAX_ENGINE_DIR_BYTES:
         return wished
     return Path(tempfile.mkdtemp(prefix="tidegauge-", dir="/tmp")) / "engine"
+
+
+def remove_traces(files: StateFiles, spec: NodeSpec, *, keep_cluster_state: bool = False) -> None:
+    """Remove the files of a service that has ended, except its record. Token and logs stay."""
+    _remove_engine_dir(spec)
+    if not keep_cluster_state:
+        shutil.rmtree(files.gcs, ignore_errors=True)
+    for path in (files.api, files.api_socket, files.agent):
+        path.unlink(missing_ok=True)
+
+
+def _remove_engine_dir(spec: NodeSpec) -> None:
+    """Also removes the folder around it that ``choose_engine_dir`` made in /tmp."""
+    path = Path(spec.engine_dir)
+    shutil.rmtree(path, ignore_errors=True)
+    if path.parent != Path(spec.state_dir) and path.parent.name.startswith("tidegauge-"):
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
 
 def take_lock(files: StateFiles) -> int | None:
@@ -220,20 +206,44 @@ def read_spec(path: Path) -> NodeSpec:
 
 
 def _spec(raw: dict[str, Any]) -> NodeSpec:
-    """Keys that a newer version added are passed over: after a way back, this one must be able to end that service."""
+    """Keys that a newer version added are ignored: after a downgrade, this version must be able to end that service."""
     known = {field.name for field in dataclasses.fields(NodeSpec)}
     return NodeSpec(**{name: value for name, value in raw.items() if name in known})
 
 
 def write_address(path: Path, address: str) -> None:
-    """Announce ``address`` (a URL, ``host:port``) on behalf of this process."""
+    """Announce ``address`` (a URL, ``host:port``) of this process."""
     process = identity_of(os.getpid())
     told = {"address": address, "process": process, "boot_id": read_boot_id()}
     replace_file(path, json.dumps(told).encode(), durable=True)
 
 
+def announce(path: Path, address: str) -> None:
+    """``write_address``, now or, on a full disk, in the background as soon as it succeeds.
+
+    Never raises: Ray does not restart an actor whose ``__init__`` failed.
+    """
+    try:
+        write_address(path, address)
+    except OSError as error:
+        log.warning("%s cannot be announced in %s yet: %s", address, path, error.strerror or error)
+        threading.Thread(
+            target=_announce_later, args=(path, address), name="tidegauge-announce", daemon=True
+        ).start()  # fmt: skip
+
+
+def _announce_later(path: Path, address: str) -> None:
+    is_announced = False
+    while not is_announced:
+        time.sleep(ANNOUNCE_AGAIN_S)
+        with contextlib.suppress(OSError):
+            write_address(path, address)
+            is_announced = True
+    log.info("%s is now announced in %s", address, path)
+
+
 def read_address(path: Path) -> str | None:
-    """The announced address, or ``None`` if nobody announced one or the process that did has ended."""
+    """The announced address, or ``None`` if there is none or the process that announced it has ended."""
     try:
         raw = _read_json(path)
         if raw is None or raw["boot_id"] != read_boot_id() or not is_alive(ProcessId(*raw["process"])):
@@ -244,8 +254,8 @@ def read_address(path: Path) -> str | None:
 
 
 def local_api(files: StateFiles) -> str | None:
-    """Where this node's own commands and parts reach the coordinator's API, in the form that ``client`` takes: a Unix
-    socket, at which nobody has to say who they are. ``None`` where ``read_address`` of it is."""
+    """The coordinator's API for commands and parts on this node, as a URL for ``client``: a Unix socket, which needs no
+    token. ``None`` where ``read_address`` is."""
     url = read_address(files.api)
     return f"unix://{quote(str(files.api_socket))}" if url is not None and files.api_socket.exists() else url
 

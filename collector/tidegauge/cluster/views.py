@@ -1,4 +1,4 @@
-"""What the coordinator says of its nodes and of what happened: values beside ``tidegauge.core.views``."""
+"""The coordinator's values about nodes and events, beside ``tidegauge.core.views``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegauge.web.access import DoorProblem
 
 
 class NodeHealth(str, Enum):
-    """Where a node stands, as the coordinator sees it."""
+    """The state of a node, as the coordinator sees it."""
 
     OK = "ok"
     """Its agent reported a moment ago."""
@@ -56,7 +56,7 @@ class NodeStatus:
 
 
 class EventKind(str, Enum):
-    """What an ``Event`` tells."""
+    """The kind of an ``Event``."""
 
     NODE_JOINED = "node_joined"
     """First report of a node's agent (after a coordinator restart: the first one that this coordinator hears)."""
@@ -103,8 +103,8 @@ class ReportReply:
     evidence_kept: tuple[str, ...] = ()
     """Ids of ``NodeSummary.evidence`` that are in the database, or that nobody wants: the agent may forget them."""
     snapshots_wanted: frozenset[str] | None = None
-    """Keys of snapshots on this node's own disk that open incidents point to, and that must stay; ``None``: nobody
-    knows now, so that none may be deleted but for want of room."""
+    """Keys of snapshots on this node's disk that open incidents refer to, and that must stay; ``None``: unknown now, so
+    that only want of room allows deleting one."""
     pods: tuple[PodFacts, ...] = ()
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
     peer_bounds: tuple[PeerBound, ...] = ()

@@ -15,7 +15,7 @@ from scheduler_values import JOB
 from tidegauge.cluster.actions.escalation_loop import LOOK_EVERY_S, EscalationLoop
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.cluster.store import EvidenceStore, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
@@ -44,7 +44,7 @@ class Site:
 
     def restart(self) -> None:
         self.loop = EscalationLoop(
-            self.coordinator, self._open, asks=self.asks, now_s=lambda: self.now_s, submit=self._submit
+            self.coordinator, self._table, asks=self.asks, now_s=lambda: self.now_s, submit=self._submit
         )
 
     def turn(self, *pieces: Evidence, after_s: float = 0.0) -> None:
@@ -59,10 +59,10 @@ class Site:
             self.threads[-1].join(0.001)
         self.threads.clear()
 
-    def _open(self) -> Store:
+    def _table(self) -> EvidenceStore:
         if self.problem is not None:
             raise StoreError(self.problem)
-        return self.store
+        return self.store.evidence
 
     def _submit(self, call: Callable[[], None]) -> None:
         thread = threading.Thread(target=call, daemon=True)

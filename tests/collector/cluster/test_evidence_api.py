@@ -10,7 +10,7 @@ from evidence_values import evidence, nothing_found
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from tidegauge.cluster.api import client
-from tidegauge.cluster.api.evidence_api import MAX_PIECES
+from tidegauge.cluster.api.memory_api import MAX_PIECES
 from tidegauge.core.evidence import CauseFound, Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.ids import JobKey

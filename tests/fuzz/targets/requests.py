@@ -10,9 +10,9 @@ import socket
 from fuzz.oracles import require
 from fuzz.target import Target
 from loop_store import told_store
-from tidegauge.cluster.api.evidence_api import evidence_routes
 from tidegauge.cluster.api.http_api import HttpApi, html_route, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.web.server import Response
 

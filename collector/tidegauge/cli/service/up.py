@@ -129,14 +129,15 @@ def _warning(spec: NodeSpec) -> str | None:
 def _clean_up_after_crash(files: StateFiles) -> None:
     """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head."""
     from tidegauge.cluster.engine import service_control
-    from tidegauge.cluster.service_record import read_record
+    from tidegauge.cluster.service_record import read_record, remove_traces
 
     record = read_record(files)
     if record is not None:
         left = service_control.sweep(record)
         if left:
             raise CommandError(f"process {left[0].process.pid} of a crashed service does not end")
-        service_control.remove_traces(files, record, keep_cluster_state=True)
+        remove_traces(files, record.spec, keep_cluster_state=True)
+        files.record.unlink(missing_ok=True)
 
 
 def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:

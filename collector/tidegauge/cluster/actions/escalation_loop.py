@@ -1,8 +1,8 @@
-"""Escalation and evidence inside the coordinator: a turn every two seconds, in a thread of its own.
+"""Escalates suspected ranks and collects evidence inside the coordinator, every two seconds in a thread of its own.
 
-A turn writes down the evidence that came, asks ranks that are suspected (``core.incidents.escalation`` says which), and
-passes on what people asked for. Who was asked is not written down; after a restart what is in the database says when
-each rank was last looked at, and a rank that is still recording answers that it is busy.
+Each pass writes new evidence into the database, asks suspected ranks (``core.incidents.escalation`` picks them), and
+passes on people's requests. Requests to ranks are not written down: after a restart the database shows when each rank
+last gave evidence, and a rank that still records answers that it is busy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -40,33 +40,26 @@ NO_SUCH_COMMAND = "no such command"
 """How a probe from before evidence answers."""
 
 
-class EvidenceRows(Protocol):
-    """``store.Store`` as far as it is used here."""
-
-    @property
-    def evidence(self) -> EvidenceTable: ...
-
-
 class _Refusal(NamedTuple):
     ask: EvidenceAsk
     for_good: bool
 
 
 class EscalationLoop:
-    """``start`` begins the turns. ``store`` raises ``AuditError`` while there is none; ``submit`` runs a call in a
-    worker; ``now_s`` is unix time that never runs backwards."""
+    """The loop of escalation: ``start`` begins its thread. ``table`` raises ``AuditError`` while the database is not
+    open; ``submit`` runs a call in a worker; ``now_s`` is Unix time that never runs backwards."""
 
     def __init__(
         self,
         coordinator: Coordinator,
-        store: Callable[[], EvidenceRows],
+        table: Callable[[], EvidenceTable],
         *,
         asks: EvidenceAsks,
         now_s: Callable[[], float],
         submit: Callable[[Callable[[], None]], object],
     ) -> None:
         self._coordinator = coordinator
-        self._store = store
+        self._table = table
         self._asks = asks
         self._now_s = now_s
         self._submit = submit
@@ -104,7 +97,7 @@ class EscalationLoop:
             self.turn()
 
     def _take_in_evidence(self) -> None:
-        table, keeper, now_s = self._store().evidence, self._coordinator.kept_evidence, self._now_s()
+        table, keeper, now_s = self._table(), self._coordinator.kept_evidence, self._now_s()
         if not self._is_recalled:
             for kept in keeper.recall(table, now_s=now_s):
                 self._state = learnt(self._state, kept.news, now_s=min(kept.kept_s, now_s))
@@ -172,11 +165,11 @@ class EscalationLoop:
         return None
 
 
-def open_escalation(coordinator: Coordinator, store: Callable[[], EvidenceRows], asks: EvidenceAsks) -> EscalationLoop:
-    """The loop of a coordinator at work."""
+def open_escalation(coordinator: Coordinator, table: Callable[[], EvidenceTable], asks: EvidenceAsks) -> EscalationLoop:
+    """The loop of a running coordinator, with its workers."""
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-evidence")
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic)
-    return EscalationLoop(coordinator, store, asks=asks, now_s=clock.now_s, submit=workers.submit)
+    return EscalationLoop(coordinator, table, asks=asks, now_s=clock.now_s, submit=workers.submit)
 
 
 def _about(wish: EvidenceWish) -> tuple[str, int, str]:

@@ -1,1 +1,1 @@
-"""The HTTP API of the coordinator: its pages, its description, and the client of the commands."""
+"""The HTTP API of the coordinator: its pages, its OpenAPI document, and the client of the commands."""

@@ -1,8 +1,7 @@
-"""The commands' side of the HTTP API: one GET, or one form, mostly JSON in return. Standard library, no proxies, no
-redirects.
+"""The HTTP client of the commands for the coordinator's API. Standard library, no proxies, no redirects.
 
-An API is named by its URL: ``http://…``, ``https://…``, or ``unix:///…/api.sock`` for the one of this node, which asks
-for no name because the kernel says who connects (``service_record.local_api``).
+An API is named by its URL: ``http://…``, ``https://…``, or ``unix:///…/api.sock`` for the socket of this node, which
+needs no token because the kernel names the caller (``service_record.local_api``).
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ LOOKS_LIKE = "it looks like http://127.0.0.1:9495 or https://head.example:9495"
 
 
 class ApiError(Exception):
-    """The API did not answer, or not as ours does; the message names the address and, where that is known, what to do.
-    It holds no token."""
+    """The API did not answer, or not as ours does. The message names the address and the next step, and no token."""
 
     def __init__(self, message: str, *, status: int | None = None, refusal: str | None = None) -> None:
         super().__init__(message)
@@ -39,7 +37,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class ApiAccess:
-    """What to show to an API, and whom to trust that it is the API."""
+    """Credentials for an API, and the certificates that are trusted to vouch for it."""
 
     token: str | None = field(default=None, repr=False)
     """A bearer token; ``NAME:PASSWORD`` for basic authentication. ``None``: nothing is shown."""
@@ -67,7 +65,7 @@ def send(
 ) -> dict[str, Any]:
     """The JSON object that answers a form of these fields. Raises ``ApiError``."""
     form = urlencode(fields, errors="replace").encode()
-    return _object(api_url, path, _answer(api_url, path, timeout_s, access, form))
+    return _object(api_url, path, get_bytes(api_url, path, timeout_s=timeout_s, access=access, form=form))
 
 
 def _object(api_url: str, path: str, body: bytes) -> dict[str, Any]:
@@ -80,13 +78,10 @@ def _object(api_url: str, path: str, body: bytes) -> dict[str, Any]:
     return value
 
 
-def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS) -> bytes:
-    """What is at ``path``, as it is. Raises ``ApiError``."""
-    return _answer(api_url, path, timeout_s, access)
-
-
-def _answer(api_url: str, path: str, timeout_s: float, access: ApiAccess, form: bytes | None = None) -> bytes:
-    """``form``: what is sent there."""
+def get_bytes(
+    api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS, form: bytes | None = None
+) -> bytes:
+    """The body that answers a GET, or a POST of ``form``. Raises ``ApiError``."""
     connection = _connection(api_url, timeout_s, access)
     headers = access.headers()
     try:
@@ -108,7 +103,7 @@ def _answer(api_url: str, path: str, timeout_s: float, access: ApiAccess, form: 
 
 
 def _connection(api_url: str, timeout_s: float, access: ApiAccess) -> http.client.HTTPConnection:
-    """Not urllib: it would ask the proxy of http_proxy for an address that only this machine knows."""
+    """Not urllib, which would ask the proxy of http_proxy for an address that only this machine knows."""
     try:
         parts = urlsplit(api_url)
         host, port = parts.hostname, parts.port
@@ -172,7 +167,7 @@ def _who_words(api_url: str, access: ApiAccess) -> str:
 
 
 def _hint(api_url: str, error: Exception) -> str:
-    """To a request without TLS a server that speaks it hangs up, or says something that is no HTTP."""
+    """A server that speaks TLS hangs up on a request without TLS, or answers with bytes that are not HTTP."""
     is_cut_off = isinstance(error, (ConnectionResetError, http.client.BadStatusLine))
     return "; the server may use TLS: try https://" if is_cut_off and api_url.startswith("http://") else ""
 

@@ -1,8 +1,9 @@
-"""The coordinator's HTTP API: fixed paths, read only but for a table of forms. Standard library, loopback by default.
+"""The coordinator's HTTP API: fixed paths, read only except for a table of forms. Loopback by default.
 
 Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, parameters
-are bounded numbers and texts, and a limited number of requests is served at a time. A body is read of a form alone,
-from somebody with a name, and if a browser sent it, from a page of this API. Who may read what: ``route_access``.
+are bounded numbers and texts, and a limited number of requests is served at a time. A body is read only from a form,
+only from a viewer with a name, and from a browser only if it comes from a page of this API. ``route_access`` says who
+may read which page.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_from_here(headers: Message[str, str], public_url: str | None) -> bool:
-    """Whether a form may be taken: else any page on the web could have a browser that knows a password send one.
+    """Whether a form may be accepted: otherwise any page on the web could make a browser that knows a password send
+    one.
 
-    ``Origin``, and without it ``Referer``, has to name the host and port of ``Host`` or of ``public_url``, which is
-    where a proxy that changes ``Host`` is reached. ``null`` is what a browser says that must not tell. Commands and
-    scripts send neither. ``Sec-Fetch-Site`` comes over TLS and to localhost alone.
+    ``Origin``, and without it ``Referer``, must name the host and port of ``Host`` or of ``public_url``, the address of
+    a proxy that changes ``Host``. A browser that hides its origin sends ``null``. Commands and scripts send neither.
+    Browsers send ``Sec-Fetch-Site`` over TLS and to localhost only.
     """
     if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return False
@@ -46,7 +48,7 @@ def is_from_here(headers: Message[str, str], public_url: str | None) -> bool:
 
 
 def _place(url: str) -> tuple[str, int] | None:
-    """Its host and port; ``None``: it has none."""
+    """Host and port of a URL; ``None`` without a host."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
@@ -58,9 +60,8 @@ def _place(url: str) -> tuple[str, int] | None:
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS_AT_ONCE = 16
-"""That are worked on, on the port and on the local socket each: people, scripts, one or two Prometheus servers. More
-is somebody's mistake, answered with 503. An answer that is being sent is no work: a slow reader holds up nobody, and
-``LIMITS`` bounds how many answers wait for theirs."""
+"""Requests in work at once, on the port and on the local socket each: people, scripts, one or two Prometheus servers.
+More is a mistake, answered with 503. A response that is being sent does not count; ``LIMITS`` bounds those."""
 LIMITS = ServerLimits(connections=64, ask_within_s=10.0, whole_s=120.0)
 """A history of weeks takes the coordinator seconds to tell, and a slow client some more to read."""
 MAX_QUERY_CHARS = 16_000
@@ -73,8 +74,7 @@ FORM_TYPE = "application/x-www-form-urlencoded"
 
 
 def _page_headers(*, form_action: str, referrer_policy: str) -> tuple[tuple[str, str], ...]:
-    """Of pages for people, which hold what jobs call themselves: a browser runs and fetches nothing, whatever slips
-    in."""
+    """Headers of pages for people: a browser runs and fetches nothing, whatever names jobs choose."""
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action {form_action}; "
         "frame-ancestors 'none'"
@@ -96,15 +96,15 @@ FROM_ELSEWHERE = (
 
 
 class BadRequestError(ValueError):
-    """The request cannot be understood; the message goes back with status 400."""
+    """The request is invalid; the message is sent with status 400."""
 
 
 class NotFoundError(LookupError):
-    """What the request asks for does not exist; the message goes back with status 404."""
+    """The requested thing does not exist; the message is sent with status 404."""
 
 
 class UnavailableError(Exception):
-    """What the answer needs is away for now; the message goes back with status 503."""
+    """The answer needs something that is unavailable now; the message is sent with status 503."""
 
 
 _STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 404, UnavailableError: 503}
@@ -112,7 +112,7 @@ _STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 4
 
 @dataclass(frozen=True)
 class Request:
-    """What of a request an answer may depend on."""
+    """The parts of a request that an answer may depend on."""
 
     query: Mapping[str, str]
     """Of a form that was sent: its fields, none of which it had twice."""
@@ -121,7 +121,7 @@ class Request:
     """Who asks: what they may see of an ``Access.OWN`` page is for its route to see to."""
 
     def number(self, name: str, *, default: int, most: int = 10**15 - 1) -> int:
-        """A whole number from 0 to ``most`` out of the query."""
+        """A whole number from 0 to ``most`` from the query. Raises ``BadRequestError``."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -132,7 +132,7 @@ class Request:
         return int(text)
 
     def text(self, name: str, *, most_chars: int) -> str:
-        """A text out of the query, which must be there. What it says is not checked any further."""
+        """A required text from the query, of any content. Raises ``BadRequestError``."""
         text = self.query.get(name)
         if not text:
             raise BadRequestError(f"{name} is missing")
@@ -141,7 +141,7 @@ class Request:
         return text
 
     def only(self, *names: str) -> None:
-        """Raises ``BadRequestError`` for a form with another field: it may mean what nobody reads."""
+        """Raises ``BadRequestError`` for a form with another field, which would be ignored."""
         for name in self.query:
             if name not in names:
                 fields = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -158,17 +158,16 @@ def json_route(value: Callable[[Request], object]) -> Route:
 
 
 def html_route(page: Callable[[Request], str], headers: tuple[tuple[str, str], ...] = HTML_HEADERS) -> Route:
-    """A route that answers with the page that ``page`` returns: a whole document with its style sheet in it."""
+    """A route that answers with the page that ``page`` returns: a whole document including its style sheet."""
     return lambda request: html_answer(page(request), headers)
 
 
 def html_answer(page: str, headers: tuple[tuple[str, str], ...] = HTML_HEADERS, *, status: int = 200) -> Response:
-    """A page for people as a response."""
     return Response(page.encode(errors="replace"), HTML_TYPE, headers, status)
 
 
 class HttpApi(HttpServer):
-    """Serves a table of pages from daemon threads, from ``start`` to ``stop``."""
+    """The server of a table of pages: daemon threads from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -182,9 +181,9 @@ class HttpApi(HttpServer):
         local_socket: Path | None = None,
         public_url: str | None = None,
     ) -> None:
-        """``forms``: what is done with a form that is sent to a path; whoever may read its page may send it, if they
-        have a name. ``local_socket``: also served there, without TLS, to root and to this process' own user alone.
-        ``public_url``: the setting; a form may come from a page there, too."""
+        """``forms``: handlers of forms by path; whoever may read a page may send its form, if they have a name.
+        ``local_socket``: a Unix socket that serves the same pages without TLS, to root and to the user of this process
+        only. ``public_url``: the setting; a form may also come from a page there."""
         self._local_socket = local_socket
         # Slots of its own for each: what strangers ask for takes none from the head's own commands.
         app, local_app = (_Pages(routes, forms, access, public_url).app() for _ in range(2))
@@ -200,7 +199,7 @@ class HttpApi(HttpServer):
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches it."""
+        """The address for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"{self.door.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -211,7 +210,7 @@ class HttpApi(HttpServer):
 
 
 class _Pages:
-    """What is served on one socket."""
+    """The handlers of one socket."""
 
     def __init__(
         self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
@@ -235,7 +234,6 @@ class _Pages:
         return viewer if isinstance(viewer, Refusal) else self._in_turn(self._routes, request, request.query, viewer)
 
     def _sent(self, request: HttpRequest) -> Response | Refusal:
-        """With a form."""
         path = request.path
         viewer = _admitted(request, self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN))
         if isinstance(viewer, Refusal):
@@ -281,7 +279,7 @@ class _Pages:
 
 
 def _admitted(request: HttpRequest, access: Access) -> Viewer | Refusal:
-    """Who asks, or how they are refused. A stranger does not learn which pages there are."""
+    """The viewer, or the refusal. A stranger does not learn which pages exist."""
     viewer = request.admit()
     if isinstance(viewer, Refusal) or may_read(viewer, access):
         return viewer
@@ -295,7 +293,7 @@ def _of_query(query: str) -> Mapping[str, str]:
 
 
 def _of_form(body: str) -> Mapping[str, str]:
-    """Raises ``BadRequestError``, too, where a field is there twice: nobody knows which of its values is meant."""
+    """Raises ``BadRequestError``, also for a field that is there twice: its value would be ambiguous."""
     fields = _parsed(body)
     for name, times in Counter(name for name, _ in fields).items():
         if times > 1:
@@ -304,7 +302,7 @@ def _of_form(body: str) -> Mapping[str, str]:
 
 
 def _parsed(text: str) -> list[tuple[str, str]]:
-    """Raises ``BadRequestError`` for one of more parts than any page has."""
+    """Raises ``BadRequestError`` for more fields than any page has."""
     try:
         return parse_qsl(text[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:

@@ -1,13 +1,12 @@
-"""The HTTP API's pages on incidents, decisions and the policy: read only, bounded, and what scrapes need of them."""
+"""Pages of the HTTP API on incidents, decisions and the policy, and their figures for scrapes. Read only, bounded."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.api.loop_reads import LoopStore
@@ -21,6 +20,7 @@ from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.web.access import EVERYBODY, Viewer
 from tidegauge.web.server import Response
+from tidegauge_exporter.messages.values import Story
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
@@ -42,30 +42,40 @@ LAST_ACTIONS_S = 86_400.0
 
 
 def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]) -> dict[str, Route]:
-    """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
+    """Routes by path. ``store`` raises ``AuditError`` while the database is not open."""
     pages = _Pages(store)
     return {
-        "/api/v1/incidents": pages.incidents,
-        "/api/v1/incident": pages.incident,
-        "/api/v1/incident-marks": pages.marks,
-        "/api/v1/incident-changes": pages.changes,
-        "/api/v1/decisions": pages.decisions,
+        "/api/v1/incidents": store_route(pages.incidents),
+        "/api/v1/incident": store_route(pages.incident),
+        "/api/v1/incident-marks": store_route(pages.marks),
+        "/api/v1/incident-changes": store_route(pages.changes),
+        "/api/v1/decisions": store_route(pages.decisions),
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
 
 
-class IncidentStory(NamedTuple):
-    """An incident, what was told of it and what was decided about it, oldest first."""
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turns an ``AuditError`` of the block into ``UnavailableError``."""
+    try:
+        yield
+    except AuditError as error:
+        raise UnavailableError(f"the database of incidents and actions is unavailable: {error}") from error
 
-    incident: Incident
-    history: tuple[IncidentChange, ...]
-    """As much of it as ``HISTORY`` says."""
-    decisions: tuple[DecisionRecord, ...]
+
+def store_route(page: Callable[[Request], object]) -> Route:
+    """A route that answers with JSON of what ``page`` returns, which may read the database while it is written."""
+
+    def answer(request: Request) -> Response:
+        with store_errors():
+            return Response(to_json(page(request)))
+
+    return answer
 
 
 def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
-    """What is done about jobs now, and what exactly is wrong, is told to those who may see all jobs: reasons name other
-    people, their jobs, files and hosts. Everybody else is told whether."""
+    """The status as a viewer may see it. Reasons name other people, their jobs, files and hosts: viewers who do not see
+    all jobs learn that there is one, not which."""
     if viewer.sees_all:
         return status
     return replace(
@@ -86,19 +96,17 @@ def _untold(words: str | None) -> str | None:
     return None if words is None else UNTOLD
 
 
-def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> IncidentStory:
-    """Incident ``number`` for a page of it. Raises ``NotFoundError``, ``UnavailableError``."""
-    try:
+def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> Story:
+    """The story of incident ``number``. Raises ``NotFoundError``, ``UnavailableError``."""
+    with store_errors():
         tables = store()
         found = visible_incident(tables, number, viewer)
         history = tuple(tables.incidents.lines(number, **HISTORY))
-        return IncidentStory(found, history, tuple(tables.audit.records_of(number)))
-    except AuditError as error:
-        raise UnavailableError(away(error)) from error
+        return Story(found, history, tuple(tables.audit.records_of(number)))
 
 
 def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
-    """Raises ``NotFoundError``, also for one that is somebody else's, and ``AuditError``."""
+    """The incident. Raises ``NotFoundError``, also for another user's, and ``AuditError``."""
     found = tables.incidents.incident(number)
     if found is None or not viewer.sees(found.user_name):
         raise NotFoundError(f"no incident {number}; `tidegauge incidents --all` lists all incidents")
@@ -114,7 +122,7 @@ def loop_figures(
     nodes: Iterable[NodeStatus],
     now_unix_s: float,
 ) -> LoopFigures:
-    """What one scrape tells of incidents and actions, of these jobs and nodes. Never raises ``AuditError``."""
+    """Figures of incidents and actions for one scrape, of these jobs and nodes. Never raises ``AuditError``."""
     figures = LoopFigures(
         store_works=False,
         acting=status.mode == "act",
@@ -145,7 +153,6 @@ def _of_jobs(
     open_now: Iterable[tuple[JobKey | None, OpenIncident]],
     last_actions: Mapping[tuple[JobKey, str, str], float],
 ) -> dict[JobKey, JobFigures]:
-    """Jobs of which there is something to tell."""
     incidents: dict[JobKey, list[OpenIncident]] = defaultdict(list)
     for about, one in open_now:
         if about is not None:
@@ -160,28 +167,10 @@ def _of_jobs(
     }
 
 
-def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], Response]:
-    """A route of what ``page`` returns, which may read on while it is written."""
-
-    @functools.wraps(page)
-    def answer(self: _Pages, request: Request) -> Response:
-        try:
-            return Response(to_json(page(self, request)))
-        except AuditError as error:
-            raise UnavailableError(away(error)) from error
-
-    return answer
-
-
-def away(error: AuditError) -> str:
-    return f"the database of incidents and actions is unavailable: {error}"
-
-
 class _Pages:
     def __init__(self, store: Callable[[], LoopStore]) -> None:
         self._store = store
 
-    @_from_store
     def incidents(self, request: Request) -> object:
         closed_too = request.number("all", default=0, most=1) == 1
         limit = request.number("limit", default=FEW, most=MANY)
@@ -193,14 +182,12 @@ class _Pages:
         lines = (_line(incident, store.audit.records_of(incident.number)) for incident in found)
         return {"incidents": lines, "seen_as": request.viewer.only}
 
-    @_from_store
     def marks(self, request: Request) -> object:
-        """What a follower asks every few seconds: which incidents it has to read again."""
+        """The marks that a follower reads every few seconds, to know which incidents it has to read again."""
         since_s = float(request.number("since", default=0))
         found = self._store().incidents.marks(since_s=since_s, limit=MAX_MARKS, user_name=request.viewer.only)
         return {"marks": found}
 
-    @_from_store
     def incident(self, request: Request) -> object:
         number, store = request.number("number", default=0), self._store()
         return {
@@ -211,7 +198,6 @@ class _Pages:
             "left_out": store.incidents.count_left_out(number, **HISTORY),
         }
 
-    @_from_store
     def decisions(self, request: Request) -> object:
         limit = request.number("limit", default=FEW, most=MANY)
         since_s, audit = float(request.number("since", default=0)), self._store().audit
@@ -220,7 +206,6 @@ class _Pages:
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
         return {"decisions": map(_short_record, shown), "left_out": left_out}
 
-    @_from_store
     def changes(self, request: Request) -> object:
         store = self._store()
         changes = store.incidents.changes(
@@ -234,7 +219,7 @@ class _Pages:
 
 
 def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
-    """An incident in a list: with all its ranks by number, and what was last decided about it."""
+    """An incident in a list: with the numbers of all its ranks, and the last decision about it."""
     last = _short_record(records[-1]) if records else None
     raw = to_wire(incident.shortened(MAX_FINDINGS))
     assert isinstance(raw, dict), "an incident is an object"
@@ -242,7 +227,6 @@ def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
 
 
 def _told(change: IncidentChange) -> Wire:
-    """A line of the history, in words too."""
     return {
         "kind": change.kind.value,
         "at_unix_s": change.at_unix_s,
@@ -252,7 +236,7 @@ def _told(change: IncidentChange) -> Wire:
 
 
 def _thinned(changes: Sequence[IncidentChange], most: int) -> Sequence[IncidentChange]:
-    """At most so many: every second, third … of those that only tell new figures, then the newest."""
+    """At most ``most`` changes: every n-th of those that only update figures, then the newest."""
     figures = sum(change.kind is ChangeKind.UPDATED for change in changes)
     room = max(most - (len(changes) - figures), 0)
     keep_every = -(-figures // room) if room else figures + 1
@@ -262,7 +246,7 @@ def _thinned(changes: Sequence[IncidentChange], most: int) -> Sequence[IncidentC
 
 
 def _facts(records: Sequence[DecisionRecord]) -> JobFacts | None:
-    """What the first decision on an incident knew of its job, if possible with what the scheduler said."""
+    """The facts of the first decision on an incident, preferably one with facts from the scheduler."""
     known = [record.decision.facts for record in records]
     return next((facts for facts in known if facts.scheduler_facts is not None), known[0] if known else None)
 

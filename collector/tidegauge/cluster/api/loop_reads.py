@@ -1,11 +1,14 @@
-"""What the service's pages and scrapes read of incidents and decisions: the database as they see it."""
+"""The database as pages and scrapes use it: protocols that ``cluster.store`` implements, and tests imitate.
+
+Every method raises ``AuditError``. ``user_name`` limits a result to the jobs of one owner.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from tidegauge.cluster.api.evidence_api import EvidenceReads
+from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
@@ -14,79 +17,67 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 
 
 class IncidentReads(Protocol):
-    """What is read of incidents. Every method raises ``AuditError``."""
+    """The methods of ``store.IncidentStore`` that pages call."""
 
     def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
-    ) -> Iterator[Incident]:
-        """Newest first, one at a time: those that are open, and unless ``open_only`` those that were closed since
-        ``since_s``; here as everywhere of one owner's jobs alone, if ``user_name`` says whose."""
+    ) -> Iterator[Incident]: ...
 
     def incident(self, number: int, /) -> Incident | None: ...
 
-    def lines(self, number: int, /, *, most: int, most_figures: int) -> Iterator[IncidentChange]:
-        """Of one incident's history, oldest first, one at a time: the newest ``most`` of those that tell more than new
-        figures, and the newest ``most_figures`` of those that do not."""
+    def lines(self, number: int, /, *, most: int, most_figures: int) -> Iterator[IncidentChange]: ...
 
-    def count_left_out(self, number: int, /, *, most: int, most_figures: int) -> int:
-        """How many lines of it ``lines`` leaves out."""
+    def count_left_out(self, number: int, /, *, most: int, most_figures: int) -> int: ...
 
     def changes(
         self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
-    ) -> Sequence[IncidentChange]:
-        """Of all incidents, the newest ``limit``, oldest first; with the figures of ``most_findings`` ranks in all,
-        shared out evenly, one of each change at least."""
+    ) -> Sequence[IncidentChange]: ...
 
-    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
-        """By number, open ones first, then the newest: a word that changes whenever the incident or a decision about it
-        does. Of those that are open, or were closed since ``since_s``."""
+    def has_owner(self, job: JobKey, user_name: str, /) -> bool: ...
 
-    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
-        """Those that are open, with the one of ``jobs`` that each is about, if it is one of them."""
+    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]: ...
 
-    def totals(self) -> Mapping[IncidentCause, int]:
-        """Incidents ever opened."""
+    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]: ...
+
+    def totals(self) -> Mapping[IncidentCause, int]: ...
 
 
 class AuditReads(Protocol):
-    """What is read of decisions. Every method raises ``AuditError``."""
+    """The methods of ``store.SqlAudit`` that pages call."""
 
-    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]:
-        """The newest ``limit``, oldest first, one at a time."""
+    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]: ...
 
-    def count(self, *, since_s: float, user_name: str | None = None) -> int:
-        """How many there are."""
+    def count(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
-    def records_of(self, number: int, /) -> Sequence[DecisionRecord]:
-        """Of one incident, oldest first."""
+    def records_of(self, number: int, /) -> Sequence[DecisionRecord]: ...
 
-    def action_totals(self) -> Mapping[tuple[str, str], int]:
-        """Decisions ever made that are over, by action and outcome, ``would`` and ``withheld`` included."""
+    def action_totals(self) -> Mapping[tuple[str, str], int]: ...
 
-    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
-        """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
-        carried out and were made at or after ``since_s``."""
+    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]: ...
 
 
-class GradeReads(Protocol):
-    """What is read of people's answers. Every method raises ``AuditError``."""
+class EvidenceReads(Protocol):
+    """The method of ``store.EvidenceStore`` that pages call."""
 
-    def answers(self, number: int, /) -> Sequence[GradeAnswer]:
-        """To one incident, oldest first."""
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]: ...
 
-    def last_of(self, number: int, name: str, /) -> GradeAnswer | None:
-        """The latest of one person; ``None``: they gave none."""
 
-    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
-        """The newest ``limit`` incidents of growth opened since ``since_s`` whose owner was told something, or would
-        have been but for the policy's mode; newest first."""
+class Grades(Protocol):
+    """The methods of ``store.GradeStore``."""
 
-    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
-        """How many there are."""
+    def add(self, number: int, answer: GradeAnswer, /) -> bool: ...
+
+    def answers(self, number: int, /) -> Sequence[GradeAnswer]: ...
+
+    def last_of(self, number: int, name: str, /) -> GradeAnswer | None: ...
+
+    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]: ...
+
+    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
 
 class LoopStore(Protocol):
-    """The database as far as it is read here."""
+    """The tables of ``store.Store``."""
 
     @property
     def incidents(self) -> IncidentReads: ...
@@ -98,4 +89,4 @@ class LoopStore(Protocol):
     def evidence(self) -> EvidenceReads: ...
 
     @property
-    def grades(self) -> GradeReads: ...
+    def grades(self) -> Grades: ...

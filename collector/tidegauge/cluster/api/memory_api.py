@@ -1,13 +1,19 @@
-"""The HTTP API's page on how ranks' memory went: what forecast plots and charts are drawn from. Read only, bounded."""
+"""Pages of the HTTP API on the memory of ranks: its history, and the evidence of growth. Read only, bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
-from tidegauge.cluster.api.http_api import Request, Route, json_route
-from tidegauge.cluster.api.ownership import may_see
+from tidegauge.cluster.api.http_api import BadRequestError, Request, Route, json_route
+from tidegauge.cluster.api.loop_api import store_route, visible_incident
+from tidegauge.cluster.api.loop_reads import EvidenceReads, LoopStore
+from tidegauge.cluster.api.route_access import Owns, may_see
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.core.evidence import Evidence, brief_of
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.evidence import belongs, says_most_first
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.web.access import Viewer
 
@@ -15,10 +21,14 @@ MAX_RANKS = 64
 """Ranks in one answer, the ones to look at first: about 1 MB."""
 MAX_JOB_ID_CHARS = 1024
 """As a ring may claim."""
+MAX_PIECES = 16
+"""In one answer: some 6 MB."""
+MAX_PIECES_READ = 40
+"""Pieces of a job that the ones of an incident are looked for in: all that are kept."""
 
 
 class JobAsked(NamedTuple):
-    """Which job a request is about; ``uid=None``: whoever claims this id."""
+    """The job of a request; ``uid=None``: any owner."""
 
     job_id: str
     attempt: int
@@ -28,7 +38,7 @@ class JobAsked(NamedTuple):
 
     @classmethod
     def of(cls, request: Request) -> JobAsked:
-        """Out of ``job_id``, ``attempt``, ``uid`` and ``group``. Raises ``BadRequestError``."""
+        """Read ``job_id``, ``attempt``, ``uid`` and ``group``. Raises ``BadRequestError``."""
         return cls(
             request.text("job_id", most_chars=MAX_JOB_ID_CHARS),
             request.number("attempt", default=0),
@@ -38,7 +48,7 @@ class JobAsked(NamedTuple):
 
 
 def rank_asked(request: Request) -> int | None:
-    """The one rank that a request is about, if it is about one. Raises ``BadRequestError``."""
+    """The rank of a request, if it names one. Raises ``BadRequestError``."""
     return request.number("rank", default=0) if "rank" in request.query else None
 
 
@@ -50,26 +60,52 @@ class RankMemory(NamedTuple):
 
 
 def memory_routes(coordinator: Coordinator) -> dict[str, Route]:
-    """Pages by path."""
 
     def memory(request: Request) -> object:
         job = JobAsked.of(request)
         whose = job if request.viewer.sees_all else _theirs(coordinator, job, request.viewer)
-        found = {} if whose is None else _memory_of(coordinator, whose, rank_asked(request))
+        found = {} if whose is None else coordinator.memory(
+            whose.job_id, whose.attempt, whose.uid, group=whose.group, rank=rank_asked(request), most=MAX_RANKS
+        )  # fmt: skip
         return {**job._asdict(), "ranks": [RankMemory(number, points) for number, points in found.items()]}
 
     return {"/api/v1/memory": json_route(memory)}
 
 
-def _memory_of(coordinator: Coordinator, job: JobAsked, rank: int | None) -> Mapping[int, tuple[MemoryPoint, ...]]:
-    return coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=rank, most=MAX_RANKS)
-
-
 def _theirs(coordinator: Coordinator, asked: JobAsked, viewer: Viewer) -> JobAsked | None:
-    """The job with its owner's uid, if it is the viewer's. Memory is forgotten with the job, so one that is not watched
-    has none."""
+    """The job with its owner's uid, if it is the viewer's. A job that is not watched has no memory history."""
     for job in coordinator.jobs():
         uid = job.ranks[0].uid if job.ranks else None
         if (job.job_id, job.attempt) == asked[:2] and asked.uid in (None, uid) and may_see(viewer, job):
             return asked._replace(uid=uid)
     return None
+
+
+def _evidence_of(table: EvidenceReads, incident: Incident, *, limit: int) -> tuple[Evidence, ...]:
+    """The evidence of an incident, most informative first. Raises ``AuditError``."""
+    found = {
+        piece.evidence_id: piece
+        for piece in table.of_job(incident.key.job, limit=MAX_PIECES_READ)
+        if piece.job.group == incident.key.job.group and belongs(brief_of(piece), incident.key.cause)
+    }
+    return tuple(found[brief.evidence_id] for brief in says_most_first(map(brief_of, found.values())))[:limit]
+
+
+def evidence_routes(store: Callable[[], LoopStore], owns: Owns = lambda viewer, _: viewer.sees_all) -> dict[str, Route]:
+    """Routes by path. ``store`` and ``owns`` raise ``AuditError`` while the database is not open."""
+
+    def evidence(request: Request) -> object:
+        limit = request.number("limit", default=MAX_PIECES, most=MAX_PIECES)
+        if "incident" not in request.query:
+            job = JobAsked.of(request)
+            if job.uid is None:
+                raise BadRequestError("uid is missing: the job's owner")
+            key = JobKey(job.job_id, job.attempt, job.uid, job.group)
+            # A job of somebody else looks like one that is not known.
+            found = store().evidence.of_job(key, limit=MAX_PIECES_READ) if owns(request.viewer, key) else ()
+            return {"evidence": [piece for piece in found if piece.job.group == key.group][:limit]}
+        number, tables = request.number("incident", default=0), store()
+        incident = visible_incident(tables, number, request.viewer)
+        return {"evidence": _evidence_of(tables.evidence, incident, limit=limit)}
+
+    return {"/api/v1/evidence": store_route(evidence)}

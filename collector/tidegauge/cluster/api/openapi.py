@@ -1,22 +1,23 @@
-"""The HTTP API's own description, OpenAPI 3.1: every page, its parameters with their bounds, and what it answers.
+"""The OpenAPI 3.1 document of the HTTP API: every page, its parameters with their bounds, and its answers.
 
-Served at ``/api/v1/openapi.json``. The shapes are those of the values that are answered (``json_schemas``), the bounds
-are the routes' own constants; a test compares the pages with the route table and real answers with these schemas.
+Served at ``/api/v1/openapi.json``. The shapes are derived from the types of the answers, the bounds are the routes' own
+constants; a test compares the pages with the route table and real answers with these schemas.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from tidegauge import __version__
-from tidegauge.cluster.api.evidence_api import MAX_PIECES
 from tidegauge.cluster.api.http_api import FORM_TYPE
-from tidegauge.cluster.api.json_schemas import Schema, Schemas
 from tidegauge.cluster.api.loop_api import FEW, MANY
-from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, RankMemory
+from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES, RankMemory
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
 from tidegauge.core.evidence import Evidence
@@ -25,13 +26,14 @@ from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatu
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.views import JobView
 
+Schema = dict[str, Any]
 LARGEST = 10**15 - 1
 """As ``Request.number`` allows."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One of the query."""
+    """One parameter of a query, or one field of a form."""
 
     name: str
     text: str
@@ -45,7 +47,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Form:
-    """What may be sent to a path."""
+    """The form that a path accepts."""
 
     summary: str
     fields: tuple[Parameter, ...]
@@ -102,7 +104,7 @@ _EXPOSITIONS = (
 
 
 class IncidentLine:
-    """An ``Incident`` in a list: ``loop_api`` adds all its ranks by number, and what was last decided about it."""
+    """An ``Incident`` in a list, to which ``loop_api`` adds the numbers of all its ranks and the last decision."""
 
 
 class ToldChange(NamedTuple):
@@ -211,8 +213,7 @@ _SOMETIMES: Mapping[int, str] = {404: "No such incident or job, or it belongs to
 
 
 def openapi_document() -> Schema:
-    """The whole document, made anew."""
-    schemas = _OurSchemas()
+    schemas = Schemas()
     paths = {path: _methods(path, page, schemas) for path, page in PAGES.items()}
     return {
         "openapi": "3.1.0",
@@ -237,7 +238,6 @@ def openapi_document() -> Schema:
 
 
 def openapi_json() -> bytes:
-    """The document as it is served."""
     return json.dumps(openapi_document(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -249,17 +249,93 @@ _ERROR: Schema = {
 }
 
 
-class _OurSchemas(Schemas):
-    """With the shapes that a page puts together itself."""
+_UNIONS = (Union, types.UnionType)
+_SCALARS: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    float: {"type": ["number", "null"]},
+    object: {},
+    Any: {},
+}
+
+
+class Schemas:
+    """JSON Schemas of values as ``core.wire.to_wire`` writes them, derived from their types.
+
+    JSON Schema 2020-12, as in OpenAPI 3.1. Classes are collected by name: ``#/components/schemas/NAME``. A float that
+    is infinite or unknown is ``null``, so every float may be ``null``.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[str, type] = {}
+        self._schemas: dict[str, Schema] = {}
 
     def of(self, form: Any) -> Schema:
+        """The schema of a type. Raises ``TypeError`` for one that has no JSON form."""
+        if hasattr(form, "__supertype__"):
+            return self.of(form.__supertype__)
+        if isinstance(form, Mapping):  # what a page puts together itself
+            properties = {key: self.of(part) for key, part in form.items()}
+            return {"type": "object", "properties": properties, "required": list(form)}
         if form is IncidentLine:
             more = self.of({"ranks": tuple[int, ...], "last_decision": DecisionRecord | None})
             return {"allOf": [self.of(Incident), more]}
-        if isinstance(form, Mapping):
-            properties = {key: self.of(part) for key, part in form.items()}
-            return {"type": "object", "properties": properties, "required": list(form)}
-        return super().of(form)
+        if form in _SCALARS:
+            return _SCALARS[form]
+        origin, parts = get_origin(form), get_args(form)
+        if origin in _UNIONS:
+            return self._optional(parts)
+        if origin in (tuple, frozenset, list, Sequence):
+            return self._list(parts)
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.of(parts[1])}
+        if isinstance(form, type) and issubclass(form, Enum):
+            return self._named(form, lambda: {"enum": [member.value for member in form]})
+        if isinstance(form, type) and (dataclasses.is_dataclass(form) or hasattr(form, "_fields")):
+            return self._named(form, lambda: self._object(form))
+        raise TypeError(f"{form} has no JSON form")
+
+    def components(self) -> dict[str, Schema]:
+        return dict(sorted(self._schemas.items()))
+
+    def _optional(self, parts: tuple[Any, ...]) -> Schema:
+        inner = [self.of(part) for part in parts if part is not type(None)]
+        return inner[0] if len(inner) == len(parts) == 1 else {"anyOf": [*inner, {"type": "null"}]}
+
+    def _list(self, parts: tuple[Any, ...]) -> Schema:
+        if len(parts) == 1 or parts[-1] is Ellipsis:
+            return {"type": "array", "items": self.of(parts[0])}
+        length = len(parts)
+        return {
+            "type": "array",
+            "prefixItems": [self.of(part) for part in parts],
+            "minItems": length,
+            "maxItems": length,
+        }
+
+    def _named(self, form: type, make: Callable[[], Schema]) -> Schema:
+        name = form.__name__
+        if self._forms.setdefault(name, form) is not form:
+            raise TypeError(f"two classes are called {name}: {self._forms[name].__module__} and {form.__module__}")
+        if name not in self._schemas:
+            self._schemas[name] = {}  # a value may hold others of its own class
+            self._schemas[name] = make()
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _object(self, form: Any) -> Schema:
+        """``to_wire`` writes every field. Later versions may write more, which readers pass over."""
+        hints = get_type_hints(form)
+        names = form._fields if hasattr(form, "_fields") else [field.name for field in dataclasses.fields(form)]
+        text = (form.__doc__ or "").strip()
+        is_written = text and not text.startswith(f"{form.__name__}(")
+        said = {"description": " ".join(text.partition("\n\n")[0].split())} if is_written else {}
+        return {
+            "type": "object",
+            **said,
+            "properties": {name: self.of(hints[name]) for name in names},
+            "required": list(names),
+        }
 
 
 def _methods(path: str, page: ApiPage, schemas: Schemas) -> Schema:

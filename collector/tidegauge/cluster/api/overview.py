@@ -1,6 +1,6 @@
-"""Jobs and ranks in one line each: what a screenful is made of, whatever the size of the cluster. Pure.
+"""Jobs and ranks in one line each, for screens: the size of an answer does not grow with the cluster. Pure.
 
-``JobView`` tells everything about every rank; of a hundred jobs with a thousand ranks each that is 90 MB.
+``JobView`` has everything about every rank: 90 MB for a hundred jobs with a thousand ranks each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
-from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import Wire, to_wire
@@ -160,7 +159,7 @@ def overview(
     version: str,
     now_unix_s: float,
 ) -> Overview:
-    """Everything in one screenful of figures; ``jobs`` come the most alarming first."""
+    """The figures of one screen; ``jobs`` are sorted, the most alarming first."""
     gpus = [gpu for node in nodes if node.health is not NodeHealth.GONE for gpu in node.gpus]
     return Overview(
         cluster=cluster,
@@ -179,7 +178,7 @@ def overview(
 def job_page(
     job: JobView, memory_line: MemoryLine, *, now_unix_s: float, rank: int | None = None, most: int = MAX_RANKS
 ) -> JobPage:
-    """One job with ``most`` of its ranks at most, or with one alone."""
+    """One job with at most ``most`` of its ranks, or with the one rank ``rank``."""
     asked = [place for place, each in enumerate(job.ranks) if rank in (None, each.identity.rank)]
     first = heapq.nsmallest(most, asked, key=lambda place: look_first(job.ranks[place]))
     stale = frozenset(job.stale)
@@ -188,7 +187,7 @@ def job_page(
 
 
 class JobLines:
-    """``job_line`` of jobs of which nothing was heard since the last time is what it was. Not thread-safe."""
+    """A cache of ``job_line``, made again only for a job with news. Not thread-safe."""
 
     def __init__(self, memory_line: MemoryLine) -> None:
         self._memory_line = memory_line
@@ -198,11 +197,9 @@ class JobLines:
         return self._line(job)[1]
 
     def wire(self, job: JobView) -> Wire:
-        """The line as ``to_wire`` writes it."""
         return self._line(job)[2]
 
     def keep_only(self, jobs: Sequence[JobView]) -> None:
-        """Forget the others."""
         self._made = {job.key: self._made[job.key] for job in jobs if job.key in self._made}
 
     def _line(self, job: JobView) -> tuple[JobView, JobLine, Wire]:
@@ -214,7 +211,7 @@ class JobLines:
 
 
 def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
-    """One line about ``job``, which has a rank."""
+    """The line of ``job``, which has a rank."""
     first = min(range(len(job.ranks)), key=lambda place: look_first(job.ranks[place]))
     used = [rank.reserved_bytes + (rank.nontorch_bytes or 0) for rank in job.ranks]
     shares = [held / rank.limit_bytes for held, rank in zip(used, job.ranks) if rank.limit_bytes]
@@ -273,18 +270,14 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
         oom_at_unix_s=None if rank.last_oom is None else rank.last_oom.at_unix_s,
         line=memory_line(job.rank_nodes[place], rank),
         slurm_step=None if rank.slurm is None else rank.slurm.step_id,
-        pod=None if rank.pod is None else _pod_name(rank.pod),
+        pod=None if rank.pod is None else rank.pod.full_name or rank.pod.pod_uid,
         container=None if rank.pod is None else rank.pod.container,
         host_processes=rank.host_processes,
         bound=rank.bound,
     )
 
 
-def _pod_name(place: PodPlace) -> str:
-    return place.full_name or place.pod_uid
-
-
 def _sum(amounts: Sequence[int | None]) -> int | None:
-    """``None`` where nothing, or not everything, is known."""
+    """The sum; ``None`` if any amount is unknown, or there is none."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known and len(known) == len(amounts) else None

@@ -1,8 +1,8 @@
-"""The HTTP API's pages for screens that are drawn again every second: bounded, as cheap for fifty viewers as for one.
+"""Pages of the HTTP API for screens that refresh every second: bounded, and as cheap for fifty viewers as for one.
 
-Making the list of all jobs takes the coordinator 0.1 ms where nothing was heard since, but 18 ms after a second's
-reports at 10,000 ranks in 400 jobs, and 24 ms after a single report of one job of them all (the fleet of bench/fleet):
-so it is made once a second at most, whoever asks.
+To list all jobs takes the coordinator 0.1 ms without new reports, but 18 ms after a second's reports at 10,000 ranks in
+400 jobs, and 24 ms after one report of one of these jobs (the fleet of bench/fleet). So it lists them at most once a
+second, however many viewers ask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, json_r
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, job_page, overview
-from tidegauge.cluster.api.ownership import seen_by
+from tidegauge.cluster.api.route_access import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """What ``make`` returns, made anew when it is older than ``kept_s``, by one thread at a time; not so soon where
+    """A cache of the value of ``make`` for ``kept_s`` seconds; one thread at a time makes it. It lives longer where
     making it is slow, so that screens never take more than a thirtieth of a core."""
 
     def __init__(
@@ -72,7 +72,7 @@ def overview_routes(
     wall_s: Callable[[], float] = time.time,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> dict[str, Route]:
-    """Pages by path. ``jobs``: all of them, as asked for again and again."""
+    """Routes by path. ``jobs`` returns all jobs, and is called again and again."""
 
     def memory_line(node_id: str, rank: RankSummary) -> tuple[int, ...]:
         return coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
@@ -104,7 +104,7 @@ def overview_routes(
 
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
-    """The first, and so the most alarming, that fits."""
+    """The first job that fits, which is the most alarming."""
     meant = asked.job_id, asked.attempt, asked.group
     for job in jobs:
         if (job.job_id, job.attempt, job.group) == meant and asked.uid in (None, job.ranks[0].uid):

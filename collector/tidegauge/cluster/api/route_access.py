@@ -1,26 +1,30 @@
-"""Who may read which page of the coordinator's HTTP API, and send the form on it: one decision for each, in one table.
+"""Access to the pages of the coordinator's HTTP API: which roles may read each page, and which jobs a viewer may see.
 
-Without authentication everybody may read everything. A page that is not here is for admins alone, and a test fails.
+Without authentication everybody may read everything. A page that is not in the table is for admins only, and a test
+fails. The owner of a job is known from kernel and scheduler, never from a claim of the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from tidegauge.cluster.api.loop_reads import IncidentReads
+from tidegauge.core.ids import JobKey
+from tidegauge.core.views import JobView
 from tidegauge.web.access import Viewer
 
 
 class Access(Enum):
-    """Who may read a page."""
+    """The viewers who may read a page, and send the form on it."""
 
     OPEN = "open"
     """Whoever reaches the port: it says nothing of anybody."""
     SIGNED_IN = "signed in"
     """Whoever has a name. It holds nothing that belongs to one user."""
     OWN = "own"
-    """Whoever has a name, but of what belongs to somebody only their own: lists are shorter, and what is somebody
-    else's does not exist (404). The page itself sees to that, by ``Request.viewer``."""
+    """Any viewer with a name, limited to their own things: lists are shorter, and things of others do not exist (404).
+    The page itself limits its content, by ``Request.viewer``."""
     METRICS = "metrics"
     """``metrics_readers`` and ``api_admins``."""
     ADMIN = "admin"
@@ -54,7 +58,40 @@ ROUTE_ACCESS: Mapping[str, Access] = {
 
 
 def may_read(viewer: Viewer, access: Access) -> bool:
-    """Whether this viewer, who was let in, may have a page. What of it is another matter for ``OWN``."""
+    """Whether this viewer, who is authenticated, may read a page. An ``OWN`` page limits its content itself."""
     if access is Access.METRICS:
         return viewer.reads_metrics
     return viewer.sees_all if access is Access.ADMIN else True
+
+
+Owns = Callable[[Viewer, JobKey], bool]
+"""Whether what is known of a job is a viewer's to see."""
+
+
+def may_see(viewer: Viewer, job: JobView) -> bool:
+    """Whether the viewer owns every rank: a rank that only claims to belong to a job must not open it to its owner."""
+    if viewer.sees_all:
+        return True
+    # A node that does not know the name of the job's uid tells the uid instead.
+    return viewer.sees(job.user_name) and all(
+        viewer.sees(rank.user_name) or rank.user_name == str(rank.uid) for rank in job.ranks
+    )
+
+
+def seen_by(viewer: Viewer, jobs: Sequence[JobView]) -> tuple[JobView, ...]:
+    """The jobs that the viewer may see, in the same order."""
+    return tuple(jobs) if viewer.sees_all else tuple(job for job in jobs if may_see(viewer, job))
+
+
+def ownership(jobs: Callable[[], Sequence[JobView]], incidents: Callable[[], IncidentReads]) -> Owns:
+    """Ownership of watched jobs, and of jobs with an incident. The result raises ``AuditError``."""
+
+    def owns(viewer: Viewer, key: JobKey) -> bool:
+        if viewer.sees_all:
+            return True
+        for job in jobs():
+            if job.ranks and job.key == key:
+                return may_see(viewer, job)
+        return viewer.name is not None and incidents().has_owner(key, viewer.name)
+
+    return owns

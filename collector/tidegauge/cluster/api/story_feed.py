@@ -1,4 +1,4 @@
-"""Incidents as the notifier tells them, from the coordinator's HTTP API; what has not changed is not read again."""
+"""Reads incidents for the notifier from the coordinator's HTTP API; unchanged ones are not read again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 AGAIN_AFTER_S = 5.0
 ANSWER_TIMEOUT_S = 20.0
 READ_FOR_S = 10.0
-"""In one round; of a thousand incidents that are new at once, the rest is read in the next ones. To tell an incident of
-a thousand ranks takes the coordinator 0.1 s and more, and it has other things to do."""
+"""In one round; the rest of a thousand new incidents is read in the next ones. One incident of a thousand ranks takes
+the coordinator 0.1 s and more."""
 MAX_UNREADABLE = 3
 """Incidents that cannot be read in one round, before it is given up."""
 
@@ -35,7 +35,7 @@ class _Known(NamedTuple):
 
 
 class ApiFeed:
-    """``notify.ports.StoryFeed``. ``api_url`` is asked each time: a coordinator that was restarted may have another."""
+    """A ``notify.ports.StoryFeed``. Each request calls ``api_url``: a restarted coordinator may have moved."""
 
     def __init__(self, api_url: Callable[[], str | None], *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._api_url = api_url
@@ -48,8 +48,8 @@ class ApiFeed:
         """Since when closed incidents are asked for until all were read: none is to be forgotten over a bad moment."""
 
     def stories(self, *, closed_since_unix_s: float) -> Sequence[Story]:
-        """Open ones first, then the newest. An incident that cannot be read is told as it was known, or not yet: what
-        is odd about one must not silence all. Raises ``RetryLaterError``."""
+        """Stories, open incidents first, then the newest. Of an incident that cannot be read the last known story is
+        given, or none: one broken incident must not silence all. Raises ``RetryLaterError``."""
         since_unix_s = max(int(min(closed_since_unix_s, self._unread_since_unix_s)), 0)
         asked: dict[str, str] = self._ask(f"/api/v1/incident-marks?since={since_unix_s}")["marks"]
         marks = {int(number): mark for number, mark in asked.items()}
@@ -60,11 +60,12 @@ class ApiFeed:
         return [self._known[number].story for number in marks if number in self._known]
 
     def _read(self, marks: Mapping[int, str]) -> bool:
-        """What is new, those last that could not be read before; whether there was time for all. Raises
-        ``RetryLaterError`` once too much fails."""
+        """Read new and changed incidents, those last that failed the last time; false if time ran out. Raises
+        ``RetryLaterError`` once too many fail."""
         odd, self._odd, failed = self._odd, self._odd & marks.keys(), 0
         ends_s = self._monotonic_s() + READ_FOR_S
-        news = [number for number, mark in marks.items() if self._mark_of(number) != mark]
+        known = {number: told.mark for number, told in self._known.items()}
+        news = [number for number, mark in marks.items() if known.get(number) != mark]
         for number in sorted(news, key=lambda one: (one in odd, one in self._known)):
             if self._monotonic_s() >= ends_s:
                 return False
@@ -84,7 +85,7 @@ class ApiFeed:
         return True
 
     def story(self, number: int) -> Story:
-        """As it is now. Raises ``RetryLaterError``."""
+        """The present story of an incident. Raises ``RetryLaterError``."""
         page = self._ask(f"/api/v1/incident?number={number}")
         try:
             incident = from_wire(Incident, page["incident"])
@@ -94,13 +95,8 @@ class ApiFeed:
             raise RetryLaterError(f"unexpected form of incident {number} from the service: {error}") from error
         return Story(incident, history, decisions, PackedPoints(self._memory(incident)))
 
-    def _mark_of(self, number: int) -> str | None:
-        """As of its story that is known."""
-        known = self._known.get(number)
-        return None if known is None else known.mark
-
     def _memory(self, incident: Incident) -> tuple[MemoryPoint, ...]:
-        """Of the rank to look at first. A picture less is no reason to say nothing."""
+        """The history of the rank to look at first; empty if it cannot be read: the message then has no chart."""
         if not incident.findings:
             return ()
         job, rank = incident.key.job, incident.findings[0].rank

@@ -1,1 +1,1 @@
-"""The engine that keeps one coordinator and one agent a node alive: Ray, supervisors, start and end."""
+"""The engine keeps one coordinator and one agent per node alive: Ray, supervisor, start and end of the service."""

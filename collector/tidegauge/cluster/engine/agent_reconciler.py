@@ -1,7 +1,7 @@
-"""Exactly one node agent on every alive node: looks, compares, mends, again and again.
+"""Keeps exactly one node agent on every alive node: compares, and creates or replaces agents, every second.
 
-The engine's names make "exactly one" true (an agent is created under its node's name, or found there); this loop makes
-"at least one" true through joins, losses and restarts, and forgets nodes that are gone.
+Names in the engine ensure "at most one" (an agent is created under its node's name, or found there); this loop ensures
+"at least one" through joins, losses and restarts, and forgets nodes that are gone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tidegauge.cluster.views import EngineNode
 log = logging.getLogger(__name__)
 
 FRESH_S = 5.0
-"""An agent heard of this lately needs nothing. Five report periods; one that was asked to report less often may miss
-as many as make it stale (``report_pacing``)."""
+"""An agent that reported within this needs nothing. Five report periods; one that reports less often may miss as many
+as make it stale (``report_pacing``)."""
 RETRY_S = 5.0
 """Between two attempts on one node: creating an actor takes 1-2 s, more on a busy host."""
 WEDGED_S = 60.0
-"""An agent that exists but has not reported for this long is ended and made anew. Long: a host under memory pressure
-stalls for many seconds, and a restart costs the agent its detector state."""
+"""An agent without a report for this long is replaced. Long, because a host under memory pressure stalls for many
+seconds, and a restart costs the agent its detector state."""
 
 
 class Engine(Protocol):
-    """What the loop needs of Ray. Every method may raise ``EngineError`` when the engine is away: try again later."""
+    """The calls of Ray that the loop needs. Each may raise ``EngineError`` while the engine is away: try again."""
 
     def alive_nodes(self) -> tuple[EngineNode, ...]:
-        """All nodes that the engine holds for alive."""
+        """All nodes that are alive in the engine."""
 
     def ensure_agent(self, node_id: str) -> None:
         """Create the node's agent unless it exists already. Does not wait for it."""
@@ -44,12 +44,12 @@ class Engine(Protocol):
 
 
 class EngineError(Exception):
-    """The engine did not do what it was asked; worth trying again."""
+    """The engine did not do as asked; worth trying again."""
 
 
 @dataclass
 class _Care:
-    """What was done about one node, on the monotonic clock."""
+    """The latest actions on one node, on the monotonic clock."""
 
     since_s: float
     tried_s: float | None = None
@@ -57,7 +57,7 @@ class _Care:
 
 
 class AgentReconciler:
-    """One ``tick`` looks once at all nodes; call it every second or so."""
+    """Call ``tick`` about every second: it checks all nodes once."""
 
     def __init__(self, engine: Engine, coordinator: Coordinator, *, monotonic_s: Callable[[], float]) -> None:
         self._engine = engine

@@ -1,11 +1,11 @@
-"""A node's agent at work: polling, serving ``/metrics``, reporting to the coordinator. No Ray."""
+"""A node's agent at work: polls, serves ``/metrics``, reports to the coordinator. No Ray."""
 
 from __future__ import annotations
 
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent
@@ -13,30 +13,20 @@ from tidegauge.agent.runner import AgentRunner, Reporter
 from tidegauge.core.views import NodeView
 from tidegauge.settings import Settings
 
+if TYPE_CHECKING:
+    from tidegauge_exporter.metrics.server import MetricsServer
+
 log = logging.getLogger(__name__)
 
 
-class MetricsServerPort(Protocol):
-    """``tidegauge_exporter.metrics.server.MetricsServer``."""
-
-    def start(self) -> None:
-        """Raises ``OSError`` if the port is taken."""
-
-    @property
-    def address(self) -> str:
-        """``host:port`` as bound."""
-
-    def stop(self) -> None: ...
-
-
-OpenMetrics = Callable[[Callable[[], NodeView], str, int], MetricsServerPort]
+OpenMetrics = Callable[[Callable[[], NodeView], str, int], "MetricsServer"]
 """Makes the server for a view, a host and a port."""
 
 
 class AgentService:
-    """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the node is up.
+    """Runs from ``start`` to ``stop``, inside one actor for as long as the node is up.
 
-    ``advertise`` turns the address that ``/metrics`` is bound to into the one that Prometheus reaches.
+    ``advertise`` turns the bound address of ``/metrics`` into the one that Prometheus reaches.
     """
 
     def __init__(
@@ -53,7 +43,7 @@ class AgentService:
         self._settings = settings
         self._open_metrics = open_metrics
         self._advertise = advertise
-        self._metrics: MetricsServerPort | None = None
+        self._metrics: MetricsServer | None = None
         self._runner = AgentRunner(
             agent,
             reporter,
@@ -66,21 +56,17 @@ class AgentService:
         )
 
     def start(self) -> None:
-        """Serve and poll, in threads. A metrics port that is taken costs the port, not the agent."""
+        """Serve and poll, in threads. If the metrics port is taken, another one is used."""
+        port = self._settings.metrics_port
         try:
-            self._metrics = self._serve(self._settings.metrics_port)
+            self._metrics = self._serve(port)
         except OSError as error:
             try:
                 self._metrics = self._serve(0)
             except OSError:
                 log.error("/metrics cannot be served on %s: %s", self._settings.listen_host, error)
             else:
-                log.warning(
-                    "port %d is in use (%s): /metrics is at %s",
-                    self._settings.metrics_port,
-                    error,
-                    self._metrics.address,
-                )
+                log.warning("port %d is in use (%s): /metrics is at %s", port, error, self._metrics.address)
         self._agent.start_searching()
         self._runner.start()
 
@@ -92,10 +78,10 @@ class AgentService:
 
     @property
     def metrics_address(self) -> str | None:
-        """Where Prometheus finds this node; ``None`` if it is not served."""
+        """The address for Prometheus; ``None`` if nothing is served."""
         return None if self._metrics is None else self._advertise(self._metrics.address)
 
-    def _serve(self, port: int) -> MetricsServerPort:
+    def _serve(self, port: int) -> MetricsServer:
         server = self._open_metrics(self._agent.fresh_view, self._settings.listen_host, port)
         server.start()
         return server

@@ -1,7 +1,7 @@
-"""A Slurm allocation as a process inside it sees it, and the step that starts a service on its other nodes.
+"""A Slurm allocation as seen by a process inside it, and the Slurm step that starts a service on its other nodes.
 
-For a service of the job's own user, where no admin has installed one (``tidegauge run --with-service``). Nothing is
-believed here that would matter: all of it is the user's own.
+It is for ``tidegauge run --with-service``, a service of the job's own user where no admin has installed one. Its input
+is not trusted with anything: all of it is the user's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ask = Callable[[Sequence[str]], str]
 
 
 class AllocationError(Exception):
-    """There is no allocation here, or not one that can be used; the message says what to do."""
+    """There is no usable allocation; the message says what to do."""
 
 
 class Allocation(NamedTuple):
@@ -43,7 +43,6 @@ class Allocation(NamedTuple):
 
 
 def ask_slurm(command: Sequence[str]) -> str:
-    """``Ask`` by running the command."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False

@@ -1,84 +1,94 @@
-"""The coordinator at work: its HTTP API, the loops that keep agents alive, act and collect evidence. No Ray.
+"""The coordinator at work: serves its HTTP API, keeps agents alive, acts, and collects evidence. No Ray.
 
-Pages come from the exporter package and are handed in, so that this module runs without it.
+The exporter package makes the pages, which are passed in.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tidegauge import __version__
 from tidegauge.cluster.actions.action_loop import ActionLoop
 from tidegauge.cluster.actions.escalation_loop import open_escalation
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
-from tidegauge.cluster.api.evidence_api import evidence_routes
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
-from tidegauge.cluster.api.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
-from tidegauge.cluster.api.memory_api import memory_routes
+from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures, loop_routes
+from tidegauge.cluster.api.memory_api import evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
-from tidegauge.cluster.api.ownership import Ownership, seen_by
+from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.agent_reconciler import AgentReconciler, Engine, EngineError
-from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.incidents.loop_figures import LoopFigures
-from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
 from tidegauge.web.server import Response
+from tidegauge_exporter.messages.values import Story
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.metrics.families import Exposition
 
 log = logging.getLogger(__name__)
 
 KEEP_PERIOD_S = 1.0
-
-
-class MetricsPage(Protocol):
-    """The coordinator's ``/metrics`` as the exporter makes it."""
-
-    @property
-    def body(self) -> bytes: ...
-
-    @property
-    def content_type(self) -> str: ...
+COLLECT_EVERY_S = 600.0
+"""Between two full garbage collections. One takes 0.2 s at 10,000 ranks; cycles that outlive the young generations are
+few, because reference counts free at once what reports replace."""
+NEVER = 1_000_000
+SWITCH_INTERVAL_S = 0.001
+"""A reply needs the interpreter's lock a few times, and waits this long for it while another thread works. Python's
+own 5 ms made that 20 ms and more."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """What the exporter contributes to the API."""
+    """The pages that the exporter adds to the API."""
 
-    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], MetricsPage]
+    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], Exposition]
     """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
-    """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; Prometheus' ``http_sd`` groups
-    out."""
-    incident_report: Callable[[IncidentStory, tuple[MemoryPoint, ...]], str]
-    """An incident and the memory of the rank to look at first in; a page for people out."""
+    """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; groups for ``http_sd`` out."""
+    incident_report: Callable[[Story], str]
+    """The story of an incident in; a page for people out."""
     grade: GradePage
     """Asks whether an incident was a leak: a page for people."""
     runbooks: Callable[[], str]
     """What each alert means, and what to do: a page for people."""
 
 
+def keep_pauses_short() -> None:
+    """Set up this process for quick replies to reports while other threads judge ten thousand ranks.
+
+    From now on ``CoordinatorService`` alone makes full collections. Python's own rule (a quarter of all objects is new)
+    made one every four seconds at 10,000 ranks, 0.17 s each: one report in twenty waited for it.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
 class CoordinatorService:
-    """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the service runs."""
+    """Runs from ``start`` to ``stop``, inside one actor for as long as the service runs."""
 
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionLoop, *, cluster: str, host: str,
         port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
         local_socket: Path | None = None, public_url: str | None = None,
     ) -> None:  # fmt: skip
-        """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in;
-        ``public_url``: where people reach it, if that is known."""
+        """``door`` guards the API; ``local_socket`` is the socket for commands on this node; ``public_url`` is the
+        address for people, if it is known."""
         self.coordinator = coordinator
         self._actions = actions
         self._pages = pages
@@ -88,7 +98,7 @@ class CoordinatorService:
         self._door = door
         self._local_socket = local_socket
         self._public_url = public_url
-        self._escalation = open_escalation(coordinator, actions.store, asks)
+        self._escalation = open_escalation(coordinator, lambda: actions.store().evidence, asks)
         self._keeper = AgentReconciler(engine, coordinator, monotonic_s=time.monotonic)
         self._grades = GradePages(actions.store, actions.now_s, pages.grade)
         self._started_unix_s = time.time()
@@ -111,7 +121,6 @@ class CoordinatorService:
 
     @property
     def url(self) -> str:
-        """The API as reached from this machine."""
         assert self._api is not None, "not started"
         return self._api.url
 
@@ -134,9 +143,9 @@ class CoordinatorService:
         )
 
     def routes(self) -> dict[str, Route]:
-        """Every page by its path; who may read it is in ``ROUTE_ACCESS``."""
+        """All pages by path; ``ROUTE_ACCESS`` says who may read each."""
         jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=time.monotonic)
-        ownership = Ownership(jobs, lambda: self._actions.store().incidents)
+        owns = ownership(jobs, lambda: self._actions.store().incidents)
         document = openapi_json()
         return {
             "/api/v1/status": json_route(lambda request: self.status(request.viewer)),
@@ -146,18 +155,17 @@ class CoordinatorService:
             **memory_routes(self.coordinator),
             **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
-            **evidence_routes(self._actions.store, ownership.owns),
+            **evidence_routes(self._actions.store, owns),
             **self._grades.routes(),
             "/report": html_route(self._report),
             "/api/v1/openapi.json": lambda _: Response(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
-            "/sd": self._sd,
+            "/sd": json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address())),
             "/metrics": self._metrics,
             "/healthz": lambda _: Response(b"ok\n", "text/plain; charset=utf-8"),
         }
 
     def forms(self) -> dict[str, Route]:
-        """What is done with a form that is sent, by path."""
         return self._grades.forms()
 
     def _bind(self) -> HttpApi:
@@ -180,9 +188,6 @@ class CoordinatorService:
             local_socket=self._local_socket, public_url=self._public_url,
         )  # fmt: skip
 
-    def _sd(self, _: Request) -> Response:
-        return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
-
     def _jobs(self, request: Request) -> object:
         return {"jobs": seen_by(request.viewer, self.coordinator.jobs()), "seen_as": request.viewer.only}
 
@@ -194,12 +199,10 @@ class CoordinatorService:
         number = request.number("incident", default=0)
         story = incident_story(self._actions.store, number, viewer=request.viewer)
         job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
-        ranks = (
-            self.coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=first)
-            if first is not None
-            else {}
-        )
-        return self._pages.incident_report(story, next(iter(ranks.values()), ()))
+        if first is not None:
+            ranks = self.coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=first)
+            story = replace(story, memory=next(iter(ranks.values()), ()))
+        return self._pages.incident_report(story)
 
     def _own_address(self) -> str:
         assert self._api is not None, "not started"
@@ -225,7 +228,7 @@ class CoordinatorService:
         while not self._stopped.wait(KEEP_PERIOD_S):
             self._keep_once()
             if time.monotonic() >= collect_s:
-                collect()
+                gc.collect()
                 collect_s = time.monotonic() + COLLECT_EVERY_S
 
     def _keep_once(self) -> None:
@@ -239,7 +242,7 @@ class CoordinatorService:
 
 
 def _told(viewer: Viewer, problem: DoorProblem | None) -> DoorProblem | None:
-    """To those who may not see all: whether there is one. It names files of the head."""
+    """The problem; its text, which names files of the head, only for viewers who see all jobs."""
     if problem is None or viewer.sees_all:
         return problem
     return DoorProblem(problem.closed, None, UNTOLD, "tell an admin of this service")

@@ -1,6 +1,6 @@
-"""``python -m tidegauge.cluster.engine.deploy NODE_JSON``: make sure that the coordinator runs. Prints its URL.
+"""``python -m tidegauge.cluster.engine.deploy NODE_JSON`` makes sure that the coordinator runs, and prints its URL.
 
-A module of its own because a class that Ray pickles must not live in ``__main__``.
+It is a module of its own because a class that Ray pickles must not live in ``__main__``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the exporter package contributes to the coordinator's HTTP API."""
+"""Makes the exporter's pages for the coordinator's HTTP API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from tidegauge.cluster.engine.coordinator_service import Pages
 from tidegauge.settings import Settings
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_exporter.metrics.service_discovery import http_sd
@@ -18,7 +17,6 @@ from tidegauge_exporter.runbooks import runbooks_html
 
 
 def exporter_pages(settings: Settings) -> Pages:
-    """With this cluster's name, and with links to what is configured."""
     cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
     service = ServiceRegistry()
     return Pages(
@@ -32,14 +30,8 @@ def exporter_pages(settings: Settings) -> Pages:
             service=service,
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
-        incident_report=lambda story, memory: render_report(
-            incident_content(
-                Story(story.incident, story.history, story.decisions, memory),
-                made_unix_s=time.time(),
-                cluster=cluster,
-                links=links,
-            ),
-            with_script=False,
+        incident_report=lambda story: render_report(
+            incident_content(story, made_unix_s=time.time(), cluster=cluster, links=links), with_script=False
         ),
         grade=lambda asked: (
             render_no_question()

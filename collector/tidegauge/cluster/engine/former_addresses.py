@@ -1,7 +1,7 @@
-"""Modules by the names that they had in earlier releases: reports of agents that were not restarted yet name them.
+"""Former names of modules, which reports of agents of earlier releases still use.
 
-Ray pickles the values of a report, and a pickle names classes by their modules. A node is upgraded at its own time, so
-that an older agent reports to a newer coordinator for a while.
+Ray pickles the values of a report, and a pickle names classes by their modules. Nodes are upgraded one by one, so an
+older agent reports to a newer coordinator for a while.
 """
 
 from __future__ import annotations
@@ -22,6 +22,5 @@ FORMER = {
 
 
 def accept_former_addresses() -> None:
-    """Let pickles of earlier releases be read in this process."""
     for former, today in FORMER.items():
         sys.modules.setdefault(former, import_module(today))

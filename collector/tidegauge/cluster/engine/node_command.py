@@ -1,6 +1,6 @@
-"""How a Ray node is started for Tidegauge: environment and command line as values. Imports no Ray.
+"""Environment and command line that start a Ray node for Tidegauge, as values. Imports no Ray.
 
-Ray is tuned for a resident service that must not be felt: each figure was measured on Ray 2.60 (docs/service.md).
+Ray is tuned for a resident service with little overhead: each figure was measured on Ray 2.60 (docs/service.md).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from tidegauge.cluster.service_record import NodeSpec
 
 NODE_SPEC_VARIABLE = "_TIDEGAUGE_NODE_SPEC"
 """Names ``node.json`` to the actors of this node. Not ``TIDEGAUGE_…``: it is no setting."""
-
-GCS_DIR_NAME = "gcs"
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -72,8 +70,8 @@ SURVIVE = {
 }
 
 FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}
-"""glibc gives threads up to eight heaps for each core, and memory that is free in one is of no use to the others: with
-a thread for each request the coordinator took 1 to 3 MiB more a minute (tests/soak). With two it stays where it is."""
+"""glibc gives threads up to eight heaps per core, and no heap uses memory that is free in another: with a thread for
+each request the coordinator grew by 1 to 3 MiB a minute (tests/soak). With two heaps it does not."""
 
 DEATH_AFTER_ABOUT_9_S = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -141,12 +139,12 @@ def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
 
 
 def is_loopback_only(spec: NodeSpec) -> bool:
-    """Whether this head is for this machine alone. For any other address Ray listens on all interfaces."""
+    """Whether this head serves this machine only. For any other address Ray listens on all interfaces."""
     return spec.is_head and spec.node_address == "127.0.0.1"
 
 
 def address_towards(head_address: str) -> str:
-    """The address of this machine from which it reaches the head. Raises ``OSError`` if there is no way there."""
+    """The address of this machine on the route to the head. Raises ``OSError`` if there is no route."""
     host, _, port = head_address.rpartition(":")
     family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
@@ -155,7 +153,7 @@ def address_towards(head_address: str) -> str:
 
 
 def explain(words: str, spec: NodeSpec) -> str:
-    """What a failed start says, in our words where we know what Ray means by its own; else its last line."""
+    """The meaning of Ray's output after a failed start, where it is known; else its last line."""
     for sign, meaning in KNOWN_FAILURES.items():
         if sign in words:
             return meaning.format(head=spec.head_address, token=spec.token_file)
@@ -164,7 +162,6 @@ def explain(words: str, spec: NodeSpec) -> str:
 
 
 def answers(address: str, *, timeout_s: float) -> bool:
-    """Whether anything accepts a TCP connection at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
@@ -174,7 +171,6 @@ def answers(address: str, *, timeout_s: float) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A TCP port that nobody has right now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

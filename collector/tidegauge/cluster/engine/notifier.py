@@ -1,6 +1,6 @@
-"""The notifier as a part of the service: how it is put together, and its word to the coordinator.
+"""The notifier as a part of the service: builds it, and reports its status to the coordinator.
 
-It runs in a process of its own on the head: a Slack that hangs, or the drawing of a plot, must not hold up anything.
+It has a process of its own on the head: neither a Slack that hangs nor the drawing of a plot must delay anything else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAY_EVERY_S = 10.0
 
 
 def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, str]) -> NotifyConfig:
-    """Raises ``SecretError`` for a token that should be there and cannot be used."""
+    """Raises ``SecretError`` for a configured token that cannot be used."""
     return NotifyConfig(
         cluster=settings.cluster,
         state_dir=files.root,
@@ -56,7 +56,7 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
 
 
 class NotifierService:
-    """``start`` once; ``tell`` from any thread. ``say`` is given how all who are told stand, every few seconds."""
+    """Call ``start`` once; ``tell`` is thread-safe. ``say`` gets the status of all receivers every few seconds."""
 
     def __init__(
         self,
@@ -84,7 +84,6 @@ class NotifierService:
             self._service.stop()
 
     def tell(self, decision: Decision) -> OwnerNotified:
-        """The message of a ``notify`` to the job's owner."""
         if self._service is None:
             return OwnerNotified(problem=f"the notifier is not working: {self._problem}", retry_after_s=SAY_EVERY_S)
         if not self._service.owners:
@@ -97,7 +96,7 @@ class NotifierService:
             return OwnerNotified(problem=str(error))
 
     def standing(self) -> Mapping[str, str]:
-        """By who is told: "ok", or what is wrong."""
+        """The status by receiver: "ok", or the problem."""
         if self._service is None:
             return {"notifier": self._problem}
         status = self._service.status()
@@ -105,7 +104,7 @@ class NotifierService:
         return {part.name: part.problem or "ok" for part in parts}
 
     def _story(self, decision: Decision) -> Story:
-        """What the decision rests on is enough for a message, if the service does not answer."""
+        """The story of the incident; without an answer of the service, only the incident of the decision."""
         try:
             return self._feed.story(decision.incident.number)
         except RetryLaterError as error:
@@ -113,7 +112,7 @@ class NotifierService:
             return Story(decision.incident)
 
     def turn(self) -> None:
-        """Begin if that has not been possible yet, and say how it stands; never raises."""
+        """Start the notifier if that failed before, and report its status; never raises."""
         try:
             if self._service is None:
                 self._begin()

@@ -1,7 +1,7 @@
-"""Ray: the only module that imports it. One coordinator actor on the head, one agent actor on every alive node, and a
-notifier on the head where somebody is to be told.
+"""The only module that imports Ray: one coordinator actor on the head, one agent actor on every alive node, and a
+notifier actor on the head if notifications are configured.
 
-All actors are thin: they read ``node.json`` of the node they run on, build a plain class and start its threads.
+All actors are thin: each reads ``node.json`` of its node, builds a plain class and starts its threads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.cluster.actions.notifying import OwnerNotified, is_notifier_wanted, tells_owners
 from tidegauge.cluster.engine.agent_reconciler import EngineError
 from tidegauge.cluster.engine.agent_service import AgentService
-from tidegauge.cluster.engine.announcing import announce
 from tidegauge.cluster.engine.former_addresses import accept_former_addresses
 from tidegauge.cluster.engine.node_command import NODE_SPEC_VARIABLE
-from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec
+from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, read_spec
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
@@ -45,10 +44,10 @@ LOG_BYTES = 5_000_000
 
 
 def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
-    """Make sure that the coordinator runs (it makes the agents), and the notifier if one is wanted; returns the URL of
-    the coordinator's API.
+    """Make sure that the coordinator runs, which creates the agents, and the notifier if one is configured; returns the
+    URL of the coordinator's API.
 
-    For a short-lived process on the head: it connects to Ray, asks, and disconnects. Raises ``EngineError``.
+    For a short-lived process on the head, which connects to Ray and disconnects. Raises ``EngineError``.
     """
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = spec.token_file
@@ -65,8 +64,8 @@ def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
 
 
 def _url_of_the_coordinator(timeout_s: float) -> str:
-    """Asked again for as long as it is away: over the cluster state of before, Ray first knows the coordinator of
-    before, and takes seconds to start it again."""
+    """Asks repeatedly while the coordinator is unavailable: after a restart of the engine with saved state, Ray takes
+    seconds to restart the coordinator."""
     until_s = time.monotonic() + timeout_s
     while True:
         left_s = max(until_s - time.monotonic(), 0.0)
@@ -79,7 +78,7 @@ def _url_of_the_coordinator(timeout_s: float) -> str:
 
 
 class RayEngine:
-    """``agent_keeper.Engine`` on Ray, for use inside the coordinator actor."""
+    """``agent_reconciler.Engine`` on Ray, for use inside the coordinator actor."""
 
     def alive_nodes(self) -> tuple[EngineNode, ...]:
         try:
@@ -93,7 +92,7 @@ class RayEngine:
 
     def ensure_agent(self, node_id: str) -> None:
         try:
-            _agent_class().options(
+            ray.remote(AgentActor).options(
                 name=AGENT_PREFIX + node_id, get_if_exists=True, lifetime="detached",
                 max_restarts=-1, max_task_retries=0, num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
@@ -117,16 +116,15 @@ class RayEngine:
 
 
 class CoordinatorActor:
-    """The coordinator as an actor. Restarted by Ray, wherever the head is."""
+    """The coordinator as an actor, which Ray restarts wherever the head is."""
 
     def __init__(self) -> None:
         # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
         from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
         from tidegauge.cluster.coordinator.coordinator import Coordinator
-        from tidegauge.cluster.engine.coordinator_service import CoordinatorService
+        from tidegauge.cluster.engine.coordinator_service import CoordinatorService, keep_pauses_short
         from tidegauge.cluster.engine.exporter_pages import exporter_pages
-        from tidegauge.cluster.engine.short_pauses import keep_pauses_short
         from tidegauge.web.door_start import open_door
 
         accept_former_addresses()
@@ -166,7 +164,7 @@ class CoordinatorActor:
 
 
 class NotifierActor:
-    """Who tells people, as an actor: restarted by Ray, wherever the head is."""
+    """The notifier as an actor, which Ray restarts wherever the head is."""
 
     def __init__(self) -> None:
         from tidegauge.cluster.engine.notifier import NotifierService
@@ -181,7 +179,7 @@ class NotifierActor:
 
 
 class RayTeller:
-    """``telling.Tell`` by a call of the notifier actor."""
+    """Implements ``notifying.Tell`` by a call of the notifier actor."""
 
     def tell(self, decision: Decision) -> OwnerNotified:
         try:
@@ -195,7 +193,7 @@ class RayTeller:
 
 
 class AgentActor:
-    """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
+    """One node's agent as an actor. Threads that it starts here do all its work, so that a restart starts them too."""
 
     def __init__(self, node_id: str) -> None:
         from tidegauge.web.door_start import open_door
@@ -225,10 +223,10 @@ class AgentActor:
 
 
 class RayReporter:
-    """``agent.runner.Reporter`` by a call of the coordinator actor: never waits, one call under way at a time.
+    """Implements ``agent.runner.Reporter`` by calls of the coordinator actor: never waits, one call at a time.
 
-    While the coordinator is away (restarted in 1-2 s, with its whole node in about 15 s) reports are left out rather
-    than queued: each holds everything that the coordinator needs.
+    While the coordinator is away (restarted in 1-2 s, with its whole node in about 15 s) reports are skipped, not
+    queued: each holds everything that the coordinator needs.
     """
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -284,7 +282,7 @@ class RayReporter:
 
 
 def _on_the_head(actor: type, name: str) -> Any:
-    """The detached actor of this name, made if it is not there."""
+    """The detached actor of this name, created if it does not exist."""
     return ray.remote(actor).options(
         name=name, get_if_exists=True, lifetime="detached", max_restarts=-1, max_concurrency=8,
         # Wherever the head is now: its node id changes when the head restarts.
@@ -297,10 +295,6 @@ def _say_to_coordinator(standing: Mapping[str, str]) -> None:
         ray.get_actor(COORDINATOR, namespace=NAMESPACE).notifier_says.remote(dict(standing))
     except (ray.exceptions.RayError, ValueError) as error:
         log.debug("the notifier's status could not be reported to the coordinator: %s", error)
-
-
-def _agent_class() -> Any:
-    return ray.remote(AgentActor)
 
 
 def _this_node() -> tuple[NodeSpec, StateFiles]:

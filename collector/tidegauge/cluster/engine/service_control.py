@@ -1,19 +1,16 @@
-"""Starting and ending the service of one state directory, for the commands. No Ray."""
+"""Starts and ends the service of one state directory, for the commands. No Ray."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from tidegauge.cluster.api import client
-from tidegauge.cluster.engine.dirs import remove_engine_dir
 from tidegauge.cluster.engine.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     RecordError,
@@ -22,6 +19,7 @@ from tidegauge.cluster.service_record import (
     local_api,
     read_address,
     read_record,
+    remove_traces,
     take_lock,
 )
 from tidegauge.core.ids import ProcessId
@@ -44,11 +42,11 @@ Progress = Callable[[str], None]
 
 
 class ServiceError(Exception):
-    """The service did not start, or did not end; the message says where to look."""
+    """The service did not start or did not end; the message names the log."""
 
 
 def running_record(files: StateFiles) -> ServiceRecord | None:
-    """The record of the service that runs here now, or ``None``: a record that a crash left behind does not count.
+    """The record of the running service, or ``None``: a record that a crash left behind does not count.
 
     Raises ``RecordError``.
     """
@@ -73,7 +71,7 @@ def run_in_foreground(files: StateFiles) -> int:
     """
     os.chdir(files.root)
     if os.getsid(0) == os.getpid():
-        _become(supervisor_command(files))
+        os.execv(sys.executable, supervisor_command(files))
     child = subprocess.Popen(supervisor_command(files), start_new_session=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
@@ -85,7 +83,7 @@ def supervisor_command(files: StateFiles) -> list[str]:
 
 
 def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progress: Progress) -> ServiceRecord:
-    """Until the engine runs and this node's agent reports. Raises ``ServiceError`` if the supervisor gives up."""
+    """Wait until the engine runs and this node's agent reports. Raises ``ServiceError`` if the supervisor gives up."""
     record = _wait_for_engine(files, supervisor, progress)
     progress("waiting for this node's agent")
     deadline_s = time.monotonic() + FIRST_AGENT_TIMEOUT_S
@@ -137,7 +135,8 @@ def end(
     if left:
         names = ", ".join(f"{stat.process.pid} ({stat.name})" for stat in left)
         raise ServiceError(f"these processes of the service did not end: {names}")
-    remove_traces(files, record)
+    remove_traces(files, record.spec)
+    files.record.unlink(missing_ok=True)
     return True
 
 
@@ -158,15 +157,6 @@ def sweep(
         return [stat for stat in known if stat is not None] + session_members(record.supervisor)
 
     return end_processes(ours, grace_s=pace.end_grace_s, deadline_s=pace.end_deadline_s)
-
-
-def remove_traces(files: StateFiles, record: ServiceRecord, *, keep_cluster_state: bool = False) -> None:
-    """Remove the files of a service that has ended. Token and logs stay."""
-    remove_engine_dir(record.spec)
-    if not keep_cluster_state:
-        shutil.rmtree(files.gcs, ignore_errors=True)
-    for path in (files.api, files.api_socket, files.agent, files.record):
-        path.unlink(missing_ok=True)
 
 
 def _wait_for_engine(files: StateFiles, supervisor: subprocess.Popen[bytes], progress: Progress) -> ServiceRecord:
@@ -215,7 +205,3 @@ def _end_supervisor(record: ServiceRecord, *, deadline_s: float) -> None:
         if time.monotonic() > until_s:
             send_signal(supervisor, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def _become(command: list[str]) -> NoReturn:
-    os.execv(command[0], command)

@@ -1,9 +1,8 @@
-"""``python -m tidegauge.cluster.engine.supervisor NODE_JSON``: keeps this node's engine running until it is told to
-end.
+"""``python -m tidegauge.cluster.engine.supervisor NODE_JSON`` keeps this node's engine running until a stop signal.
 
-One small process (standard library only) above everything: it starts Ray, starts it again when it dies, and is the
-parent of last resort (``PR_SET_CHILD_SUBREAPER``, prctl(2)) of every process that Ray leaves behind. So "everything
-that the service started" is simply "all my descendants", and the end of the service leaves none.
+It is one small process (standard library only) above everything: it starts Ray, restarts it when it dies, and adopts
+every process that Ray leaves behind (``PR_SET_CHILD_SUBREAPER``, prctl(2)). So all processes of the service are its
+descendants, and none survives the end of the service.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from tidegauge.cluster.engine.dirs import free_bytes, open_log, prepare_engine_dir, remove_engine_dir
 from tidegauge.cluster.engine.node_command import answers, engine_environ, explain, start_command
 from tidegauge.cluster.service_record import (
     NodeSpec,
@@ -31,6 +29,7 @@ from tidegauge.cluster.service_record import (
     StateFiles,
     read_address,
     read_spec,
+    remove_traces,
     take_lock,
     write_record,
 )
@@ -47,8 +46,8 @@ COORDINATOR_AWAY_S, MAX_AWAY_S = 10.0, 60.0
 
 
 class CoordinatorCare:
-    """Whether somebody should see to the coordinator: it is not announced for a while. Less and less often, for on a
-    full disk it may well be there and unable to announce itself."""
+    """Decides when to redeploy a coordinator that has not announced itself for a while. The waits grow: on a full disk
+    it may run and be unable to announce itself."""
 
     def __init__(self, files: StateFiles, monotonic_s: Callable[[], float]) -> None:
         self._files = files
@@ -57,7 +56,7 @@ class CoordinatorCare:
         self._wait_s = COORDINATOR_AWAY_S
 
     def is_due(self) -> bool:
-        """Look once; true when it has been away for long enough, and then not again for twice as long."""
+        """Check once; true when the wait is over, after which the next wait is twice as long."""
         now_s = self._monotonic_s()
         if read_address(self._files.api) is not None:
             self._away_since_s, self._wait_s = None, COORDINATOR_AWAY_S
@@ -92,15 +91,15 @@ RAN_WELL_S = 60.0
 
 
 class StopAsked(Exception):  # noqa: N818 - not an error
-    """A stop signal came."""
+    """A stop signal arrived."""
 
 
 class EngineStartError(Exception):
-    """The engine did not start; the message ends with what it said."""
+    """The engine did not start; the message ends with the engine's output."""
 
 
 class EngineCommands(NamedTuple):
-    """What brings the engine up: both end by themselves, 0 for success."""
+    """The commands that start the engine; each exits, with 0 for success."""
 
     start: Sequence[str]
     """Leaves the engine's processes behind."""
@@ -109,7 +108,7 @@ class EngineCommands(NamedTuple):
 
 
 class RestartPace(NamedTuple):
-    """How long the supervisor waits: between two looks, before a restart, for a coordinator, for processes to end."""
+    """The waits of the supervisor: between checks, before a restart, for a coordinator, for processes to end."""
 
     look_s: float = LOOK_PERIOD_S
     first_retry_s: float = FIRST_RETRY_S
@@ -160,7 +159,7 @@ class Supervisor:
             except EngineStartError as error:
                 log.error("%s", error)
                 self._end_engine()
-                self._remove_traces()
+                remove_traces(self._files, self._spec, keep_cluster_state=True)
                 self._say("failed", str(error))
                 return 3
             self._watch()
@@ -170,16 +169,14 @@ class Supervisor:
         left = self._end_engine()
         for stat in left:
             log.error("process %d (%s) did not end", stat.process.pid, stat.name)
-        self._remove_traces()
-        if self._spec.is_head:
-            shutil.rmtree(self._files.gcs, ignore_errors=True)
+        remove_traces(self._files, self._spec)
         self._files.record.unlink(missing_ok=True)
         return 3 if left else 0
 
     def _starts(self) -> bool:
-        """Whether the engine starts now; after a false, at the next try it may. The cluster state that is kept is put
-        aside after two failures over it: a host that is busy with starting everything at once may be too slow for Ray,
-        and without the state its nodes are lost. Raises ``EngineStartError`` where that state is not to blame."""
+        """Start the engine; false if it failed and the next try may succeed. After two failures over the saved cluster
+        state that state is put aside, not after one: a busy host may be too slow for Ray, and without the state its
+        nodes are lost. Raises ``EngineStartError`` where the state is not to blame."""
         try:
             self._start()
         except EngineStartError as error:
@@ -196,7 +193,7 @@ class Supervisor:
         return True
 
     def _put_state_aside(self, error: EngineStartError) -> None:
-        """The next start begins without. The latest one is kept, for people."""
+        """Let the next start begin without the saved state, which is kept for people (the latest one)."""
         aside = self._files.root / f"gcs.broken-{int(time.time())}"
         log.warning("%s; the saved cluster state is moved to %s", error, aside)
         self._end_engine()
@@ -206,7 +203,7 @@ class Supervisor:
         self._files.gcs.rename(aside)
 
     def _may_be_broken(self) -> bool:
-        """Whether a start may have failed over what is kept of the cluster's state."""
+        """Whether the saved cluster state may have made a start fail."""
         return (
             self._spec.is_head and not self._state_is_new and self._files.gcs.exists() and not self._lacks_something()
         )
@@ -237,7 +234,7 @@ class Supervisor:
             return False
 
     def _deploy_again(self) -> None:
-        """Ray starts a coordinator that died again, but not one that failed to start."""
+        """Ray restarts a coordinator that died, but not one that never started."""
         log.warning("no coordinator is announced: starting one if none is running")
         try:
             self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
@@ -245,8 +242,8 @@ class Supervisor:
             log.error("%s", error)
 
     def _pause(self, wait_s: float) -> None:
-        """Wait, but not much longer than what is missing now is missing: half a minute is long for a node that only
-        waits for its head, or for room on its disk. Raises ``StopAsked``."""
+        """Wait, but little longer than a missing head or missing disk space stays missing: half a minute is long for a
+        node that only waits for that. Raises ``StopAsked``."""
         until_s = time.monotonic() + wait_s
         lacked = self._lacks_something()
         while (left_s := until_s - time.monotonic()) > 0:
@@ -255,8 +252,8 @@ class Supervisor:
                 return
 
     def _lacks_something(self) -> bool:
-        """Whether a start would fail now for a reason that can be seen from outside."""
-        if free_bytes(self._files.root) < MIN_ROOM_BYTES:
+        """Whether a start would fail now because of the disk or the head."""
+        if shutil.disk_usage(self._files.root).free < MIN_ROOM_BYTES:
             return True
         return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S)
 
@@ -266,11 +263,13 @@ class Supervisor:
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
             raise EngineStartError(f"no answer from {self._spec.head_address}: is the head up and reachable?")
+        engine_dir = Path(self._spec.engine_dir)
+        shutil.rmtree(engine_dir, ignore_errors=True)  # files of an engine that died do not help the next one
         try:
-            prepare_engine_dir(Path(self._spec.engine_dir))
+            engine_dir.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise EngineStartError(f"{self._spec.engine_dir} cannot be created: {error.strerror}") from error
-        if (room_bytes := free_bytes(self._files.root)) < MIN_ROOM_BYTES:
+        if (room_bytes := shutil.disk_usage(self._files.root).free) < MIN_ROOM_BYTES:
             # Ray would hang on it, or start and die.
             raise EngineStartError(
                 f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}; the engine needs "
@@ -293,10 +292,10 @@ class Supervisor:
     def _call(self, command: Sequence[str], log_name: str, what_failed: str) -> None:
         """Run a child to its end, its output in a log file. Raises ``EngineStartError``, ``StopAsked``."""
         path = self._files.logs / log_name
-        with open_log(path) as output:
+        with _open_log(path) as output:
             child = subprocess.Popen(
                 command, env=self._environ, cwd=self._files.root, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, preexec_fn=_unblock_signals,
+                stderr=output, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, []),
             )  # fmt: skip
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while child.poll() is None:
@@ -311,7 +310,7 @@ class Supervisor:
             raise EngineStartError(f"{what_failed}: {why}; see {path}")
 
     def _sleep(self, seconds: float, *, keep: int = 0) -> None:
-        """Wait, but not beyond a signal. Children that ended are reaped, ``keep`` excepted. Raises ``StopAsked``."""
+        """Wait until a signal at the latest. Reaps ended children, except ``keep``. Raises ``StopAsked``."""
         came = signal.sigtimedwait(STOP_SIGNALS | {signal.SIGCHLD}, seconds)
         if came is not None and came.si_signo in STOP_SIGNALS:
             raise StopAsked
@@ -330,11 +329,6 @@ class Supervisor:
             return descendants(os.getpid())
 
         return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=self._pace.end_deadline_s)
-
-    def _remove_traces(self) -> None:
-        remove_engine_dir(self._spec)
-        for path in (self._files.api, self._files.agent):
-            path.unlink(missing_ok=True)
 
     def _say(self, phase: str, detail: str) -> None:
         processes = tuple((stat.process, stat.name) for stat in descendants(os.getpid()) if not stat.ended)
@@ -362,8 +356,13 @@ def supervise(
     return Supervisor(spec, files, os.environ, commands, pace=pace).run()
 
 
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+def _open_log(path: Path) -> IO[str]:
+    """The log file of a child; ``/dev/null`` on a disk that is too full for another file."""
+    try:
+        return path.open("w")
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error.strerror or error)
+        return Path(os.devnull).open("w")
 
 
 def main(argv: Sequence[str]) -> int:
