@@ -12,8 +12,7 @@ import yaml
 from integration.chart.checks import problems
 from integration.chart.pods import pods_in
 from integration.chart.rendering import CHART, NAMESPACE, Object, Rendered, render, values_of, with_registry
-from tidegauge.settings import Settings
-from tidegauge.web.door_files import DoorSettings
+from tidegauge.settings import Settings, comma_separated
 
 HEAD = f"gpu-memory-tidegauge-head.{NAMESPACE}.svc"
 PODS = ("StatefulSet", "DaemonSet")
@@ -28,9 +27,9 @@ def web(**values: Any) -> Rendered:
     return render(with_registry(webAccess={"existingSecret": "web", **values}))
 
 
-def door(rendered: Rendered) -> DoorSettings:
+def settings_of(rendered: Rendered) -> Settings:
     config = rendered.one("ConfigMap", "-tidegauge")["data"]["config.yaml"]
-    return DoorSettings.of(Settings(**yaml.safe_load(config)))
+    return Settings(**yaml.safe_load(config))
 
 
 def container(rendered: Rendered, kind: str) -> Any:
@@ -58,10 +57,10 @@ def endpoints(rendered: Rendered) -> dict[str, Any]:
 
 def test_the_service_takes_files_and_names(closed: Rendered) -> None:
     folder = Path("/etc/tidegauge/web")
-    wanted = DoorSettings(
-        folder / "web.yml", folder / "api-tokens", frozenset({"ada", "grace"}), frozenset({"prometheus"})
-    )
-    assert door(closed) == wanted
+    found = settings_of(closed)
+    assert (found.web_config_file, found.api_tokens_file) == (folder / "web.yml", folder / "api-tokens")
+    assert set(comma_separated(found.api_admins)) == {"ada", "grace"}
+    assert set(comma_separated(found.metrics_readers)) == {"prometheus"}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,9 @@ def test_the_service_takes_files_and_names(closed: Rendered) -> None:
     ],
 )
 def test_only_files_that_the_secret_has_are_named(values: dict[str, Any], files: object) -> None:
-    found = door(web(**values, metricsReaders=[]))
-    assert (found.web_config_file, found.tokens_file) == files
-    assert (found.admins, found.metrics_readers) == (frozenset(), frozenset())
+    found = settings_of(web(**values, metricsReaders=[]))
+    assert (found.web_config_file, found.api_tokens_file) == files
+    assert (comma_separated(found.api_admins), comma_separated(found.metrics_readers)) == ([], [])
 
 
 def test_head_and_agents_have_the_secrets_as_a_whole_and_readable_by_the_owner_alone(closed: Rendered) -> None:
@@ -172,6 +171,7 @@ def test_the_notes_tell_who_comes_in(closed: Rendered) -> None:
 
 def test_without_a_secret_nothing_of_it_is_there() -> None:
     rendered = render(with_registry(webAccess={"admins": ["ada"], "files": ["web.yml"], "tls": "mutual"}))
-    assert door(rendered).is_open
+    found = settings_of(rendered)
+    assert (found.web_config_file, found.api_tokens_file) == (None, None)
     assert "/etc/tidegauge/web" not in json.dumps(rendered.objects)
     assert {probe["httpGet"].get("scheme") for probe in probes(rendered)} == {None}
