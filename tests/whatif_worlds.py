@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidegauge.analysis.whatif.candidates import Changes
-from tidegauge.analysis.whatif.limits import SearchLimits
-from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf
+from tidegauge.analysis.whatif.results import ReplayConfidence, SearchLimits, Trial, WhatIf
 from tidegauge.core.allocator.results import FailedRequest, MemoryCurve, Replay
+from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Action, Trace
 
 MIB = 1 << 20
@@ -126,7 +126,7 @@ def trial_of(
     """``alloc_conf``: by default the changes alone, as if nothing were set today."""
     written = ",".join(f"{key}:{value}" for key, value in changes.items() if value is not None)
     conf = written if alloc_conf is None else alloc_conf
-    return Trial(conf, changes, replay, confidence, doubts, needs_bytes)
+    return Trial(conf, changes, AllocatorSettings(), replay, confidence, doubts, needs_bytes)
 
 
 def whatif_of(

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegauge.analysis.whatif.limits import SearchLimits, own_limits
+from tidegauge.analysis.whatif.results import SearchLimits
+from tidegauge.analysis.whatif.search import own_limits
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import Action, Trace
 from whatif_worlds import GIB, MIB, Event, alloc, failed_request, replay_of, trace_of

@@ -15,11 +15,9 @@ from tidegauge.analysis.whatif.candidates import (
     PLACEMENT_KEYS,
     ROUNDUP,
     SINCE,
+    Candidates,
     Changes,
-    changed_conf,
-    combined_changes,
     in_effect,
-    single_changes,
     split_sizes_mb,
 )
 from tidegauge.core.alloc_conf import parse_alloc_conf
@@ -33,6 +31,16 @@ def sizes_trace(*sizes_mb: float, alloc_conf: str = "", torch_version: str | Non
         event for place, size_mb in enumerate(sizes_mb) for event in alloc(place * 1024 * MIB, int(size_mb * MIB))
     ]
     return trace_of(events, alloc_conf=alloc_conf, torch_version=torch_version)
+
+
+def candidates(
+    trace: Trace | None = None, *, torch_version: str | None = None, cap_bytes: int | None = None
+) -> Candidates:
+    return Candidates(trace or trace_of(), torch_version=torch_version, cap_bytes=cap_bytes)
+
+
+def changed_conf(conf: str, changes: Changes) -> str:
+    return candidates(trace_of(alloc_conf=conf)).conf(changes)
 
 
 def test_other_keys_stay_as_their_owner_wrote_them() -> None:
@@ -61,7 +69,7 @@ def test_only_what_was_asked_for_counts_as_a_request() -> None:
 
 
 def thresholds(*, cap_bytes: int | None) -> list[str | None]:
-    changes = single_changes(sizes_trace(30), torch_version=None, cap_bytes=cap_bytes)
+    changes = candidates(sizes_trace(30), cap_bytes=cap_bytes).single()
     return [change[GC] for change in changes if GC in change]
 
 
@@ -72,7 +80,7 @@ def test_garbage_collection_is_tried_under_a_cap_only() -> None:
 
 def test_what_the_owner_has_set_is_also_taken_out_one_by_one_and_altogether() -> None:
     trace = sizes_trace(30, alloc_conf="max_split_size_mb:64,pinned_num_register_threads:2,expandable_segments:False")
-    changes = single_changes(trace, torch_version=trace.torch_version, cap_bytes=None)
+    changes = candidates(trace, torch_version=trace.torch_version).single()
     assert [change for change in changes if None in change.values()] == [
         {EXPANDABLE: None},
         {MAX_SPLIT: None},
@@ -88,9 +96,9 @@ def test_what_the_owner_has_set_is_also_taken_out_one_by_one_and_altogether() ->
 def test_a_key_that_the_torch_does_not_know_is_never_proposed(
     torch_version: str | None, knows_segments: bool, knows_rounding: bool
 ) -> None:
-    trace = sizes_trace(30, 90, torch_version=torch_version)
-    singles = single_changes(trace, torch_version=trace.torch_version, cap_bytes=None)
-    combined = combined_changes([{MAX_SPLIT: "64"}], singles, torch_version=torch_version)
+    candidate = candidates(sizes_trace(30, 90, torch_version=torch_version), torch_version=torch_version)
+    singles = candidate.single()
+    combined = candidate.combined([{MAX_SPLIT: "64"}], singles)
     proposed = {key for change in [*singles, *combined] for key in change}
     assert (LARGE_SEGMENT in proposed) is knows_segments
     assert (NON_SPLIT_ROUNDING in proposed) is knows_rounding
@@ -98,14 +106,14 @@ def test_a_key_that_the_torch_does_not_know_is_never_proposed(
 
 def test_helpful_settings_are_combined_by_twos_and_threes_the_best_value_of_each_key() -> None:
     helpful: list[Changes] = [{ROUNDUP: "8"}, {ROUNDUP: "4"}, {LARGE_SEGMENT: "64"}, {GC: "0.8"}]
-    found = combined_changes(helpful, [], torch_version="2.13.0")
+    found = candidates(torch_version="2.13.0").combined(helpful, [])
     assert {ROUNDUP: "8", LARGE_SEGMENT: "64"} in found
     assert {ROUNDUP: "8", LARGE_SEGMENT: "64", GC: "0.8"} in found
     assert not any(change.get(ROUNDUP) == "4" for change in found)
 
 
 def test_expandable_segments_are_combined_with_rounding_even_where_rounding_alone_does_not_help() -> None:
-    found = combined_changes([], [{ROUNDUP: "4"}, {MAX_SPLIT: "64"}], torch_version=None)
+    found = candidates().combined([], [{ROUNDUP: "4"}, {MAX_SPLIT: "64"}])
     assert found == [{EXPANDABLE: "True", ROUNDUP: "4"}]
 
 
@@ -114,7 +122,7 @@ KEYS = st.sampled_from(PLACEMENT_KEYS)
 
 @given(st.lists(st.dictionaries(KEYS, st.sampled_from(["True", "4", "64", None]), min_size=1, max_size=1), max_size=8))
 def test_nothing_idle_and_nothing_unknown_is_combined(helpful: list[dict[str, str | None]]) -> None:
-    for change in combined_changes(helpful, [], torch_version="2.9.0"):
+    for change in candidates(torch_version="2.9.0").combined(helpful, []):
         assert len(change) > 1
         assert not (change.get(EXPANDABLE) == "True" and (change.get(GC) or change.get(MAX_SPLIT)))
         assert not any(value and SINCE.get(key, (2, 0)) > (2, 9) for key, value in change.items())

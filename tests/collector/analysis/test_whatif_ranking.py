@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.whatif.ranking import best_first, harms, helps, recommended
-from tidegauge.analysis.whatif.results import Trial
+from tidegauge.analysis.whatif.results import Trial, best_first, harms, helps, recommended
 from whatif_worlds import GIB, MIB, replay_of, trial_of
 
 TODAY = trial_of({}, replay_of(3 * GIB))

@@ -5,8 +5,7 @@ import shlex
 import pytest
 
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP
-from tidegauge.analysis.whatif.limits import SearchLimits
-from tidegauge.analysis.whatif.results import ReplayConfidence, WhatIf
+from tidegauge.analysis.whatif.results import ReplayConfidence, SearchLimits, WhatIf
 from tidegauge.analysis.whatif.words import export_line, findings
 from whatif_worlds import GIB, MIB, failed_request, replay_of, trial_of, whatif_of
 

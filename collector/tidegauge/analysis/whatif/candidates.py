@@ -6,7 +6,7 @@ A key that the trace's torch does not know is never proposed: it would break the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from typing import Optional
 
@@ -49,70 +49,77 @@ _MAX_COMBINED = 3
 """Keys changed at once: nobody can reason about more."""
 
 
-def changed_conf(conf: str, changes: Changes) -> str:
-    """``conf`` with ``changes``, every other key as its owner wrote it."""
-    settings = parse_alloc_conf(conf)
-    for key, value in changes.items():
-        if value is None:
-            settings.pop(key, None)
-        else:
-            settings[key] = value
-    return format_alloc_conf(settings)
+@dataclass(frozen=True)
+class Candidates:
+    """The changes to the allocator settings of a trace that are worth trying."""
 
+    trace: Trace
+    torch_version: Optional[str]
+    """``None`` where only the keys that every torch knows may be proposed."""
+    cap_bytes: Optional[int]
 
-def single_changes(trace: Trace, *, torch_version: Optional[str], cap_bytes: Optional[int]) -> list[Changes]:
-    """One key changed at a time: those of the owner taken out, then the values that may matter to this trace; and
-    expandable segments with nothing else. ``torch_version``: ``None`` where only what all know may be proposed.
-    """
-    today = parse_alloc_conf(trace.alloc_conf)
-    own = [key for key in PLACEMENT_KEYS if key in today]
-    changes: list[Changes] = [{key: None} for key in own]
-    if len(own) > 1:
-        changes.append(dict.fromkeys(own))
-    changes.append({EXPANDABLE: "True"})
-    changes.append({**dict.fromkeys(own), EXPANDABLE: "True"})
-    changes += [{ROUNDUP: divisions} for divisions in ("2", "4", "8", "16")]
-    changes += [{MAX_SPLIT: str(size_mb)} for size_mb in split_sizes_mb(trace)]
-    if cap_bytes is not None:
-        changes += [{GC: threshold} for threshold in ("0.6", "0.8")]
-    changes += [{LARGE_SEGMENT: size_mb} for size_mb in _LARGE_SEGMENTS_MB]
-    return [change for change in changes if _known(change, torch_version)]
+    def single(self) -> list[Changes]:
+        """One key changed at a time: those of the owner taken out, then the values that may matter to this trace; and
+        expandable segments with nothing else.
+        """
+        today = parse_alloc_conf(self.trace.alloc_conf)
+        own = [key for key in PLACEMENT_KEYS if key in today]
+        changes: list[Changes] = [{key: None} for key in own]
+        if len(own) > 1:
+            changes.append(dict.fromkeys(own))
+        changes.append({EXPANDABLE: "True"})
+        changes.append({**dict.fromkeys(own), EXPANDABLE: "True"})
+        changes += [{ROUNDUP: divisions} for divisions in ("2", "4", "8", "16")]
+        changes += [{MAX_SPLIT: str(size_mb)} for size_mb in split_sizes_mb(self.trace)]
+        if self.cap_bytes is not None:
+            changes += [{GC: threshold} for threshold in ("0.6", "0.8")]
+        changes += [{LARGE_SEGMENT: size_mb} for size_mb in _LARGE_SEGMENTS_MB]
+        return [change for change in changes if self._is_known(change)]
 
+    def combined(self, helpful: Sequence[Changes], others: Sequence[Changes]) -> list[Changes]:
+        """Several keys changed at once: of ``helpful``, the single changes that lower the peak, best first, the best of
+        each key; and expandable segments with the best of each key, as rounding and segment size act differently there.
+        ``others`` are the singles that did not help, best first.
+        """
+        best = _best_of_each_key(helpful)
+        combined = [_union(some) for count in range(2, _MAX_COMBINED + 1) for some in combinations(best, count)]
+        combined += [{EXPANDABLE: "True", **change} for change in _best_of_each_key([*helpful, *others])]
+        split = next((change[MAX_SPLIT] for change in best if change.get(MAX_SPLIT)), None)
+        if split is not None:
+            combined.append({MAX_SPLIT: split, NON_SPLIT_ROUNDING: split})
+        return [
+            change for change in combined if len(change) > 1 and not _partly_idle(change) and self._is_known(change)
+        ]
 
-def combined_changes(
-    helpful: Sequence[Changes], others: Iterable[Changes], *, torch_version: Optional[str]
-) -> list[Changes]:
-    """Several keys changed at once: of ``helpful``, the single changes that lower the peak, best first, the best of
-    each key; and expandable segments with the best of each key, as rounding and segment size act differently there.
-    ``others`` are the singles that did not help, best first.
-    """
-    best = _best_of_each_key(helpful)
-    combined = [_union(some) for count in range(2, _MAX_COMBINED + 1) for some in combinations(best, count)]
-    combined += [{EXPANDABLE: "True", **change} for change in _best_of_each_key([*helpful, *others])]
-    split = next((change[MAX_SPLIT] for change in best if change.get(MAX_SPLIT)), None)
-    if split is not None:
-        combined.append({MAX_SPLIT: split, NON_SPLIT_ROUNDING: split})
-    return [
-        change for change in combined if len(change) > 1 and not _partly_idle(change) and _known(change, torch_version)
-    ]
+    def conf(self, changes: Changes) -> str:
+        """The trace's settings with ``changes``, every other key as its owner wrote it."""
+        settings = parse_alloc_conf(self.trace.alloc_conf)
+        for key, value in changes.items():
+            if value is None:
+                settings.pop(key, None)
+            else:
+                settings[key] = value
+        return format_alloc_conf(settings)
+
+    def _is_known(self, changes: Changes) -> bool:
+        """Whether this torch knows every key; of an unknown torch only what all of them know is expected."""
+        version = self.torch_version
+        added = [SINCE[key] for key, value in changes.items() if value is not None and key in SINCE]
+        return all(version is not None and torch_at_least(version, *since) for since in added)
 
 
 def split_sizes_mb(trace: Trace) -> list[int]:
     """Values of ``max_split_size_mb``, MiB: the usual ones below the largest request, and those that cut the trace's
     own sizes at their widest gaps, so that the buffers above a gap are kept whole for each other.
     """
-    large = sorted(size for size in requested_sizes(trace) if size > _SPLIT_SIZES_MB[0] * MIB)
+    requested = set(compress(trace.size_bytes, map(Action.ALLOC.__eq__, trace.action)))
+    large = sorted(size for size in requested if size > _SPLIT_SIZES_MB[0] * MIB)
     if not large:
         return []
     usual = {size_mb for size_mb in _SPLIT_SIZES_MB if size_mb * MIB <= large[-1]}
     gaps = sorted(zip(large, large[1:]), key=lambda gap: gap[1] / gap[0], reverse=True)
     own = {above // MIB for below, above in gaps[:_GAPS_TRIED] if above // MIB * MIB > below}
     return sorted(usual | own)
-
-
-def requested_sizes(trace: Trace) -> set[int]:
-    """The distinct sizes that the program asked for, bytes."""
-    return set(compress(trace.size_bytes, map(Action.ALLOC.__eq__, trace.action)))
 
 
 def in_effect(settings: AllocatorSettings, *, cap_bytes: Optional[int]) -> AllocatorSettings:
@@ -122,14 +129,6 @@ def in_effect(settings: AllocatorSettings, *, cap_bytes: Optional[int]) -> Alloc
     if settings.max_split_bytes is None:
         settings = replace(settings, max_non_split_rounding_bytes=None)
     return settings
-
-
-def _known(change: Changes, torch_version: Optional[str]) -> bool:
-    """Whether this torch knows every key; of an unknown torch only what all of them know is expected."""
-    return all(
-        value is None or key not in SINCE or (torch_version is not None and torch_at_least(torch_version, *SINCE[key]))
-        for key, value in change.items()
-    )
 
 
 def _best_of_each_key(changes: Iterable[Changes]) -> list[Changes]:

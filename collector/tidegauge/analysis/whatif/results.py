@@ -1,15 +1,33 @@
-"""Results of the settings tried on a trace, in bytes."""
+"""Results of the settings tried on a trace, in bytes, and their order from best to worst."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from tidegauge.analysis.whatif.candidates import Changes
-from tidegauge.analysis.whatif.limits import SearchLimits
 from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import MIB, AllocatorSettings
 from tidegauge.core.text import one_line
+
+
+class SearchLimits(NamedTuple):
+    """Limits on reserved memory in bytes; ``None``: no limit, or an unknown one."""
+
+    cap_bytes: Optional[int] = None
+    """As ``set_per_process_memory_fraction`` sets it."""
+    capacity_bytes: Optional[int] = None
+    """What ``cudaMalloc`` can give to this process in all."""
+    below_bytes: Optional[int] = None
+    """Where the cap was concluded from failed requests: it was ``cap_bytes`` at least, and below this."""
+    is_own: bool = True
+    """Whether the job itself runs under this cap; otherwise it was only asked about."""
+
+    @property
+    def lowest_bytes(self) -> Optional[int]:
+        return self.capacity_bytes if self.cap_bytes is None else self.cap_bytes
 
 
 class ReplayConfidence(str, Enum):
@@ -31,6 +49,7 @@ class Trial:
     """The whole text for ``PYTORCH_ALLOC_CONF``; empty: torch's defaults."""
     changes: Changes
     """From today's; empty for today's own."""
+    settings: AllocatorSettings
     replay: Replay
     confidence: ReplayConfidence
     doubts: tuple[str, ...]
@@ -92,3 +111,57 @@ class WhatIf:
 def titled(alloc_conf: str) -> str:
     """Settings as a person reads them; what a recording says in them may be anything."""
     return one_line(alloc_conf) or "torch's defaults"
+
+
+SAME_SHARE, SAME_BYTES = 0.01, 20 * MIB
+"""Peaks that differ by no more than 1 %, or by one large segment, are the same to a person: the simpler setting is
+taken. The model itself promises 1 % where addresses decide."""
+MANY_MORE_CALLS = 3
+"""Times as many calls to the device as today: a setting with a price."""
+
+Rank = tuple[int, int, int, int, int]
+
+
+def rank(trial: Trial) -> Rank:
+    """Lower is better: no out-of-memory first, then no retries, then the peak of reserved memory; of equal ones fewer
+    changes, then fewer calls to the device.
+    """
+    replay = trial.replay
+    return (replay.ooms, replay.alloc_retries, replay.peak_reserved_bytes, len(trial.changes), trial.device_calls)
+
+
+def best_first(trials: Iterable[Trial]) -> list[Trial]:
+    return sorted(trials, key=rank)
+
+
+def recommended(ranked: Sequence[Trial], today: Trial) -> Trial:
+    """The setting to recommend: of those as good as the best, one without a price, then with the fewest changes."""
+    best = ranked[0]
+    as_good = [trial for trial in ranked if _fate(trial) == _fate(best) and not _clearly_more(trial, best)]
+    return min(as_good, key=lambda trial: (is_dear(trial, today), len(trial.changes), rank(trial)))
+
+
+def is_dear(trial: Trial, today: Trial) -> bool:
+    """Whether it calls the device for memory much more often: each such call can wait for the GPU."""
+    return trial.device_calls > MANY_MORE_CALLS * today.device_calls
+
+
+def helps(trial: Trial, today: Trial) -> bool:
+    """Whether it is better than today's in what counts: an equal peak with fewer calls is no reason to change."""
+    return rank(trial)[:3] < rank(today)[:3]
+
+
+def harms(trial: Trial, today: Trial) -> bool:
+    """Whether it is clearly worse than today's."""
+    if _fate(trial) != _fate(today):
+        return _fate(trial) > _fate(today)
+    return _clearly_more(trial, today)
+
+
+def _fate(trial: Trial) -> tuple[int, int]:
+    return trial.replay.ooms, trial.replay.alloc_retries
+
+
+def _clearly_more(trial: Trial, other: Trial) -> bool:
+    ours, theirs = trial.replay.peak_reserved_bytes, other.replay.peak_reserved_bytes
+    return ours - theirs > max(SAME_SHARE * theirs, SAME_BYTES)

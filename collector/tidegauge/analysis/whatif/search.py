@@ -8,15 +8,51 @@ from itertools import islice
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.traces.replays import follow
-from tidegauge.analysis.whatif.candidates import Changes, changed_conf, combined_changes, in_effect, single_changes
-from tidegauge.analysis.whatif.limits import SearchLimits, own_limits
-from tidegauge.analysis.whatif.ranking import best_first, helps, recommended
-from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf, titled
+from tidegauge.analysis.whatif.candidates import Candidates, Changes, in_effect
+from tidegauge.analysis.whatif.results import (
+    ReplayConfidence,
+    SearchLimits,
+    Trial,
+    WhatIf,
+    best_first,
+    helps,
+    recommended,
+    titled,
+)
 from tidegauge.core.allocator.compiled import is_ready
 from tidegauge.core.allocator.replay import replay as run_replay
-from tidegauge.core.allocator.results import Replay
-from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak, parse_settings
+from tidegauge.core.allocator.results import FailedRequest, Replay
+from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Action, Trace
+
+
+def own_limits(trace: Trace, recorded: Replay) -> SearchLimits:
+    """The recorded cap; where the file names none, what its failed requests show. ``recorded``: ``trace``, replayed."""
+    if trace.cap_bytes is not None:
+        return SearchLimits(trace.cap_bytes)
+    failed = [request for request in recorded.failed if trace.action[request.event] == Action.OOM]
+    # The driver had enough for these: so it was a cap that refused them.
+    capped = [request for request in failed if trace.address[request.event] >= request.segment_bytes]
+    if capped:
+        below = min(_held(trace, request) + request.segment_bytes for request in capped)
+        return SearchLimits(
+            cap_bytes=recorded.peak_reserved_bytes, below_bytes=max(below, recorded.peak_reserved_bytes)
+        )
+    shown = [_held(trace, request) + trace.address[request.event] for request in failed]
+    return SearchLimits(capacity_bytes=max(min(shown), recorded.peak_reserved_bytes) if shown else None)
+
+
+def _held(trace: Trace, request: FailedRequest) -> int:
+    """Reserved when the request failed for good: the allocator had first given back what it could."""
+    given_back = 0
+    for event in range(request.event - 1, -1, -1):
+        action = trace.action[event]
+        if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
+            given_back += trace.size_bytes[event]
+        elif action != Action.FREE_COMPLETED:
+            break
+    return request.reserved_bytes - given_back
+
 
 # How far a replay under other settings can be trusted: by what a trace does not say (docs/allocator_model.md).
 
@@ -104,17 +140,15 @@ def whatif(
     trace: Trace,
     *,
     cap_bytes: Optional[int] = None,
-    capacity_bytes: Optional[int] = None,
     candidates: Optional[Sequence[Changes]] = None,
     version_is_given: bool = False,
     on_progress: Optional[OnProgress] = None,
 ) -> WhatIf:
     """Try today's settings, then ``candidates`` (default: those worth trying on this trace, and combinations).
 
-    ``cap_bytes`` limits what PyTorch reserves, as ``set_per_process_memory_fraction`` does, ``capacity_bytes`` what
-    ``cudaMalloc`` can give in all; without either, the limits that the recording names or shows are kept.
-    ``version_is_given``: the trace's torch version is known, not concluded from the file. Raises ``ValueError`` where
-    torch would refuse the trace's own settings, or the trace cannot be followed.
+    ``cap_bytes`` limits what PyTorch reserves, as ``set_per_process_memory_fraction`` does; without it, the limits that
+    the recording names or shows are kept. ``version_is_given``: the trace's torch version is known, not concluded from
+    the file. Raises ``ValueError`` where torch would refuse the trace's own settings, or the trace cannot be followed.
     """
     if not is_ready():
         _say(on_progress, "compiling the model, once for this installation")
@@ -123,19 +157,19 @@ def whatif(
         trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS
     )
     limits = own_limits(known, recorded)
-    if cap_bytes is not None or capacity_bytes is not None:
-        limits = SearchLimits(cap_bytes, capacity_bytes, is_own=cap_bytes == trace.cap_bytes)
-    bench = _Bench(known, trace_doubts(known, recorded), limits, on_progress)
-    as_recorded = cap_bytes in (None, known.cap_bytes) and capacity_bytes is None
-    today = bench.today(recorded if as_recorded else None)
+    if cap_bytes is not None:
+        limits = SearchLimits(cap_bytes, is_own=cap_bytes == trace.cap_bytes)
+    # Keys are proposed by what the file says of its torch: that addresses go the way of one proves no key.
+    proposed = Candidates(known, torch_version=trace.torch_version, cap_bytes=limits.cap_bytes)
+    bench = _Bench(known, proposed, trace_doubts(known, recorded), limits, on_progress)
+    today = bench.today(recorded if cap_bytes in (None, known.cap_bytes) else None)
     tried = [today]
     if candidates is None:
-        # Keys are proposed by what the file says of its torch: that addresses go the way of one proves no key.
-        tried += bench.each(single_changes(known, torch_version=trace.torch_version, cap_bytes=limits.cap_bytes))
+        tried += bench.each(proposed.single())
         ranked = best_first(tried[1:])
         helpful = [trial.changes for trial in ranked if helps(trial, today)]
         others = [trial.changes for trial in ranked if not helps(trial, today)]
-        tried += bench.each(combined_changes(helpful, others, torch_version=trace.torch_version))
+        tried += bench.each(proposed.combined(helpful, others))
     else:
         tried += bench.each(candidates)
     ranked = best_first(tried)
@@ -163,6 +197,7 @@ class _Bench:
     """Replays one trace under one limit, each setting once."""
 
     trace: Trace
+    proposed: Candidates
     doubts: TraceDoubts
     limits: SearchLimits
     on_progress: Optional[OnProgress]
@@ -170,20 +205,21 @@ class _Bench:
 
     def today(self, recorded: Optional[Replay]) -> Trial:
         """The trace's own settings: as ``recorded`` under its own cap, replayed under another."""
-        settings = self.settings(self.trace.alloc_conf)
+        conf = self.trace.alloc_conf
+        settings = parse_settings(conf, self.trace.torch_version)
         self.seen.add(in_effect(settings, cap_bytes=self.limits.cap_bytes))
         if recorded is None:
             _say(self.on_progress, "trying the recorded settings under this cap")
         outcome = recorded or self.run(settings)
-        return Trial(self.trace.alloc_conf, {}, outcome, *confidence(self.doubts, settings, today=recorded is not None))
+        return Trial(conf, {}, settings, outcome, *confidence(self.doubts, settings, today=recorded is not None))
 
     def each(self, changes: Iterable[Changes]) -> Iterator[Trial]:
         """A trial of each that torch would accept and that has an effect of its own, as long as there is room."""
         wanted = []
         for change in changes:
-            conf = changed_conf(self.trace.alloc_conf, change)
+            conf = self.proposed.conf(change)
             try:
-                settings = self.settings(conf)
+                settings = parse_settings(conf, self.trace.torch_version)
             except ValueError:  # this torch refuses it, beside what the owner has set
                 continue
             acting = in_effect(settings, cap_bytes=self.limits.cap_bytes)
@@ -192,7 +228,7 @@ class _Bench:
                 wanted.append((conf, change, settings))
         for number, (conf, change, settings) in enumerate(wanted, start=len(self.seen) - len(wanted) + 1):
             _say(self.on_progress, f"trying {number} of {len(self.seen)}: {titled(conf)}")
-            yield Trial(conf, change, self.run(settings), *confidence(self.doubts, settings, today=False))
+            yield Trial(conf, change, settings, self.run(settings), *confidence(self.doubts, settings, today=False))
 
     def with_needs(self, ranked: Sequence[Trial], *wanted: Trial) -> list[Trial]:
         """The same, the ``wanted`` ones with the smallest cap that they survive."""
@@ -203,14 +239,13 @@ class _Bench:
 
     def needs(self, trial: Trial) -> int:
         """The smallest cap under which no request fails, found by halving: a larger one is not tried again."""
-        settings = self.settings(trial.alloc_conf)
         unlimited = self.unlimited(trial)
         low, enough = unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes
         step = max(2 * MIB, enough // CAP_STEPS)
         _say(self.on_progress, f"looking for the least that {titled(trial.alloc_conf)} needs")
         while enough - low > step:
             middle = (low + enough) // 2
-            if run_replay(self.trace, settings, cap_bytes=middle).ooms:
+            if run_replay(self.trace, trial.settings, cap_bytes=middle).ooms:
                 low = middle
             else:
                 enough = middle
@@ -219,10 +254,7 @@ class _Bench:
     def unlimited(self, trial: Trial) -> Replay:
         """``trial`` with nothing to limit it."""
         _say(self.on_progress, f"trying {titled(trial.alloc_conf)} without a limit")
-        return run_replay(self.trace, self.settings(trial.alloc_conf), cap_bytes=None)
-
-    def settings(self, conf: str) -> AllocatorSettings:
-        return parse_settings(conf, self.trace.torch_version)
+        return run_replay(self.trace, trial.settings, cap_bytes=None)
 
     def run(self, settings: AllocatorSettings) -> Replay:
         return run_replay(

@@ -7,9 +7,15 @@ from typing import Optional
 
 from tidegauge.analysis.export_lines import line_for
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, POPULAR
-from tidegauge.analysis.whatif.limits import SearchLimits
-from tidegauge.analysis.whatif.ranking import harms, is_dear
-from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import (
+    ReplayConfidence,
+    SearchLimits,
+    Trial,
+    WhatIf,
+    harms,
+    is_dear,
+    titled,
+)
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.allocator.settings import MIB
 from tidegauge.core.units import format_bytes

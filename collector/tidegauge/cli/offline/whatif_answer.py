@@ -6,8 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tidegauge.analysis.whatif.ranking import best_first
-from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import Trial, WhatIf, best_first, titled
 from tidegauge.analysis.whatif.words import calls, export_line, findings
 from tidegauge.cli.offline.replay_answer import replay_json
 from tidegauge.cli.output import print_table, print_wrapped, squeezed, write_output
