@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.growth.diff import Comparison, compare
-from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId

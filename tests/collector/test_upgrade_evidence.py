@@ -11,7 +11,7 @@ import pytest
 import upgrade_fixtures as fixtures
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
-from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.wire import from_wire

@@ -17,7 +17,7 @@ from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.runner import AgentRunner
-from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence.request import Window, evidence_request

@@ -35,7 +35,7 @@ from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import MAX_WIRE_BYTES
 from tidegauge.agent.evidence.waiting import MAX_PIECES_PER_REPORT, MAX_WAITING_PER_TENANT
 from tidegauge.agent.evidence.work import EvidenceWork
-from tidegauge.analysis.snapshots.files import read_snapshot, write_packed
+from tidegauge.analysis.snapshots.reading import read_snapshot, write_packed
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause

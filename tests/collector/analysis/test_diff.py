@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from examples import fewer
 from tidegauge.analysis.growth.diff import Comparison, compare
-from tidegauge.analysis.snapshots.files import read_snapshot
-from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.reading import read_bytes, read_snapshot
 from tidegauge.analysis.snapshots.traces import trace_with_memory
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import PrivatePools

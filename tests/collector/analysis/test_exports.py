@@ -17,11 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.growth.flame_graphs import NO_STACK, folded, speedscope
-from tidegauge.analysis.growth.pprof import pprof
-from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.growth.flame_graphs import NO_STACK, folded, pprof, speedscope
 from tidegauge.analysis.snapshots.live_stacks import StackWeight, allocated_weights, live_weights
-from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.reading import read_bytes, read_snapshot
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle, torch_snapshot
 from tidegauge.analysis.snapshots.traces import Snapshot
 from tidegauge.cli.offline.export_forms import plain_snapshot

@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 from examples import fewer
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.contents import decompressed
-from tidegauge.analysis.snapshots.files import read_snapshot, write_packed
 from tidegauge.analysis.snapshots.packed import to_packed
-from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.reading import read_bytes, read_snapshot, write_packed
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.snapshot_columns import MAGIC, pack
@@ -141,7 +140,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
     file.write_bytes(write_packed([columns()]))
     code = (
         "import sys; sys.modules.update(zstandard=None, fsspec=None)\n"
-        "from tidegauge.analysis.snapshots.files import read_snapshot, write_packed\n"
+        "from tidegauge.analysis.snapshots.reading import read_snapshot, write_packed\n"
         "for call in (lambda: read_snapshot(sys.argv[1]), lambda: write_packed([b'']), lambda: read_snapshot('s3://a')):\n"
         "    try: call()\n"
         "    except ValueError as error: print(error)\n"

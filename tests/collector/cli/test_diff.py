@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tidegauge.analysis.snapshots.files import read_snapshot, write_packed
 from tidegauge.analysis.snapshots.packed import to_packed
+from tidegauge.analysis.snapshots.reading import read_snapshot, write_packed
 from tidegauge.cli.main import main
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"

@@ -16,8 +16,8 @@ from html_text import Page
 from loop_store import FakeAudit, FakeIncidents, FakeStore
 from report_contents import evidence, points, story
 from sample_views import job_view, rank_view
-from tidegauge.analysis.snapshots.files import read_snapshot
 from tidegauge.analysis.snapshots.packed import to_packed
+from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, NotFoundError, Request, json_route
 from tidegauge.cluster.api.loop_api import loop_routes

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from fakegpu.rig import Rig
-from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.cli.snapshot.evidence import SENTENCES
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause

@@ -16,7 +16,7 @@ from tidegauge.agent.evidence.snapshot_store import (
     StoredSnapshot,
     snapshot_key,
 )
-from tidegauge.analysis.snapshots.files import write_packed
+from tidegauge.analysis.snapshots.reading import write_packed
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView

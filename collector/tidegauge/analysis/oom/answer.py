@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from tidegauge.analysis.export_lines import line_for
 from tidegauge.analysis.oom.forms import OomText, OomTextForm, figures_of, neighbours
 from tidegauge.analysis.oom.log import FoundElsewhere, FoundOom
 from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.analysis.whatif.results import WhatIf, titled
-from tidegauge.analysis.whatif.words import export_line
+from tidegauge.analysis.whatif.words import export_line, line_for
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.oom import OomKind, OomVerdict, explain_case, words

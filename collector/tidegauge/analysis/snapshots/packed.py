@@ -15,8 +15,12 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.events import SnapshotEvents, check_clock
 from tidegauge.analysis.snapshots.segments import in_order
 from tidegauge.analysis.snapshots.stack_table import DEEPEST
-from tidegauge.analysis.snapshots.traces import Snapshot, SnapshotParts, facts_of_keys, put_together
-from tidegauge.analysis.snapshots.versions import effective_conf, oldest_torch
+from tidegauge.analysis.snapshots.traces import (
+    Snapshot,
+    SnapshotParts,
+    facts_of_keys,
+    put_together,
+)
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.snapshot_columns import (
     BLOCKS,
@@ -40,9 +44,7 @@ def from_packed(packed: PackedSnapshot) -> Snapshot:
     """The snapshot in ``packed``, checked for nonsense. Raises ``BadTraceError`` with the place."""
     recorded = {one.device: _events(one, packed.facts) for one in packed.devices}
     ends = {one.device: _segments(one) for one in packed.devices if one.segments["address"]}
-    keys = frozenset(key for events in recorded.values() for key in events.keys)
-    by_keys = oldest_torch((), packed.settings, effective_conf(packed.settings), keys)
-    return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts, by_keys))
+    return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts))
 
 
 def to_packed(snapshot: Snapshot, facts: Optional[Mapping[str, object]] = None) -> PackedSnapshot:

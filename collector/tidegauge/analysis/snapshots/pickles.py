@@ -1,7 +1,6 @@
 """Reads PyTorch's memory snapshots: ``torch.cuda.memory._snapshot()``, pickled by ``_dump_snapshot`` or otherwise.
 
-Schemas of torch 2.4 and later. A snapshot says neither its torch version, nor a cap, nor the device's size: what its
-keys betray of the version is in ``snapshot_versions``.
+Schemas of torch 2.4 and later. A snapshot says neither its torch version, nor a cap, nor the device's size.
 
 A history of millions of entries would be gigabytes of dicts. So entries become columns while the pickle is still being
 read, each batch as it comes, and only then is it known which device they belong to.
@@ -16,7 +15,6 @@ from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.snapshots.segments import read_segments
 from tidegauge.analysis.snapshots.stack_table import StackTable
 from tidegauge.analysis.snapshots.traces import Snapshot, SnapshotParts, put_together
-from tidegauge.analysis.snapshots.versions import effective_conf, oldest_torch
 
 OWN_KEY = "tidegauge"
 """What Tidegauge's probe adds to a snapshot: a flat mapping that says what torch's own keys do not."""
@@ -44,9 +42,7 @@ def read_pickle(content: bytes) -> Snapshot:
     histories.check_places(devices)
     ends = read_segments(whole["segments"], stacks)
     recorded = {device: histories.events(history, device) for device, history in enumerate(devices)}
-    keys = frozenset().union(*(events.keys for events in recorded.values()))
-    version = oldest_torch(whole, settings, effective_conf(settings), keys)
-    return put_together(SnapshotParts(recorded, ends, stacks.all(), settings, facts, version))
+    return put_together(SnapshotParts(recorded, ends, stacks.all(), settings, facts, whole))
 
 
 class _Histories:

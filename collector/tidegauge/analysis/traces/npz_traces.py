@@ -10,7 +10,7 @@ from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.contents import MAX_CONTENT_BYTES
-from tidegauge.analysis.snapshots.stream_handles import indexed
+from tidegauge.analysis.snapshots.events import indexed
 from tidegauge.analysis.traces.npy_arrays import NpyArray, NumberArray, read_npz, write_npz
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
 

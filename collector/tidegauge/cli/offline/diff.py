@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     # The modules that read and compare are loaded here, because other commands do not need them.
     from tidegauge.analysis.bad_traces import BadTraceError
     from tidegauge.analysis.growth.diff import compare
-    from tidegauge.analysis.snapshots.files import read_snapshot
+    from tidegauge.analysis.snapshots.reading import read_snapshot
     from tidegauge.analysis.snapshots.traces import trace_with_memory
     from tidegauge.cli.offline.diff_page import Compared, as_json, print_page
 

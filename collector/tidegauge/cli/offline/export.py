@@ -79,7 +79,7 @@ def format_of(name: str) -> Optional[str]:
 
 def _read(file: str) -> Snapshot:
     from tidegauge.analysis.bad_traces import BadTraceError
-    from tidegauge.analysis.snapshots.files import read_snapshot
+    from tidegauge.analysis.snapshots.reading import read_snapshot
 
     try:
         return read_snapshot(file)

@@ -8,8 +8,7 @@ from typing import Any, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
-from tidegauge.analysis.growth.flame_graphs import folded, speedscope
-from tidegauge.analysis.growth.pprof import pprof
+from tidegauge.analysis.growth.flame_graphs import folded, pprof, speedscope
 from tidegauge.analysis.snapshots.live_stacks import Lines, StackWeight, allocated_weights, code_lines, live_weights
 from tidegauge.analysis.snapshots.packed import plain
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
