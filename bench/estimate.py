@@ -49,7 +49,7 @@ def outcome(line: dict[str, Any]) -> Outcome:
 
     from tidegauge.core.allocator.replay import replay
     from tidegauge.core.allocator.settings import parse_settings
-    from tidegauge.estimator.target import H200
+    from tidegauge.estimator.gpus import H200
     from tidegauge.estimator.training import record_training
 
     job = line if "inputs" in line else of_recorded(line)

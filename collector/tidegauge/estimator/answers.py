@@ -11,10 +11,9 @@ from typing import Any, Optional
 
 from tidegauge.estimator.breakdown import most_live
 from tidegauge.estimator.closed_forms import closed_forms
-from tidegauge.estimator.data_parallel import with_ddp
-from tidegauge.estimator.fits import fit
-from tidegauge.estimator.gpus import GPU_TYPES, GpuType, find_gpu
-from tidegauge.estimator.largest_batch import BatchRuns, by_the_line, largest_batch
+from tidegauge.estimator.distributed import lone_rank, with_ddp, with_fsdp2
+from tidegauge.estimator.gpus import GPU_TYPES, H200, GpuType, find_gpu
+from tidegauge.estimator.largest_batch import BatchRuns, by_the_line, fit, largest_batch
 from tidegauge.estimator.model_facts import Build, FactFinder, checked
 from tidegauge.estimator.recording import RecordedKind
 from tidegauge.estimator.results import STRATEGIES, Estimate, LargestBatch
@@ -29,8 +28,6 @@ from tidegauge.estimator.runs import (
     run_again,
 )
 from tidegauge.estimator.savings import CHECKPOINTING, Tried, activations_of, first_line, try_changes
-from tidegauge.estimator.sharding import lone_rank, with_fsdp2
-from tidegauge.estimator.target import H200
 
 STATES = frozenset({RecordedKind.PARAMETER, RecordedKind.GRADIENT, RecordedKind.OPTIMIZER_STATE})
 

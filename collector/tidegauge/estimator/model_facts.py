@@ -62,6 +62,8 @@ def checked(build: Callable[[], Any]) -> Build:
             raise EstimateError(
                 f"FUNCTION must return (model, optimizer, step), with model a torch.nn.Module; it returned ({kinds})"
             )
+        if not callable(built[2]):
+            raise EstimateError("the third value that FUNCTION returns must be callable: it runs one training step")
         return built
 
     return build_checked

@@ -15,11 +15,10 @@ from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.estimator.breakdown import PeakMoment, peak_moment, step_peaks, without_the_making
 from tidegauge.estimator.functions import dropped_output
-from tidegauge.estimator.gpus import CONTEXT_BYTES, nccl_bytes
+from tidegauge.estimator.gpus import CONTEXT_BYTES, Target, nccl_bytes
 from tidegauge.estimator.model_facts import Build
 from tidegauge.estimator.recording import Phase, RecordedKind, Recording
 from tidegauge.estimator.results import Breakdown, StepPeak
-from tidegauge.estimator.target import Target
 from tidegauge.estimator.training import record_training
 
 _PHASES = {

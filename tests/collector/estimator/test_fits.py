@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.estimator.fits import ERROR_SHARE, fit, fitting_bytes
 from tidegauge.estimator.gpus import CONTEXT_BYTES, GIB, GPU_TYPES, find_gpu, nccl_bytes
+from tidegauge.estimator.largest_batch import ERROR_SHARE, fit, fitting_bytes
 from tidegauge.estimator.results import FitVerdict
 
 H100 = find_gpu("H100-80")

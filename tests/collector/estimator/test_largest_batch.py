@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.estimator.fits import fitting_bytes
-from tidegauge.estimator.gpus import GIB, MIB, GpuType, SizeSource
-from tidegauge.estimator.largest_batch import MAX_TRIALS, BatchRuns, by_the_line, largest_batch
-from tidegauge.estimator.target import Target
+from tidegauge.estimator.gpus import GIB, MIB, GpuType, SizeSource, Target
+from tidegauge.estimator.largest_batch import MAX_TRIALS, BatchRuns, by_the_line, fitting_bytes, largest_batch
 
 
 def gpu(total_bytes: int) -> GpuType:

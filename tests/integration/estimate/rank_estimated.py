@@ -18,9 +18,8 @@ sys.path[:0] = [str(ROOT / "collector"), str(ROOT / "examples" / "estimate"), st
 
 def main(kind: str, out: Path) -> None:
     from tidegauge.core.allocator.trace import Action
-    from tidegauge.estimator.data_parallel import with_ddp
+    from tidegauge.estimator.distributed import lone_rank, with_ddp, with_fsdp2
     from tidegauge.estimator.recording import RecordedKind
-    from tidegauge.estimator.sharding import lone_rank, with_fsdp2
     from tidegauge.estimator.training import record_training
 
     train, ranks = importlib.import_module("train"), importlib.import_module("rank_on_the_rig")

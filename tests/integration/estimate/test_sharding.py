@@ -105,7 +105,7 @@ def test_the_process_is_left_as_it_was() -> None:
     code = (
         "import os, torch, torch.distributed as dist\n"
         "from torch import nn\n"
-        "from tidegauge.estimator.sharding import lone_rank\n"
+        "from tidegauge.estimator.distributed import lone_rank\n"
         "before = (dist.init_process_group, nn.parallel.DistributedDataParallel, dict(os.environ))\n"
         "with lone_rank(4):\n"
         "    assert dist.get_world_size() == 4 and os.environ['WORLD_SIZE'] == '4'\n"

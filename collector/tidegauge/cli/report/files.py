@@ -18,8 +18,7 @@ from tidegauge.agent.evidence.checks import bounded
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
-from tidegauge.analysis.snapshots.reading import read_snapshot
-from tidegauge.analysis.snapshots.reading import Snapshot
+from tidegauge.analysis.snapshots.reading import Snapshot, read_snapshot
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif

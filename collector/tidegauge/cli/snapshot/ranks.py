@@ -16,8 +16,8 @@ from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocke
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.snapshots.reading import write_packed
 from tidegauge.analysis.snapshots.packed import from_packed
+from tidegauge.analysis.snapshots.reading import write_packed
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.cli.attach.process import AttachTarget
 from tidegauge.cli.errors import CommandError, UsageError

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tidegauge.estimator.fakes import in_place
+from tidegauge.estimator.fakes import operators
 from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.fake_mode import MAX_VALUES, WatchedFakes, make_subclass
 from tidegauge.estimator.fakes.function_mode import PretendedDevice, change_places
-from tidegauge.estimator.fakes.layouts import convolution_layout
 from tidegauge.estimator.fakes.patches import Patches
 from tidegauge.estimator.fakes.places import Places
 from tidegauge.estimator.fakes.pretended_cuda import pretend_cuda, refuse
 from tidegauge.estimator.fakes.storage_watch import StorageWatch
+from tidegauge.estimator.gpus import Target
 from tidegauge.estimator.layers import autocast, composites, recurrent
-from tidegauge.estimator.target import Target
 
 COMPILED = "torch.compile is ignored: the step ran operator by operator; compiled code mostly needs less"
 
@@ -55,15 +54,14 @@ def fake_gpu(target: Target) -> Iterator[FakeGpu]:
     """
     gpu = FakeGpu(target)
     fakes = WatchedFakes(gpu.watch, entered=gpu.places.operator, say=gpu.say)
-    with ExitStack() as stack:
-        patches = stack.enter_context(Patches())
+    with Patches() as patches:
         patches.replace(torch.Tensor, "_make_subclass", staticmethod(make_subclass(torch.Tensor._make_subclass)))
         pretend_cuda(patches, target, gpu.log)
         _pretend_tools(patches, gpu)
-        stack.enter_context(_registered(target, patches))
-        stack.enter_context(gpu.places.watching())
-        stack.enter_context(fakes)
-        stack.enter_context(PretendedDevice(fakes))
+        patches.enter_context(_registered(target, patches))
+        patches.enter_context(gpu.places.watching())
+        patches.enter_context(fakes)
+        patches.enter_context(PretendedDevice(fakes))
         fakes.learn_owner_counts()
         yield gpu
 
@@ -92,7 +90,7 @@ def _pretend_tools(patches: Patches, gpu: FakeGpu) -> None:
         return model if model is not None else lambda function: function
 
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", grouped)
-    patches.replace(torch._C, "_conv_determine_backend_memory_format", convolution_layout)
+    patches.replace(torch._C, "_conv_determine_backend_memory_format", operators.convolution_layout)
     patches.replace(torch.UntypedStorage, "resize_", resize)
     patches.replace(torch, "compile", uncompiled)
     patches.replace(torch.nn.Module, "compile", lambda *_, **__: gpu.say(COMPILED))
@@ -123,7 +121,7 @@ def _registered(target: Target, patches: Patches) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced is the point
-            for name, kernel in {**composites.kernels(target), **in_place.kernels(), **recurrent.kernels()}.items():
+            for name, kernel in {**composites.kernels(target), **operators.kernels(), **recurrent.kernels()}.items():
                 library.impl(name, kernel, "AutogradCUDA")
             for name, kernel in {**autocast.kernels(cache), **recurrent.autocast_kernels()}.items():
                 library.impl(name, kernel, "AutocastCUDA")

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._mode_utils import no_dispatch
 
-from tidegauge.estimator.fakes import in_place, layouts, unknown_values
+from tidegauge.estimator.fakes import operators, unknown_values
 from tidegauge.estimator.fakes.storage_watch import StorageWatch
 from tidegauge.estimator.layers import recurrent
 
@@ -93,7 +93,7 @@ class WatchedFakes(FakeTensorMode):
         backward = torch._C._current_graph_task_id() != -1
         if backward and name == "aten.add.Tensor" and self._accumulates(args, kwargs):
             return args[0]
-        if backward and in_place.in_backward(name, args):
+        if backward and operators.in_backward(name, args):
             return args[0]
         if self._owners.measures:
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -129,8 +129,8 @@ class WatchedFakes(FakeTensorMode):
                 return described(*args, **kwargs)
         try:
             with _without_value(args, kwargs):
-                found = super().__torch_dispatch__(func, types, layouts.arguments(name, args), kwargs)
-            return layouts.result(name, args, found)
+                found = super().__torch_dispatch__(func, types, operators.arguments(name, args), kwargs)
+            return operators.result(name, args, found)
         except DataDependentOutputException:
             if name == "aten.equal.default":
                 return unknown_values.SHAPES[name](*args)

@@ -10,8 +10,8 @@ import torch
 
 from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.patches import Patches
+from tidegauge.estimator.gpus import Target
 from tidegauge.estimator.recording import EstimateError
-from tidegauge.estimator.target import Target
 
 WARP = 32
 

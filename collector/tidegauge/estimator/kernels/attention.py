@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.tensors import Layout, is_contiguous, layout, numel, rounded_up, size_bytes
+from tidegauge.estimator.kernels.calls import (
+    Layout,
+    OpCall,
+    Scratch,
+    is_contiguous,
+    layout,
+    numel,
+    rounded_up,
+    size_bytes,
+)
 
 _FLOAT_BYTES = 4
 _TILE = 64

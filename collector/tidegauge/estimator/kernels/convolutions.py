@@ -3,18 +3,28 @@
 cuDNN's fastest kernels want channels last. For tensors in the usual layout the workspace then holds input and output
 once more, which is often the largest allocation of a training step. The copies follow PyTorch's ConvShared.cpp and
 Convolution.cpp.
+
+``h200_convolutions.csv.gz`` holds the 24,721 cases of ``bench/gpu_workspaces.py`` on an H200 (torch 2.11, cuDNN 9.15,
+November 2026): the convolutions of 44 models of torchvision, batches from 1 to 256, three types, two layouts, without
+``cudnn.benchmark``. For other cases the nearest three tell which kinds of kernels cuDNN takes: a workspace is divided
+into copies of input and output and the rest, these are scaled to the sizes at hand, and the middle one counts.
 """
 
 from __future__ import annotations
 
+import gzip
+import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import lru_cache
+from importlib import resources
+from math import log2
+from statistics import median
+from typing import Any, NamedTuple, Optional
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.convolution_table import Geometry, WorkspaceTable, workspaces
-from tidegauge.estimator.kernels.reductions import of_tensor
-from tidegauge.estimator.kernels.tensors import (
+from tidegauge.estimator.kernels.calls import (
     Layout,
+    OpCall,
+    Scratch,
     copied,
     dtype_name,
     is_channels_last,
@@ -23,6 +33,153 @@ from tidegauge.estimator.kernels.tensors import (
     size_bytes,
     suggests_channels_last,
 )  # fmt: skip
+from tidegauge.estimator.kernels.reductions import of_tensor
+
+TABLE = "h200_convolutions.csv.gz"
+_NATIVE = "-"
+"""In the table: PyTorch's own kernel for depthwise convolutions, which needs no workspace."""
+_SMALL_BYTES = 4096
+"""Descriptors and the like: does not grow with the tensors."""
+_NEIGHBOURS = 3
+"""Whose middle is taken for a case that was not measured."""
+_PIXEL_PAIRS = ((1, 1), (2, 0), (0, 2), (1, 0), (0, 1))
+"""How often input and output may be in a workspace."""
+
+
+class Geometry(NamedTuple):
+    """A two-dimensional convolution; ``height`` and ``width`` are the input's."""
+
+    batch: int
+    channels: int
+    out_channels: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    dtype: str
+    channels_last: bool
+
+    @property
+    def item_bytes(self) -> int:
+        return 2 if self.dtype in ("float16", "bfloat16") else 4
+
+    @property
+    def input_bytes(self) -> int:
+        return self.batch * self.channels * self.height * self.width * self.item_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        sides = (
+            (size + 2 * edge - gap * (side - 1) - 1) // step + 1
+            for size, edge, gap, side, step in zip(
+                (self.height, self.width), self.padding, self.dilation, self.kernel, self.stride
+            )
+        )
+        height, width = sides
+        return self.batch * self.out_channels * max(height, 1) * max(width, 1) * self.item_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        inner = max(self.channels // self.groups, 1)
+        return self.out_channels * inner * self.kernel[0] * self.kernel[1] * self.item_bytes
+
+
+class WorkspaceTable(NamedTuple):
+    """Bytes; 0: none. One at a time: each is given back before the next is taken."""
+
+    forward: int
+    input_gradient: int
+    weight_gradient: int
+
+
+class _Case(NamedTuple):
+    """One measured convolution."""
+
+    geometry: Geometry
+    place: tuple[float, ...]
+    found: Optional[WorkspaceTable]
+
+
+@lru_cache(maxsize=4096)
+def workspaces(wanted: Geometry) -> Optional[WorkspaceTable]:
+    """``None``: not cuDNN's, but PyTorch's own kernel runs."""
+    place = _place(wanted)
+
+    def distance(case: _Case) -> float:
+        return sum(abs(mine - other) for mine, other in zip(place, case.place))
+
+    nearest = heapq.nsmallest(_NEIGHBOURS, _table()[_kind(wanted)], key=distance)
+    if nearest[0].geometry == wanted or nearest[0].found is None:
+        return nearest[0].found
+    told = [[_scaled(size, case.geometry, wanted) for size in case.found] for case in nearest if case.found is not None]
+    return WorkspaceTable(*(int(median(sizes)) for sizes in zip(*told)))
+
+
+def _scaled(size: int, known: Geometry, wanted: Geometry) -> int:
+    """A workspace for ``known`` at the sizes of ``wanted``."""
+    if size < _SMALL_BYTES:
+        return size
+    weights = wanted.weight_bytes / known.weight_bytes
+    for inputs, outputs in _PIXEL_PAIRS:
+        pixels = inputs * known.input_bytes + outputs * known.output_bytes
+        if 0 <= size - pixels <= max(8 * known.weight_bytes + _SMALL_BYTES, pixels // 50):
+            rest = (size - pixels) * weights
+            return inputs * wanted.input_bytes + outputs * wanted.output_bytes + int(rest)
+    before, after = (one.input_bytes + one.output_bytes for one in (known, wanted))
+    if before <= size <= before + 40 * known.weight_bytes:
+        return after + int((size - before) * weights)
+    return size * after // before
+
+
+def _kind(geometry: Geometry) -> tuple[str, bool, str]:
+    """Cases of different kinds say nothing about each other."""
+    dtype = geometry.dtype if geometry.dtype in ("float16", "bfloat16") else "float32"
+    grouping = "one" if geometry.groups == 1 else "each" if geometry.groups == geometry.channels else "some"
+    return dtype, geometry.channels_last, grouping
+
+
+def _place(geometry: Geometry) -> tuple[float, ...]:
+    """Coordinates in which near means alike: doublings, and whether tensor cores can take the channels as they are.
+
+    The weights are those that did best where one case was told from all others of the table.
+    """
+    inner = max(geometry.channels // geometry.groups, 1)
+    outer = max(geometry.out_channels // geometry.groups, 1)
+    kernel, stride, dilation = geometry.kernel, geometry.stride, geometry.dilation
+    pixels = log2(max(geometry.height * geometry.width, 1))
+    batch = log2(max(geometry.batch, 1))
+    by_pixels, by_rows, by_batch = (1.0, 0.3, 0.5) if geometry.groups == geometry.channels else (0.2, 1.0, 0.1)
+    return (
+        log2(inner), log2(outer), log2(geometry.groups),
+        by_pixels * pixels, by_rows * (pixels + batch - 2 * log2(stride[1])), by_batch * batch,
+        3 * log2(kernel[0]), 3 * log2(kernel[1]), 3 * log2(stride[1]), 3 * log2(dilation[1]),
+        *(4.0 * (count % multiple != 0) for count in (inner, outer) for multiple in (4, 8)),
+        *(1.0 * (count % multiple != 0) for count in (inner, outer) for multiple in (16, 32, 64)),
+        0.01 * abs(geometry.padding[0] - kernel[0] // 2), 0.001 * abs(geometry.height - geometry.width),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[tuple[str, bool, str], list[_Case]]:
+    """Cases by kind. A line: 13 numbers of the geometry, type, layout, and ``batch:forward:input:weight`` each."""
+    packed = resources.files(__package__).joinpath(TABLE).read_bytes()
+    cases: dict[tuple[str, bool, str], list[_Case]] = {}
+    for line in gzip.decompress(packed).decode("ascii").splitlines():
+        words = line.split(",")
+        numbers = [int(word) for word in words[:13]]
+        kernel, stride, padding, dilation = ((numbers[begin], numbers[begin + 1]) for begin in range(4, 12, 2))
+        for word in words[15:]:
+            batch, *sizes = word.split(":")
+            geometry = Geometry(
+                int(batch), numbers[0], numbers[1], numbers[2], numbers[3], kernel, stride, padding, dilation,
+                numbers[12], words[13], words[14] == "channels_last",
+            )  # fmt: skip
+            found = None if sizes == [_NATIVE] else WorkspaceTable(*map(int, sizes))
+            cases.setdefault(_kind(geometry), []).append(_Case(geometry, _place(geometry), found))
+    return cases
 
 
 class _Viewed:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.tensors import copied, dtype_name, numel
+from tidegauge.estimator.kernels.calls import OpCall, Scratch, copied, dtype_name, numel
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4

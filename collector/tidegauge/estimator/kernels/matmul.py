@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch, Workspace
-from tidegauge.estimator.kernels.tensors import is_contiguous, layout
+from tidegauge.estimator.kernels.calls import OpCall, Scratch, Workspace, is_contiguous, layout
 
 HANDLE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 """cuBLAS's own ``:4096:2:16:8``."""

@@ -6,9 +6,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tidegauge.estimator.kernels.calls import NOTHING, OpCall, Scratch
+from tidegauge.estimator.kernels.calls import (
+    NOTHING,
+    Layout,
+    OpCall,
+    Scratch,
+    copied,
+    layout,
+    numel,
+    size_bytes,
+    suggests_channels_last,
+)
 from tidegauge.estimator.kernels.reductions import buffer_bytes
-from tidegauge.estimator.kernels.tensors import Layout, copied, layout, numel, size_bytes, suggests_channels_last
 
 _FLOAT_BYTES = 4
 _MANY_ROWS = 64 * 1024

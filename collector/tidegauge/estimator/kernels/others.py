@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.tensors import copied, layout, numel, size_bytes, suggests_channels_last
+from tidegauge.estimator.kernels.calls import OpCall, Scratch, copied, layout, numel, size_bytes, suggests_channels_last
 
 _FLOAT_BYTES = 4
 _CHUNK = 65536

@@ -13,8 +13,16 @@ from importlib import resources
 from math import log2
 from typing import Any, NamedTuple
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch, Workspace
-from tidegauge.estimator.kernels.tensors import Layout, is_contiguous, layout, rounded_up, size_bytes
+from tidegauge.estimator.kernels.calls import (
+    Layout,
+    OpCall,
+    Scratch,
+    Workspace,
+    is_contiguous,
+    layout,
+    rounded_up,
+    size_bytes,
+)
 
 TABLE = "h200_recurrent.csv"
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

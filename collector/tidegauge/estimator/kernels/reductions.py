@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.tensors import Layout, dtype_name, layout, numel, size_bytes
+from tidegauge.estimator.kernels.calls import Layout, OpCall, Scratch, dtype_name, layout, numel, size_bytes
 
 _THREADS_PER_MULTIPROCESSOR = 2048
 """1536 on consumer GPUs, whose buffers are a quarter smaller."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from tidegauge.core.torch_version import torch_at_least
-from tidegauge.estimator.target import Target
+from tidegauge.estimator.gpus import Target
 
 HALF = (torch.float16, torch.bfloat16)
 FLASH_HEAD_ALIGNMENT = 8

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 import torch
 
+from tidegauge.estimator.gpus import Target
 from tidegauge.estimator.layers.attention import scaled_dot_product_attention
-from tidegauge.estimator.target import Target
 
 LARGEST_INT32 = (1 << 31) - 1
 MAX_CUDNN_SPATIAL_TRAINING = 880_801

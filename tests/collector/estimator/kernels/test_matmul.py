@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_calls import call
+from tidegauge.estimator.gpus import H200
 from tidegauge.estimator.kernels import Scratch, scratch
-from tidegauge.estimator.target import H200
 
 MIB = 1 << 20
 

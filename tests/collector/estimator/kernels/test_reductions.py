@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_calls import strides
+from tidegauge.estimator.kernels.calls import Layout
 from tidegauge.estimator.kernels.reductions import buffer_bytes
-from tidegauge.estimator.kernels.tensors import Layout
 
 H200_MULTIPROCESSORS = 132
 SHAPES = st.lists(st.integers(1, 300), min_size=1, max_size=4)
