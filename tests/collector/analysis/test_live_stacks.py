@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.analysis.snapshots.live_stacks import code_lines
-from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.reading import Snapshot
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.snapshot_columns import MAX_DEVICES, MAX_TEXT_CHARS, SnapshotFormatError, pack, unpack
+from trace_files import to_packed
 
 
 def test_a_name_that_never_ends_is_cut_when_it_is_read() -> None:

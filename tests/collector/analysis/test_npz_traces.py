@@ -1,4 +1,4 @@
-"""The .npz format of recorded traces: what numpy writes is read, numpy reads what is written, nothing else gets in."""
+"""The .npz format of recorded traces: what numpy writes is read, nothing else gets in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.traces.npy_arrays import NumberArray, read_npz, write_npz
-from tidegauge.analysis.traces.npz_traces import read_npz_trace, write_npz_trace
+from tidegauge.analysis.traces.npy_arrays import read_npz
+from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.core.allocator.trace import Action, Trace
+from trace_files import write_npz_trace
 
 ACTIONS = {action.name.lower(): int(action) for action in Action}
 META = {"conf": "max_split_size_mb:64", "cap_gib": 0.5, "total": 3 << 30, "actions": ACTIONS, "torch": "2.11.0+cu130"}
@@ -72,7 +73,7 @@ events = st.lists(
 
 
 @given(events, st.booleans(), st.booleans())
-def test_what_is_written_is_read_again(rows: list[tuple[int, int, int, int]], clock: bool, pooled: bool) -> None:
+def test_what_numpy_writes_is_read(rows: list[tuple[int, int, int, int]], clock: bool, pooled: bool) -> None:
     trace = Trace(
         action=array("B", [row[0] for row in rows]),
         address=array("Q", [row[1] for row in rows]),
@@ -99,19 +100,6 @@ def test_what_is_written_is_read_again(rows: list[tuple[int, int, int, int]], cl
     ):  # fmt: skip
         assert getattr(again, name) == getattr(trace, name), name
     assert again.marks.get("step", ()) == trace.marks["step"]
-
-
-def test_numpy_reads_what_is_written() -> None:
-    written = write_npz({"a": NumberArray(array("q", [1, -2, 3, 4]), (2, 2)), "meta": "text"})
-    with np.load(io.BytesIO(written), allow_pickle=False) as file:
-        assert file["a"].tolist() == [[1, -2], [3, 4]]
-        assert str(file["meta"]) == "text"
-
-
-def test_an_incomplete_trace_has_no_place_in_the_format() -> None:
-    trace = read_npz_trace(saved(**arrays()))
-    with pytest.raises(ValueError, match="begins with the process"):
-        write_npz_trace(Trace(**{**vars(trace), "complete": False}))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots import reading as snapshots
-from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.traces.replays import replay_trace
 from tidegauge.core.allocator.trace import BlockState
@@ -30,6 +30,7 @@ from tidegauge.core.snapshot_columns import (
     pack,
     unpack,
 )
+from trace_files import to_packed
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator" / "snapshots"
 OUT_OF_ORDER = "shrunk_ring"

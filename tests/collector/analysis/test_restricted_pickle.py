@@ -12,14 +12,15 @@ import pickletools
 import struct
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
-from tidegauge.analysis.snapshots.restricted_pickle import load
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
+from tidegauge.analysis.snapshots.restricted_pickle import loads
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -31,6 +32,10 @@ PLAIN = st.recursive(
     ),
     max_leaves=40,
 )
+
+
+def load(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> object:
+    return loads(read_content(stream, most_bytes=most_bytes))
 
 
 @given(PLAIN, st.integers(2, pickle.HIGHEST_PROTOCOL))

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from examples import fewer
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.contents import decompressed
-from tidegauge.analysis.snapshots.packed import to_packed
 from tidegauge.analysis.snapshots.reading import read_bytes, read_snapshot, write_packed
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.snapshot_columns import MAGIC, pack
+from trace_files import to_packed
 
 DATA = Path(__file__).parents[2] / "data"
 ORIGINAL = DATA / "snapshots" / "outputs_kept.early.pickle.gz"

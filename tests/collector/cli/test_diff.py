@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tidegauge.analysis.snapshots.packed import to_packed
 from tidegauge.analysis.snapshots.reading import read_snapshot, write_packed
 from tidegauge.cli.main import main
+from trace_files import to_packed
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"
 

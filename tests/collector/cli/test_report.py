@@ -16,7 +16,6 @@ from html_text import Page
 from loop_store import FakeAudit, FakeIncidents, FakeStore
 from report_contents import evidence, points, story
 from sample_views import job_view, rank_view
-from tidegauge.analysis.snapshots.packed import to_packed
 from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, NotFoundError, Request, json_route
@@ -30,6 +29,7 @@ from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.snapshot_columns import pack
 from tidegauge.core.verdicts import OK
 from tidegauge.core.wire import to_json
+from trace_files import to_packed
 
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 SERIES = Path(__file__).parents[2] / "data" / "series"

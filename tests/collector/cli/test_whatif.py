@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.analysis.traces.npz_traces import write_npz_trace
 from tidegauge.analysis.whatif.results import titled
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError
 from tidegauge.cli.offline import whatif
 from tidegauge.core.allocator.trace import Action
+from trace_files import write_npz_trace
 from whatif_worlds import MIB, Event, alloc, free, trace_of
 
 FIXED_KEYS = {

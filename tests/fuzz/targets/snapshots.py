@@ -24,12 +24,12 @@ from rank_windows import early, late
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.contents import decompressed
 from tidegauge.analysis.oom.snapshot import look_into
-from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.reading import Snapshot, read_bytes
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.analysis.traces.npy_arrays import read_npz
-from tidegauge.analysis.traces.npz_traces import read_npz_trace, write_npz_trace
+from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.core.allocator.trace import TraceError
 from tidegauge.core.snapshot_columns import (
@@ -43,6 +43,7 @@ from tidegauge.core.snapshot_columns import (
     pack,
     unpack,
 )
+from trace_files import to_packed, write_npz_trace
 
 DATA = Path(__file__).parents[2] / "data"
 MAX_UNPACKED_BYTES = 8 << 20

@@ -76,7 +76,6 @@ class Comparison:
     through: Optional[CodeLine]
     """The innermost line of the user's that nearly all growth came through: of a graph that is kept, whoever called the
     model. ``None``: there is none, or nothing grew."""
-    early_without_stack_bytes: int
     late_without_stack_bytes: int
     new_blocks: int
     """Live late, and not at the same place from the same stack early: of one rank only."""
@@ -119,7 +118,6 @@ def compare(early: Trace, late: Trace) -> Comparison:
         by_size=tuple(_sizes(before, after)),
         live=tuple(_live(weight) for weight in live_weights(late)),
         through=_through(grown),
-        early_without_stack_bytes=sum(block.size_bytes for block in before if not block.stack),
         late_without_stack_bytes=sum(block.size_bytes for block in after if not block.stack),
         new_blocks=sum((block.address, block.wanted_bytes, block.key) not in known for block in after),
         workspaces=grown_workspaces(_on_streams(early), _on_streams(late)),

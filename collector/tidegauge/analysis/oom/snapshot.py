@@ -6,15 +6,15 @@ entries); the probe of Tidegauge writes it beside the rest (``snapshots.OWN_KEY`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.snapshots.reading import Snapshot
-from tidegauge.core.allocator.trace import Action, BlockState, Stack, Trace
+from tidegauge.analysis.snapshots.live_stacks import code_lines
+from tidegauge.analysis.snapshots.traces import Snapshot, one_device
+from tidegauge.core.allocator.trace import Action, BlockState, Trace
 from tidegauge.core.allocator_sizes import segment_bytes
 from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, hold
-from tidegauge.core.evidence.owners import CodeLine, LiveBlock
+from tidegauge.core.evidence.owners import LiveBlock
 from tidegauge.core.oom import is_expandable
 from tidegauge.core.oom.case import OomCase
 
@@ -59,7 +59,7 @@ def look_into(snapshot: Snapshot, *, device: Optional[int] = None, cap_bytes: Op
 def held_in(trace: Trace) -> HeldMemory:
     """The memory held by the segments at the end of ``trace``."""
     live, free, pending_bytes = [], [], 0
-    lines: dict[int, tuple[CodeLine, ...]] = {}
+    lines = code_lines(trace.stacks)
     for segment in trace.end or ():
         for block in segment.blocks:
             if block.state is BlockState.INACTIVE:
@@ -67,7 +67,7 @@ def held_in(trace: Trace) -> HeldMemory:
             elif block.state is BlockState.ACTIVE_PENDING_FREE:
                 pending_bytes += block.size_bytes
             else:
-                stack = () if block.stack is None else _lines(lines, block.stack, trace.stacks)
+                stack = () if block.stack is None else lines[block.stack]
                 live.append(LiveBlock(block.size_bytes, stack))
     return hold(live, free, pending_bytes=pending_bytes)
 
@@ -81,23 +81,12 @@ class _Refused(NamedTuple):
 
 def _device(snapshot: Snapshot, device: Optional[int]) -> int:
     """The one asked for, else the one that the probe names, that has an ``oom`` entry, or that holds anything."""
-    held = {number: trace for number, trace in snapshot.traces.items() if trace.end or len(trace)}
+    held = [number for number, trace in snapshot.traces.items() if trace.end or len(trace)]
     if device is None:
         named = snapshot.facts.get("device")
-        ran_out = [number for number, trace in held.items() if Action.OOM in trace.action]
-        candidates = [number for number in held if number == named] or ran_out or list(held)
-        if len(candidates) == 1:
-            return candidates[0]
-        if not candidates:
-            raise BadTraceError("is a snapshot of a process that held nothing on any device")
-        raise BadTraceError(f"holds memory of devices {_listed(candidates)}: choose one with --device")
-    if device not in held:
-        raise BadTraceError(f"holds nothing of device {device}; there are devices {_listed(held)}")
-    return device
-
-
-def _listed(devices: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(devices)))
+        ran_out = [number for number in held if Action.OOM in snapshot.traces[number].action]
+        held = [number for number in held if number == named] or ran_out or held
+    return one_device(held, device)
 
 
 def _refused_by_facts(facts: Mapping[str, object]) -> Optional[_Refused]:
@@ -144,9 +133,3 @@ def _fraction(limit_bytes: int, total_bytes: int) -> Optional[float]:
 
 def _count(value: object) -> Optional[int]:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_FIGURE_BYTES else None
-
-
-def _lines(known: dict[int, tuple[CodeLine, ...]], number: int, stacks: tuple[Stack, ...]) -> tuple[CodeLine, ...]:
-    if number not in known:
-        known[number] = tuple(CodeLine(frame.filename, frame.line, frame.name) for frame in stacks[number])
-    return known[number]

@@ -1,4 +1,4 @@
-"""Converts snapshots between Tidegauge's own format (``core.snapshot_columns``) and the analysis' values.
+"""Converts snapshots of Tidegauge's own format (``core.snapshot_columns``) into the analysis' values.
 
 Nothing is lost that a replay, a what-if, an explained out-of-memory, a comparison or PyTorch's viewer needs. What a
 snapshot of PyTorch's has besides is left behind: ``compile_context``, ``user_metadata``, ``external_annotations``.
@@ -6,10 +6,9 @@ snapshot of PyTorch's has besides is left behind: ``compile_context``, ``user_me
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Optional
+from typing import Any
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.events import SnapshotEvents, check_clock
@@ -18,22 +17,17 @@ from tidegauge.analysis.snapshots.stack_table import DEEPEST
 from tidegauge.analysis.snapshots.traces import (
     Snapshot,
     SnapshotParts,
-    facts_of_keys,
     put_together,
 )
-from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
+from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack
 from tidegauge.core.snapshot_columns import (
     BLOCKS,
-    EVENTS,
     EXPANDABLE,
-    FRAMES,
     LARGE,
     LARGEST,
     SEGMENTS,
-    STACKS,
     DeviceColumns,
     PackedSnapshot,
-    empty,
 )
 
 SKIPPED_FACT = "skipped"
@@ -45,32 +39,6 @@ def from_packed(packed: PackedSnapshot) -> Snapshot:
     recorded = {one.device: _events(one, packed.facts) for one in packed.devices}
     ends = {one.device: _segments(one) for one in packed.devices if one.segments["address"]}
     return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts))
-
-
-def to_packed(snapshot: Snapshot, facts: Optional[Mapping[str, object]] = None) -> PackedSnapshot:
-    """``snapshot`` as columns, with ``facts`` besides its own. Settings that JSON has no word for are left out."""
-    texts: dict[str, int] = {}
-    known: dict[Frame, int] = {}
-    frames, stacks, stack_frames = empty(FRAMES), empty(STACKS), array("I")
-    for stack in snapshot.stacks:
-        stacks["depth"].append(len(stack))
-        for frame in stack:
-            if frame not in known:
-                known[frame] = len(known)
-                frames["name"].append(texts.setdefault(frame.name, len(texts)))
-                frames["filename"].append(texts.setdefault(frame.filename, len(texts)))
-                frames["line"].append(frame.line)
-            stack_frames.append(known[frame])
-    devices = [_columns(trace) for trace in snapshot.traces.values()]
-    settings = plain(snapshot.settings, "allocator_settings")
-    all_facts = plain({**_own_facts(snapshot), **snapshot.facts, **(facts or {})}, "facts")
-    return PackedSnapshot(tuple(texts), frames, stacks, stack_frames, devices, settings, all_facts)
-
-
-def _own_facts(snapshot: Snapshot) -> dict[str, object]:
-    """What the columns do not say."""
-    skipped = {str(device): dict(trace.skipped) for device, trace in snapshot.traces.items() if trace.skipped}
-    return {**facts_of_keys(snapshot), **({SKIPPED_FACT: skipped} if skipped else {})}
 
 
 def _stacks(packed: PackedSnapshot) -> tuple[Stack, ...]:
@@ -135,23 +103,6 @@ def _segments(one: DeviceColumns) -> tuple[KnownSegment, ...]:
             )
         )  # fmt: skip
     return in_order(one.device, segments)
-
-
-def _columns(trace: Trace) -> DeviceColumns:
-    stream_of = {handle: number for number, handle in enumerate(trace.streams)}
-    pool_of = {pool: number for number, pool in enumerate(trace.pools)}
-    segments, blocks = empty(SEGMENTS), empty(BLOCKS)
-    for segment in trace.end or ():
-        flags = LARGE * segment.is_large | EXPANDABLE * segment.is_expandable
-        row = (segment.address, segment.total_bytes, stream_of[segment.stream], pool_of[segment.pool], flags)
-        for (name, _), value in zip(SEGMENTS, (*row, len(segment.blocks))):
-            segments[name].append(value)
-        for block in segment.blocks:
-            stack = -1 if block.stack is None else block.stack
-            for (name, _), value in zip(BLOCKS, (block.size_bytes, block.requested_bytes, block.state, stack)):
-                blocks[name].append(value)
-    events = {name: getattr(trace, name) for name, _ in EVENTS}
-    return DeviceColumns(trace.device, trace.streams, trace.pools, segments, blocks, events)
 
 
 def plain(value: object, where: str, depth: int = 0) -> Any:

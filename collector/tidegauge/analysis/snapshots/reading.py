@@ -73,7 +73,7 @@ def read_snapshot(where: Union[str, Path], *, most_bytes: int = MAX_CONTENT_BYTE
     return read(Path(where), most_bytes=most_bytes)
 
 
-def write_packed(parts: Union[PackedSnapshot, Iterable[bytes]], *, level: int = LEVEL) -> bytes:
+def write_packed(parts: Union[PackedSnapshot, Iterable[bytes]]) -> bytes:
     """A snapshot as it is kept, in zstandard: of columns, or of the pieces of a file that holds them already.
 
     Raises ``BadTraceError`` where the package is missing.
@@ -83,7 +83,7 @@ def write_packed(parts: Union[PackedSnapshot, Iterable[bytes]], *, level: int = 
     except ModuleNotFoundError as error:
         raise BadTraceError(f"to compress it needs the package zstandard. Install it with: {INSTALL}") from error
     pieces = pack_parts(parts) if isinstance(parts, PackedSnapshot) else parts
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True).compressobj()
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
     return b"".join((*map(compressor.compress, pieces), compressor.flush()))
 
 

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError, shown
-from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,17 +32,11 @@ _UNPICKLING_ERRORS = (
 """What the C unpickler raises for a damaged pickle, such as a dict as a key, or a memo entry that is not there."""
 
 
-def load(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> object:
-    """The plain object in ``stream`` (gzip or not), built of dict, list, tuple, str, bytes, int, float, bool, None.
+def loads(content: bytes, *, on_grown: Optional[Callable[[object], object]] = None) -> object:
+    """The plain object in ``content``, built of dict, list, tuple, str, bytes, int, float, bool, None.
 
     Objects may be shared and may hold themselves. Raises ``RefusedPickleError`` for a pickle that wants anything
-    else, ``BadTraceError`` for a damaged one or one longer than ``most_bytes``. Nothing a pickle names is imported.
-    """
-    return loads(read_content(stream, most_bytes=most_bytes))
-
-
-def loads(content: bytes, *, on_grown: Optional[Callable[[object], object]] = None) -> object:
-    """``load`` of what has been read already.
+    else, ``BadTraceError`` for a damaged one. Nothing a pickle names is imported.
 
     ``on_grown`` is called while the object is being made, with a list that has just grown (not at each growth): it may
     take items out, so that a history of millions of entries never is there as a whole. What it is given need not be

@@ -6,7 +6,7 @@ The keys of a snapshot betray the torch version (allocator notes, 0.1 and 3.1).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
@@ -125,8 +125,12 @@ def facts_of_keys(snapshot: Snapshot) -> dict[str, object]:
 
 
 def trace_with_memory(snapshot: Snapshot, device: Optional[int] = None) -> Trace:
-    """The one device that holds anything, or the one asked for. Raises ``BadTraceError`` where there is a choice."""
-    held = {number: trace for number, trace in snapshot.traces.items() if trace.end}
+    """The trace of the one device that holds anything, or of the one asked for. Raises ``BadTraceError``."""
+    return snapshot.traces[one_device([number for number, trace in snapshot.traces.items() if trace.end], device)]
+
+
+def one_device(held: Collection[int], device: Optional[int]) -> int:
+    """``device``, or the only one in ``held``. Raises ``BadTraceError`` where there is a choice, or none."""
     there = ", ".join(map(str, sorted(held)))
     if not held:
         raise BadTraceError("is a snapshot of a process that held nothing on any device")
@@ -134,7 +138,7 @@ def trace_with_memory(snapshot: Snapshot, device: Optional[int] = None) -> Trace
         raise BadTraceError(f"holds memory of devices {there}: choose one with --device")
     if device is not None and device not in held:
         raise BadTraceError(f"holds nothing of device {device}; there are devices {there}")
-    return held[next(iter(held)) if device is None else device]
+    return next(iter(held)) if device is None else device
 
 
 def _torch_version(parts: SnapshotParts, conf: str) -> Optional[str]:

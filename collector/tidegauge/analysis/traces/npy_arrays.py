@@ -1,4 +1,4 @@
-"""Reads and writes numpy's ``.npz`` files of integer arrays and one text, with the standard library alone.
+"""Reads numpy's ``.npz`` files of integer arrays and one text, with the standard library alone.
 
 The format is ``numpy.lib.format``: a magic, a header that is a Python literal, the raw elements. Read here, an array of
 objects (which would be a pickle) or one that claims more elements than its file holds is refused before it costs
@@ -14,7 +14,6 @@ import sys
 import zipfile
 import zlib
 from array import array
-from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple, Union
 
@@ -26,7 +25,6 @@ _MAX_HEADER_BYTES = 4_096
 _TYPECODES = {
     "|u1": "B", "|b1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i", "<u8": "Q", "<i8": "q",
 }  # fmt: skip
-_NAMES = {typecode: name for name, typecode in _TYPECODES.items() if name != "|b1"}
 _SUFFIX = ".npy"
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -70,16 +68,6 @@ def read_npz(content: bytes, *, most_bytes: int) -> dict[str, NpyArray]:
         raise
     except _DAMAGED as error:
         raise BadTraceError(f"is no whole .npz file: {shown(str(error), 200)}") from error
-
-
-def write_npz(arrays: Mapping[str, NpyArray]) -> bytes:
-    """A compressed ``.npz``, as ``numpy.savez_compressed`` writes it."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, values in arrays.items():
-            # A fixed date: the same trace is the same file.
-            archive.writestr(zipfile.ZipInfo(name + _SUFFIX), _written(values), zipfile.ZIP_DEFLATED)
-    return content.getvalue()
 
 
 def _name(member: zipfile.ZipInfo) -> str:
@@ -130,17 +118,3 @@ def _elements(data: memoryview, kind: str, shape: tuple[int, ...], name: str) ->
     if sys.byteorder == "big":
         values.byteswap()
     return NumberArray(values, shape)
-
-
-def _written(values: NpyArray) -> bytes:
-    if isinstance(values, str):
-        kind, shape, data = f"<U{len(values)}", "()", values.encode("utf-32-le")
-    else:
-        stored = values.values
-        if sys.byteorder == "big":
-            stored = array(stored.typecode, stored)
-            stored.byteswap()
-        kind, shape, data = _NAMES[stored.typecode], repr(values.shape), stored.tobytes()
-    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    return _MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data

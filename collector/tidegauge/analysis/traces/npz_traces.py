@@ -1,17 +1,17 @@
-"""Reads and writes complete event traces as numpy's ``.npz``: the arrays that ``docs/replay.md`` lists."""
+"""Reads complete event traces from numpy's ``.npz``: the arrays that ``docs/replay.md`` lists."""
 
 from __future__ import annotations
 
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.contents import MAX_CONTENT_BYTES
 from tidegauge.analysis.snapshots.events import indexed
-from tidegauge.analysis.traces.npy_arrays import NpyArray, NumberArray, read_npz, write_npz
+from tidegauge.analysis.traces.npy_arrays import NpyArray, NumberArray, read_npz
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
 
 _EVENT_ARRAYS = ("action", "addr", "size", "stream")
@@ -54,40 +54,6 @@ def read_npz_trace(content: bytes, *, most_bytes: int = MAX_CONTENT_BYTES) -> Tr
         marks=_marks(arrays, meta, time_us, length),
         lost_events=0,
     )
-
-
-def write_npz_trace(trace: Trace) -> bytes:
-    """``trace`` in the same format; stacks, blocks and pools of segments at the end are not part of it.
-
-    Raises ``ValueError`` for a trace that does not begin with its process: the format has no place for what lived.
-    """
-    if not trace.complete:
-        raise ValueError("an .npz trace begins with the process; this one does not")
-    marks = trace.marks.get("step", ())
-    meta = {
-        "conf": trace.alloc_conf,
-        "cap_bytes": trace.cap_bytes,
-        "total": trace.total_bytes,
-        "actions": {action.name.lower(): int(action) for action in Action},
-        "torch": trace.torch_version,
-        "pools": [list(pool) for pool in trace.pools],
-        "step_cols": ["step", "event"],
-    }
-    arrays: dict[str, NpyArray] = {
-        "action": _column(trace.action),
-        "addr": _column(trace.address),
-        "size": _column(trace.size_bytes),
-        "stream": _column(array("Q", map(trace.streams.__getitem__, trace.stream))),
-        "steps": _rows("q", [(step, event) for step, event in enumerate(marks)], 2),
-        "meta": json.dumps(meta),
-    }
-    if trace.time_us:
-        arrays[_CLOCK] = _column(trace.time_us)
-    if trace.pool:
-        arrays["pool"] = _column(trace.pool)
-    if trace.end is not None:
-        arrays["segs"] = _rows("Q", [_segment_row(segment) for segment in trace.end], _SEGMENT_COLUMNS)
-    return write_npz(arrays)
 
 
 def _numbers(arrays: Mapping[str, NpyArray], name: str) -> NumberArray:
@@ -193,16 +159,6 @@ def _segments(arrays: Mapping[str, NpyArray], events: int) -> Optional[tuple[Kno
     return tuple(sorted(segments))
 
 
-def _segment_row(segment: KnownSegment) -> tuple[int, ...]:
-    """Allocated and active bytes are left at 0 where the blocks are not known."""
-    allocated = sum(block.size_bytes for block in segment.blocks if block.state == 1)
-    active = sum(block.size_bytes for block in segment.blocks if block.state != 0)
-    return (
-        segment.address, segment.total_bytes, allocated, active,
-        segment.stream, int(segment.is_large), int(segment.is_expandable),
-    )  # fmt: skip
-
-
 def _marks(
     arrays: Mapping[str, NpyArray], meta: Mapping[str, object], time_us: array[int], length: int
 ) -> dict[str, tuple[int, ...]]:
@@ -220,11 +176,3 @@ def _marks(
     else:
         return {}
     return {"step": tuple(event for event in events if 0 <= event < length)}
-
-
-def _column(values: array[int]) -> NumberArray:
-    return NumberArray(values, (len(values),))
-
-
-def _rows(typecode: str, rows: Sequence[Sequence[int]], width: int) -> NumberArray:
-    return NumberArray(array(typecode, [value for row in rows for value in row]), (len(rows), width))

@@ -16,7 +16,6 @@ _THREADS_PER_MULTIPROCESSOR = 2048
 """1536 on consumer GPUs, whose buffers are a quarter smaller."""
 _WARP = 32
 _MAX_THREADS = 512
-_VALUES_PER_THREAD = 4
 _MAX_VALUES_PER_THREAD = 256
 _SEMAPHORE_BYTES = 4
 _WIDE_TYPES = ("float64", "int64")
@@ -148,10 +147,9 @@ def _outputs_per_thread(axes: Sequence[ReducedAxis], fastest: ReducedAxis) -> in
     return next(width for width in (4, 2, 1) if fastest.size % width == 0 and all(s % width == 0 for s in others))
 
 
-def of_tensor(call: OpCall, tensor: Any, dims: Optional[Iterable[int]], accumulator_bytes: int = 4) -> tuple[int, ...]:
+def of_tensor(call: OpCall, tensor: Any, dims: Optional[Iterable[int]]) -> tuple[int, ...]:
     """The buffer for a reduction of this tensor on the call's GPU."""
-    if dtype_name(tensor) in _WIDE_TYPES:
-        accumulator_bytes = max(accumulator_bytes, 8)
+    accumulator_bytes = 8 if dtype_name(tensor) in _WIDE_TYPES else 4
     return buffer_bytes(layout(tensor), dims, call.target.multiprocessors, accumulator_bytes)
 
 
@@ -168,8 +166,7 @@ def _norm(call: OpCall) -> Scratch:
 
 
 def _whole(call: OpCall) -> Scratch:
-    tensor = call.args[0]
-    return Scratch(after=of_tensor(call, tensor, None))
+    return Scratch(after=of_tensor(call, call.args[0], None))
 
 
 def _log_of_sum(call: OpCall) -> Scratch:
