@@ -46,7 +46,7 @@ def estimate(
     quick: bool = False,
     say: Callable[[str], object] = str,
 ) -> Estimate:
-    """What the training job that ``build`` makes needs on a GPU. Needs no GPU; nothing is computed.
+    """Estimate the memory of the training job that ``build`` makes. Needs no GPU; nothing is computed.
 
     ``build`` returns ``(model, optimizer, step)``; ``step()`` runs one training step. Where it has an argument called
     ``batch_argument``, the largest batch that fits is looked for, starting from ``batch_size`` or its default.
@@ -177,7 +177,7 @@ def _batches(
 
 
 def _assumptions(gpu: Optional[str], world_size: int, strategy: str) -> list[str]:
-    """What the tables behind the answer rest on."""
+    """The assumptions of the tables behind the answer."""
     found = ["CUDA context and loaded kernels: measured on an H200 (driver 580, torch 2.11); see docs/estimate.md."]
     if gpu is None:
         found.append("Kernels and their workspaces: those of an H200; choose another GPU with --gpu.")

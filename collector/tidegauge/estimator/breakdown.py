@@ -39,7 +39,7 @@ def peak_moment(trace: Trace, category: Sequence[int], categories: int) -> PeakM
 
 
 def step_peaks(trace: Trace, step_ends: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """For each step, the event and bytes of its highest allocated memory; what precedes counts to the first step."""
+    """The event and bytes of each step's highest allocated memory; what precedes counts to the first step."""
     starts = (0, *step_ends)
     return tuple(highest(trace, start, end) for start, end in zip(starts, step_ends))
 

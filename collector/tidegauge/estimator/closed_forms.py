@@ -38,7 +38,7 @@ class ModelFacts(NamedTuple):
 def closed_forms(
     facts: ModelFacts, states_bytes: int, activation_bytes: int, checkpointed_activation_bytes: Optional[int] = None
 ) -> tuple[ClosedForm, ...]:
-    """Those that can be evaluated with what is known, beside the most that the run ever held of each.
+    """The formulas that ``facts`` suffice for, each with the most that the run ever held of it.
 
     ``states_bytes``: of parameters, gradients and optimizer state together. ``checkpointed_activation_bytes``: of
     activations in the same step with checkpointing, where that was run.

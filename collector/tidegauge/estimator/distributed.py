@@ -111,7 +111,7 @@ class DataParallel(nn.Module):
         static_graph: bool = False,
         **_others: Any,
     ) -> None:
-        """Of the arguments of the real one, those that decide about memory."""
+        """The arguments of the real class that decide about memory; others are ignored."""
         super().__init__()
         self.module = module
         if init_sync:
@@ -159,7 +159,7 @@ RANKS_ON_A_NODE = 8
 
 @contextmanager
 def lone_rank(world_size: int) -> Iterator[None]:
-    """This process as rank 0 of ``world_size``; collectives return at once. Needs torch 2.4 for a fake backend.
+    """Make this process rank 0 of ``world_size``; collectives return at once. Needs torch 2.4 for a fake backend.
 
     FUNCTION may call ``init_process_group`` and wrap its model in ``DistributedDataParallel`` as on the cluster. Raises
     ``EstimateError`` where the process is part of a group already.

@@ -65,7 +65,7 @@ def _load(module_name: str) -> Any:
 
 @contextmanager
 def dropped_output() -> Iterator[None]:
-    """What Python code prints to stdout meanwhile is dropped; stderr is left alone."""
+    """Drop what Python code prints to stdout meanwhile; stderr is left alone."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         yield
 

@@ -96,7 +96,7 @@ def by_the_line(known: Mapping[int, int], gpu: GpuType) -> LargestBatch:
 
 
 def _next_guess(runs: BatchRuns, room_bytes: int, fits: int, too_much: int) -> int:
-    """Where to look, strictly between the two: along the line or its neighbour, else doubled, else in the middle."""
+    """The next batch to run, strictly between the two: by the line, else doubled, else in the middle."""
     guess = _end_of_line(runs.known, room_bytes)
     if guess is None:
         guess = fits * 2 if fits else too_much // 2

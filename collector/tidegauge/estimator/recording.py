@@ -1,12 +1,14 @@
-"""The recording of a training step without memory: its allocator events, and the purpose of each allocation."""
+"""Records a training step without memory: its allocator events, and the purpose of each allocation. No torch here."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Optional
 
-from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.allocator.trace import Action, Trace
 
 
 class EstimateError(ValueError):
@@ -63,3 +65,100 @@ class Recording:
     """What was assumed in place of what only a run can tell, in sentences for people."""
     torch_version: str
     """Of the PyTorch that ran the step."""
+
+
+@dataclass
+class Block:
+    """One allocated block."""
+
+    address: int
+    size_bytes: int
+    stream: int
+    made: int
+    """Index of its event."""
+    phase: Phase
+    kind: Optional[RecordedKind] = None
+    """``None`` until something says it; the rest is told from its life when the log is read."""
+    freed: Optional[int] = None
+
+
+class AllocatorEventLog:
+    """Appends events; addresses are made up and never used twice."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.BUILD
+        self.site = 0
+        self.stream = 0
+        """Whose blocks are made from here on; the allocator keeps those of each stream apart."""
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._action = array("B")
+        self._address = array("Q")
+        self._size = array("Q")
+        self._streams = array("H")
+        self._phases = array("B")
+        self._sites = array("i")
+        self._blocks: list[Block] = []
+        self._site_names: dict[str, int] = {"": 0}
+
+    def __len__(self) -> int:
+        return len(self._action)
+
+    def enter(self, name: str) -> None:
+        """Events from here on belong to this place."""
+        self.site = self._site_names.setdefault(name, len(self._site_names))
+
+    def alloc(self, size_bytes: int, kind: Optional[RecordedKind] = None) -> Block:
+        block = Block(len(self._blocks) + 1, size_bytes, self.stream, len(self), self.phase, kind)
+        self._blocks.append(block)
+        self._append(Action.ALLOC, block)
+        self.live_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return block
+
+    def free(self, block: Block) -> None:
+        block.freed = len(self)
+        self._append(Action.FREE_REQUESTED, block)
+        self._append(Action.FREE_COMPLETED, block)
+        self.live_bytes -= block.size_bytes
+
+    def pass_through(self, sizes_bytes: Iterable[int]) -> None:
+        """Take and give back, as a kernel's workspaces."""
+        for block in [self.alloc(size, RecordedKind.WORKSPACE) for size in sizes_bytes]:
+            self.free(block)
+
+    def trace(self, *, torch_version: str, total_bytes: int, marks: dict[str, tuple[int, ...]]) -> Trace:
+        """A copy of the events so far."""
+        return Trace(
+            action=self._action[:], address=self._address[:], size_bytes=self._size[:],
+            stream=self._streams[:],
+            streams=tuple(range(max(self._streams, default=0) + 1)),
+            time_us=array("q"), pool=array("H"), stack=array("i"),
+            torch_version=torch_version, total_bytes=total_bytes, marks=marks,
+        )  # fmt: skip
+
+    def columns(self) -> tuple[array[int], array[int], array[int], tuple[str, ...]]:
+        """Kinds, phases and sites of the events so far, and the names of the sites."""
+        kinds = array("B", bytes(len(self)))
+        for block in self._blocks:
+            kind = block.kind if block.kind is not None else self._kind_by_life(block)
+            kinds[block.made] = kind
+            if block.freed is not None:
+                kinds[block.freed] = kinds[block.freed + 1] = kind
+        return kinds, self._phases[:], self._sites[:], tuple(self._site_names)
+
+    def _kind_by_life(self, block: Block) -> RecordedKind:
+        died_in = None if block.freed is None else Phase(self._phases[block.freed])
+        if block.phase is Phase.FORWARD and died_in is Phase.BACKWARD:
+            return RecordedKind.ACTIVATION
+        if block.phase is Phase.INPUT:
+            return RecordedKind.INPUT
+        return RecordedKind.TEMPORARY if died_in is block.phase else RecordedKind.OTHER
+
+    def _append(self, action: Action, block: Block) -> None:
+        self._action.append(action)
+        self._address.append(block.address)
+        self._size.append(block.size_bytes)
+        self._streams.append(block.stream)
+        self._phases.append(self.phase)
+        self._sites.append(self.site)

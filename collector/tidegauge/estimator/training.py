@@ -95,7 +95,7 @@ def _label_training(gpu: FakeGpu, model: Any, optimizers: Sequence[Any]) -> None
 
 
 def _tensors(state: Any) -> Iterator[Any]:
-    """Of an optimizer's state: dictionaries and lists, nested."""
+    """The tensors in an optimizer's state: dictionaries and lists, nested."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, Mapping):

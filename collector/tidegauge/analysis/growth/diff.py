@@ -168,7 +168,7 @@ def _lines(changed: Iterable[Grown]) -> list[LineGrowth]:
 
 
 def _line(group: Sequence[Grown]) -> LineGrowth:
-    """Of one line's stacks, in order of their growth."""
+    """The growth of one line; ``group`` are its stacks in order of their growth."""
     sizes = {one.block_bytes for one in group}
     return LineGrowth(
         grown_bytes=sum(one.grown_bytes for one in group),

@@ -67,7 +67,7 @@ class _Kind:
 
     @property
     def block_bytes(self) -> int:
-        """Of one that is left over; as it was asked for, where the allocator gave a little more to some of them."""
+        """The size of a block that is left over; the requested size where the allocator gave some of them more."""
         sizes = {*self.sizes[0], *self.sizes[1]}
         return sizes.pop() if len(sizes) == 1 else self.wanted_bytes
 

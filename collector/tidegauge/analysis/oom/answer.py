@@ -92,7 +92,7 @@ def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
 
 
 def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:
-    """Of a message without the figures that tell kinds apart."""
+    """Explain a message without the figures that tell kinds apart."""
     text = found.text
     wanted = "Memory" if text.wanted is None else f"About {format_bytes(text.wanted.likely_bytes)}"
     if text.form is OomTextForm.UNNAMED_SIZE:

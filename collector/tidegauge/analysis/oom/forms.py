@@ -198,7 +198,7 @@ def _own_among(text: OomText) -> Optional[OtherProcess]:
 
 
 def _whose(text: OomText) -> tuple[Optional[int], Optional[int]]:
-    """What the process holds on the GPU, and what others hold."""
+    """The bytes that the process and that others hold on the GPU."""
     own = _own_among(text)
     own_size = text.own if own is None else own.size
     others = [process.size for process in neighbours(text)]
@@ -217,7 +217,7 @@ def _size_in(pattern: re.Pattern[str], text: str) -> Optional[SizeRange]:
 
 
 def _size(number: str, unit: str) -> Optional[SizeRange]:
-    """What ``format_size`` may have been given; ``None`` for what is no size at all."""
+    """The range of sizes that ``format_size`` prints like this; ``None`` for NVML's "not available"."""
     unit_bytes = _UNITS[unit]
     count = round(float(number) * unit_bytes)
     if count >= NOT_AVAILABLE_BYTES:

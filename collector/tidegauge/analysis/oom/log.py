@@ -16,8 +16,8 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.oom.forms import OomText, parse_message, starts
 from tidegauge.core.evidence.owners import is_library
 
-# Lines of a log that speak of memory that ran out, but not in PyTorch's allocator: whose words they are, what to do.
-# A table, searched line by line. What is told apart here is mixed up most often: the GPU's memory and the host's.
+# Log lines about memory that ran out elsewhere than in PyTorch's allocator, and what to do. The GPU's memory and the
+# host's are mixed up most often.
 
 _OUTSIDE = (
     "It asks the driver for memory directly, and what PyTorch keeps cached is not free for it: leave it room by a cap "
@@ -35,7 +35,7 @@ class Elsewhere(NamedTuple):
     """For people: what ran out."""
     advice: str
     of_allocator: bool = False
-    """It is one after all, of which no figures are left."""
+    """Whether it is an error of PyTorch's allocator, without its figures."""
 
 
 KINDS = (
@@ -236,7 +236,7 @@ def _look_elsewhere(log: OomLog, line: _Line) -> None:
 
 
 def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:
-    """Without colours, times and the mark of the process; what JSON escaped is what it was."""
+    """Strip colours, times and the mark of the process from each line, and undo the escapes of JSON."""
     for number, raw in enumerate(lines, start=1):
         text = _ANSI.sub("", raw[:MAX_LINE_CHARS].rstrip("\r\n"))
         text = text.rpartition("\r")[2] if "\r" in text else text  # a progress bar writes over itself

@@ -97,7 +97,7 @@ def _refused_by_facts(facts: Mapping[str, object]) -> Optional[_Refused]:
 
 
 def _refused_by_trace(trace: Trace, cap_bytes: Optional[int]) -> Optional[_Refused]:
-    """By the last ``oom`` entry, which names the rounded block, not the segment that was tried."""
+    """The figures of the last ``oom`` entry, which names the rounded block, not the segment that was tried."""
     for event in range(len(trace) - 1, -1, -1):
         if trace.action[event] == Action.OOM:
             rounded_bytes = trace.size_bytes[event]

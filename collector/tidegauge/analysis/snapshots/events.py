@@ -136,7 +136,7 @@ class EventsReader:
         self._has_clock, self._has_pools = "time_us" in self._keys, "pool_id" in self._keys
 
     def _add(self, device: int, entry: Any) -> None:
-        """One entry. What looks right is taken at once; what does not is looked at again to say what is wrong."""
+        """Append one entry. Only one that looks wrong is checked field by field, to say what is wrong."""
         try:
             action = _CODES[entry["action"]]
             address = entry["device_free" if action == Action.OOM else "addr"]

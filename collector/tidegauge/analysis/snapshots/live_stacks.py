@@ -108,7 +108,7 @@ def _lasting(frame: CodeLine) -> CodeLine:
 
 
 def _lines(trace: Trace) -> list[Lines]:
-    """Of each stack of ``trace``, and an empty one at the end, which -1 finds."""
+    """The lines of each stack of ``trace``, and an empty stack at the end, which -1 finds."""
     return [*code_lines(trace.stacks), ()]
 
 

@@ -218,21 +218,13 @@ def _fixed(length: int) -> Callable[[bytes, int], int]:
     return end
 
 
-def _counted(width: int) -> Callable[[bytes, int], int]:
-    """Bytes or text behind its own length."""
+def _counted(width: int, *, is_number: bool = False) -> Callable[[bytes, int], int]:
+    """Bytes, text or a number behind its own length."""
 
-    def end(data: bytes, start: int) -> int:
-        after = _within(data, start, width)
-        return _within(data, after, int.from_bytes(data[start:after], "little"))
-
-    return end
-
-
-def _counted_number(width: int) -> Callable[[bytes, int], int]:
     def end(data: bytes, start: int) -> int:
         after = _within(data, start, width)
         length = int.from_bytes(data[start:after], "little")
-        if length > _MAX_NUMBER_BYTES:
+        if is_number and length > _MAX_NUMBER_BYTES:
             raise RefusedPickleError(f"wants a number of {length:,} bytes at byte {start}")
         return _within(data, after, length)
 
@@ -296,7 +288,7 @@ _ARGUMENTS: dict[bytes, Callable[[bytes, int], int]] = {
     b"r": _memo_index, b"p": _memo_line, b"g": _number_line,
     b"I": _number_line, b"L": _number_line, b"F": _number_line,
     b"S": _line, b"V": _line,
-    b"\x8a": _counted_number(1), b"\x8b": _counted_number(4),
+    b"\x8a": _counted(1, is_number=True), b"\x8b": _counted(4, is_number=True),
     b"U": _counted(1), b"\x8c": _counted(1), b"C": _counted(1),
     b"T": _counted(4), b"X": _counted(4), b"B": _counted(4),
     b"\x8d": _counted(8), b"\x8e": _counted(8),

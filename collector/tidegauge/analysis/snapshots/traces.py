@@ -52,7 +52,7 @@ def effective_conf(settings: Mapping[str, Any]) -> str:
 
 
 def _reported(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the snapshot's values that are not the default."""
+    """The snapshot's values that are not the default."""
     reported: dict[str, str] = {}
     if settings.get("expandable_segments") is True:
         reported["expandable_segments"] = "True"

@@ -90,7 +90,7 @@ def _whole(meta: Mapping[str, object], key: str) -> Optional[int]:
 
 
 def _cap_bytes(meta: Mapping[str, object]) -> Optional[int]:
-    """As the allocator computed it: the fraction of the device, cut to whole bytes."""
+    """The cap as the allocator computed it: the fraction of the device, cut to whole bytes."""
     if "cap_bytes" in meta:
         return _whole(meta, "cap_bytes")
     cap_gib, total = meta.get("cap_gib"), _whole(meta, "total")

@@ -203,7 +203,7 @@ def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
 
 
 def _known_to_the_probe(trace: Trace, facts: Mapping[str, object]) -> Trace:
-    """With what Tidegauge's probe wrote beside torch's own keys, where it is about this device."""
+    """``trace`` with the facts that Tidegauge's probe wrote, where they are about this device."""
     version, cap = facts.get("torch_version"), facts.get("cap_bytes")
     if facts.get("device", trace.device) != trace.device:
         cap = None

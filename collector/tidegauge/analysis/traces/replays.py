@@ -74,9 +74,9 @@ def replay_trace(
     wanted = own if alloc_conf is None else parse_settings(alloc_conf, known.torch_version)
     cap = known.cap_bytes if cap_bytes is None else cap_bytes
     conf = known.alloc_conf if alloc_conf is None else alloc_conf
-    if wanted == own and cap == known.cap_bytes:
-        return ReplayAnswer(known, recorded, None, conf, cap, by_addresses)
-    other = run_replay(known, wanted, cap_bytes=cap, on_progress=on_progress)
+    other = None
+    if wanted != own or cap != known.cap_bytes:
+        other = run_replay(known, wanted, cap_bytes=cap, on_progress=on_progress)
     return ReplayAnswer(known, recorded, other, conf, cap, by_addresses)
 
 

@@ -59,8 +59,8 @@ class Candidates:
     cap_bytes: Optional[int]
 
     def single(self) -> list[Changes]:
-        """One key changed at a time: those of the owner taken out, then the values that may matter to this trace; and
-        expandable segments with nothing else.
+        """Changes of one key: the owner's keys taken out, then the values that may matter to this trace. And expandable
+        segments with nothing else.
         """
         today = parse_alloc_conf(self.trace.alloc_conf)
         own = [key for key in PLACEMENT_KEYS if key in today]
@@ -77,9 +77,9 @@ class Candidates:
         return [change for change in changes if self._is_known(change)]
 
     def combined(self, helpful: Sequence[Changes], others: Sequence[Changes]) -> list[Changes]:
-        """Several keys changed at once: of ``helpful``, the single changes that lower the peak, best first, the best of
-        each key; and expandable segments with the best of each key, as rounding and segment size act differently there.
-        ``others`` are the singles that did not help, best first.
+        """Changes of several keys: the best of each key in ``helpful``, the single changes that lower the peak. And
+        expandable segments with the best of each key, as rounding and segment size act differently there. ``others``
+        are the single changes that did not help. Both are given best first.
         """
         best = _best_of_each_key(helpful)
         combined = [_union(some) for count in range(2, _MAX_COMBINED + 1) for some in combinations(best, count)]

@@ -142,12 +142,12 @@ def recommended(ranked: Sequence[Trial], today: Trial) -> Trial:
 
 
 def is_dear(trial: Trial, today: Trial) -> bool:
-    """Whether it calls the device for memory much more often: each such call can wait for the GPU."""
+    """Whether it calls the device for memory much more often than today's: each such call can wait for the GPU."""
     return trial.device_calls > MANY_MORE_CALLS * today.device_calls
 
 
 def helps(trial: Trial, today: Trial) -> bool:
-    """Whether it is better than today's in what counts: an equal peak with fewer calls is no reason to change."""
+    """Whether it is better in failures, retries or peak: an equal peak with fewer calls is no reason to change."""
     return rank(trial)[:3] < rank(today)[:3]
 
 

@@ -133,7 +133,7 @@ def _simpler(result: WhatIf) -> Iterator[str]:
 
 
 def _worse(result: WhatIf) -> Iterator[str]:
-    """Of what is often advised, what would harm this job; and what the owner has set to no good."""
+    """Settings that are often advised and would harm this job, and settings of the owner that harm it."""
     harmful = []
     for trial in result.trials:
         change = tuple(trial.changes.items())
@@ -191,7 +191,7 @@ def _size(trial: Trial) -> str:
 
 
 def _against(trial: Trial, today: Trial) -> str:
-    """In figures that tell the two apart, where they differ."""
+    """The peaks of both, in figures that tell them apart where they differ."""
     ours, theirs = _size(trial), _size(today)
     if ours == theirs:
         ours, theirs = (_mebibytes(one.replay.peak_reserved_bytes) for one in (trial, today))
@@ -199,7 +199,7 @@ def _against(trial: Trial, today: Trial) -> str:
 
 
 def _mebibytes(count: int) -> str:
-    """For caps that lie close together."""
+    """Format caps that lie close together."""
     return f"{count / MIB:,.0f} MiB"
 
 

@@ -12,7 +12,6 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tidegauge.estimator.fakes import operators
-from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.fake_mode import MAX_VALUES, WatchedFakes, make_subclass
 from tidegauge.estimator.fakes.function_mode import PretendedDevice, change_places
 from tidegauge.estimator.fakes.patches import Patches
@@ -21,6 +20,7 @@ from tidegauge.estimator.fakes.pretended_cuda import pretend_cuda, refuse
 from tidegauge.estimator.fakes.storage_watch import StorageWatch
 from tidegauge.estimator.gpus import Target
 from tidegauge.estimator.layers import autocast, composites, recurrent
+from tidegauge.estimator.recording import AllocatorEventLog
 
 COMPILED = "torch.compile is ignored: the step ran operator by operator; compiled code mostly needs less"
 
@@ -102,7 +102,7 @@ def _pretend_tools(patches: Patches, gpu: FakeGpu) -> None:
 
 
 def _device_of(lists: Any, otherwise: Any) -> Any:
-    """Of a group of tensors; C++ says ``meta``."""
+    """The device of a group of tensors; C++ says ``meta``."""
     return next((tensor.device for tensors in lists for tensor in tensors if tensor is not None), otherwise)
 
 

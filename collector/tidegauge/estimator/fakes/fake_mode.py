@@ -145,7 +145,7 @@ class WatchedFakes(FakeTensorMode):
                 return known(*args, **kwargs)
 
     def _note_scalars(self, name: str, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """What a program will read from single values: whether all is as it should be, whether gradients are finite."""
+        """Note the values that a program will read: of ``all`` and ``any``, and whether gradients are finite."""
         if name == _NOT_SCALED_AWAY:
             self._known_scalars[args[1].untyped_storage()._cdata] = 0.0
         for output in outputs:

@@ -11,8 +11,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from tidegauge.estimator.fakes.event_log import AllocatorEventLog
-from tidegauge.estimator.recording import Phase
+from tidegauge.estimator.recording import AllocatorEventLog, Phase
 
 
 class Places:

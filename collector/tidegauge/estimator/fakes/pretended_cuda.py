@@ -8,12 +8,15 @@ from typing import Any, Optional
 
 import torch
 
-from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.patches import Patches
 from tidegauge.estimator.gpus import Target
-from tidegauge.estimator.recording import EstimateError
+from tidegauge.estimator.recording import AllocatorEventLog, EstimateError
 
 WARP = 32
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
 
 
 class PretendedStream:
@@ -42,23 +45,16 @@ class PretendedStream:
     def __hash__(self) -> int:
         return self.stream_id
 
-    def wait_stream(self, _: object) -> None:
-        return None
-
-    def wait_event(self, _: object) -> None:
-        return None
-
     def record_event(self, event: Any = None) -> Any:
         return event if event is not None else PretendedEvent()
-
-    def synchronize(self) -> None:
-        return None
 
     def query(self) -> bool:
         return True
 
     def is_capturing(self) -> bool:
         return False
+
+    wait_stream = wait_event = synchronize = _nothing
 
 
 class Streams:
@@ -99,21 +95,14 @@ class PretendedEvent:
     def __init__(self, *_: object, **__: object) -> None:
         return None
 
-    def record(self, _: object = None) -> None:
-        return None
-
-    def wait(self, _: object = None) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        return None
-
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, _: object) -> float:
         """Milliseconds; not zero, as rates are worked out from it."""
         return 1.0
+
+    record = wait = synchronize = _nothing
 
 
 class RefusedGraph:
@@ -229,12 +218,4 @@ class _Device:
     def __init__(self, *_: object) -> None:
         self.idx = self.prev_idx = 0
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-def _nothing(*_: object, **__: object) -> None:
-    return None
+    __enter__ = __exit__ = _nothing

@@ -7,10 +7,9 @@ from typing import Any, Optional
 
 import torch
 
-from tidegauge.estimator.fakes.event_log import AllocatorEventLog, Block
 from tidegauge.estimator.gpus import Target
 from tidegauge.estimator.kernels import OpCall, scratch
-from tidegauge.estimator.recording import RecordedKind
+from tidegauge.estimator.recording import AllocatorEventLog, Block, RecordedKind
 
 
 class StorageWatch:

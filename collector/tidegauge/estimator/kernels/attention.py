@@ -64,9 +64,7 @@ def _cudnn_backward(call: OpCall) -> Scratch:
     query, key, value = call.args[1], call.args[2], call.args[3]
     batch, heads, length, head = query.shape
     taken = batch * heads * length * (head + 1) * _FLOAT_BYTES + _CUDNN_FIXED_BYTES
-    if key.shape[1] != heads:
-        taken += sum(size_bytes(tensor) // tensor.shape[1] * heads for tensor in (key, value))
-    return Scratch(after=(taken,))
+    return Scratch(after=(taken + sum(_for_every_head(heads, key, value)),))
 
 
 def _flash_backward(call: OpCall) -> Scratch:

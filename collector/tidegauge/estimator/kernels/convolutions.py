@@ -272,7 +272,7 @@ def _geometry(call: OpCall, tensor: Any, weight: Any, first: int, *, channels_la
 
 
 def _pair(value: Sequence[int], dimensions: int, fill: int) -> tuple[int, int]:
-    """Of the two last dimensions; ``fill`` for the first where there is but one."""
+    """The values of the two last dimensions; ``fill`` for the first where there is but one."""
     values = list(value) if len(value) == dimensions else [value[0]] * dimensions
     if dimensions == 1:
         return (fill, values[0])

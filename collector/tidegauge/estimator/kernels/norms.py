@@ -79,7 +79,7 @@ def _cudnn_batch_norm(call: OpCall) -> Scratch:
 
 
 def _cudnn_batch_norm_backward(call: OpCall) -> Scratch:
-    """As above, for the twelfth part of the values."""
+    """The same for a twelfth of the values."""
     tensor = call.args[0]
     if not suggests_channels_last(layout(tensor)):
         return NOTHING

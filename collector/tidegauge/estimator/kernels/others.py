@@ -12,13 +12,13 @@ _CHUNK = 65536
 
 
 def _roll(call: OpCall) -> Scratch:
-    """One dimension after the other, each a copy."""
+    """Rolls one dimension after the other, each a copy."""
     dims = call.argument(2, "dims", ())
     return Scratch(before=(size_bytes(call.args[0]),) if len(dims) > 1 else ())
 
 
 def _gradient_made_contiguous(call: OpCall) -> Scratch:
-    """Those that go by images; channels last is as good."""
+    """Kernels that go by images copy the gradient; channels last is as good as contiguous."""
     gradient = call.args[0]
     return Scratch() if suggests_channels_last(layout(gradient)) else Scratch(after=copied(gradient))
 

@@ -34,7 +34,7 @@ def kernels(target: Target) -> dict[str, Callable[..., Any]]:
 
 
 def _one_kernel(name: str) -> Callable[..., Any]:
-    """As on CUDA, where the operator is not made of others."""
+    """The operator as one kernel, as on CUDA."""
     operator = getattr(torch.ops.aten, name).default
 
     def kernel(*args: Any) -> Any:
