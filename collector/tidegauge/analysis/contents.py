@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import BinaryIO, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
@@ -60,21 +61,13 @@ def is_zlib(content: bytes) -> bool:
 
 def _unpacker(content: bytes) -> Optional[Callable[[bytes], Iterator[bytes]]]:
     if content.startswith(_GZIP_MAGIC):
-        return _of_gzip
+        return partial(_inflated, name="gzip", window_bits=zlib.MAX_WBITS | 16)
     if content.startswith(ZSTANDARD_MAGIC):
         return _of_zstandard
-    return _of_zlib if is_zlib(content) else None
+    return partial(_inflated, name="zlib", window_bits=zlib.MAX_WBITS) if is_zlib(content) else None
 
 
-def _of_gzip(content: bytes) -> Iterator[bytes]:
-    return _inflated(content, "gzip", zlib.MAX_WBITS | 16)
-
-
-def _of_zlib(content: bytes) -> Iterator[bytes]:
-    return _inflated(content, "zlib", zlib.MAX_WBITS)
-
-
-def _inflated(content: bytes, name: str, window_bits: int) -> Iterator[bytes]:
+def _inflated(content: bytes, *, name: str, window_bits: int) -> Iterator[bytes]:
     place = length = 0
     while place < len(content):  # gzip files may be joined; what follows a member is another one
         member = zlib.decompressobj(wbits=window_bits)

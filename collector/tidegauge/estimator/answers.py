@@ -75,8 +75,14 @@ def estimate(
 
     def build_with(batch: Optional[int]) -> Build:
         batch = batch_size if batch is None else batch
-        bound = build if batch is None else partial(build, **{batch_argument: batch})
-        return _strategy(checked(bound), strategy, world_size)
+        bound = checked(build if batch is None else partial(build, **{batch_argument: batch}))
+        if strategy == "ddp":
+            return with_ddp(bound)
+        return with_fsdp2(bound, world_size) if strategy == "fsdp2" else bound
+
+    def device_bytes(batch: int) -> int:
+        say(f"trying a batch of {batch}")
+        return run_again(build_with(batch), conditions).device_bytes
 
     with lone_rank(world_size) if world_size > 1 else nullcontext():
         say("running training steps on tensors without memory")
@@ -92,10 +98,9 @@ def estimate(
             for outcome in try_changes(runner, build_with, measured.device_bytes, facts, batch_size):
                 say(f"tried {outcome.saving.change}")
                 tried.append(outcome)
-            device_bytes = _device_bytes(build_with, conditions, say)
             batches, note = _batches(device_bytes, measured, batch_size, batch_argument, gpu, gpus)
     checkpointed = next((one.measured for one in tried if one.saving.change == CHECKPOINTING), None)
-    states = most_live(measured.trace, measured.kinds, STATES)
+    states = most_live(measured.recording.trace, measured.recording.kinds, STATES)
     return Estimate(
         peak_allocated_bytes=measured.replayed.peak_allocated_bytes,
         peak_reserved_bytes=measured.replayed.peak_reserved_bytes,
@@ -119,12 +124,6 @@ def estimate(
     )
 
 
-def _strategy(build: Build, strategy: str, world_size: int) -> Build:
-    if strategy == "ddp":
-        return with_ddp(build)
-    return with_fsdp2(build, world_size) if strategy == "fsdp2" else build
-
-
 def _start_batch(build: Callable[..., Any], argument: str, batch_size: Optional[int]) -> Optional[int]:
     """The batch to start from; ``None`` where ``build`` takes none."""
     parameter = inspect.signature(build).parameters.get(argument)
@@ -137,16 +136,6 @@ def _start_batch(build: Callable[..., Any], argument: str, batch_size: Optional[
     if isinstance(parameter.default, int) and parameter.default > 0:
         return parameter.default
     raise ValueError(f"the default of argument {argument!r} of FUNCTION is not a number above 0: give a batch size")
-
-
-def _device_bytes(
-    build_with: Callable[[Optional[int]], Build], conditions: Conditions, say: Callable[[str], object]
-) -> Callable[[int], int]:
-    def device_bytes(batch: int) -> int:
-        say(f"trying a batch of {batch}")
-        return run_again(build_with(batch), conditions).device_bytes
-
-    return device_bytes
 
 
 def _batches(

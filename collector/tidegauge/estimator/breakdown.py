@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tidegauge.core.allocator.trace import Action, Trace
 from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
+from tidegauge.estimator.recording import Recording
 
 
 class PeakMoment(NamedTuple):
@@ -81,15 +82,16 @@ def block_bytes(requested_bytes: int) -> int:
     return max(1, -(-requested_bytes // MIN_BLOCK_BYTES)) * MIN_BLOCK_BYTES
 
 
-def without_the_making(trace: Trace, built: int) -> tuple[Trace, array[int]]:
-    """The trace without what FUNCTION allocated and freed before its first step, and the indices of what is left.
+def without_the_making(recording: Recording) -> Recording:
+    """The recording without what FUNCTION allocated and freed before its first step.
 
     So a model that is sharded after it was made counts as one that was made sharded (on the meta device), which is the
     only way for one that fits into no single GPU.
     """
+    trace = recording.trace
     open_events: dict[int, list[int]] = {}
     short_lived: set[int] = set()
-    for index in range(built):
+    for index in range(trace.marks["build"][0]):
         address = trace.address[index]
         if trace.action[index] == Action.ALLOC:
             open_events[address] = [index]
@@ -99,14 +101,11 @@ def without_the_making(trace: Trace, built: int) -> tuple[Trace, array[int]]:
                 short_lived.update(open_events.pop(address))
     left = array("q", (index for index in range(len(trace)) if index not in short_lived))
     marks = {name: tuple(bisect_left(left, event) for event in events) for name, events in trace.marks.items()}
-    return replace(_with_events(trace, left), marks=marks), left
 
-
-def _with_events(trace: Trace, events: Sequence[int]) -> Trace:
     def chosen(column: array[int]) -> array[int]:
-        return array(column.typecode, (column[event] for event in events)) if column else column
+        return array(column.typecode, (column[event] for event in left)) if column else column
 
-    return replace(
+    trace = replace(
         trace,
         action=chosen(trace.action),
         address=chosen(trace.address),
@@ -115,4 +114,12 @@ def _with_events(trace: Trace, events: Sequence[int]) -> Trace:
         time_us=chosen(trace.time_us),
         pool=chosen(trace.pool),
         stack=chosen(trace.stack),
+        marks=marks,
+    )
+    return replace(
+        recording,
+        trace=trace,
+        kinds=chosen(recording.kinds),
+        phases=chosen(recording.phases),
+        sites=chosen(recording.sites),
     )

@@ -175,7 +175,7 @@ def lone_rank(world_size: int) -> Iterator[None]:
     dist.init_process_group(backend="fake", rank=0, world_size=world_size, store=FakeStore())
     try:
         with Patches() as patches, _environ(rank_environ(world_size)):
-            patches.replace(dist, "init_process_group", _already_there)
+            patches.replace(dist, "init_process_group", lambda *_, **__: None)  # it is the one from above
             # What a mesh without a device type is made for; a CPU build would say "cpu".
             patches.replace_known(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
             # C++ believes that tensors without memory are on "meta"; a tensor of shards asks C++.
@@ -227,10 +227,6 @@ def _environ(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _already_there(*_args: Any, **_options: Any) -> None:
-    """``init_process_group`` of FUNCTION: the group is the one of ``lone_rank``."""
 
 
 def with_fsdp2(build: Build, world_size: int) -> Build:

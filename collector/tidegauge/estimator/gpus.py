@@ -54,10 +54,6 @@ class GpuType(NamedTuple):
     source: SizeSource
     """Of ``total_bytes``."""
 
-    @property
-    def total_bytes(self) -> int:
-        return self.target.total_bytes
-
 
 def _quoted(name: str, total_gib: float, capability: tuple[int, int], multiprocessors: int) -> GpuType:
     return GpuType(name, Target(name, int(total_gib * GIB), capability, multiprocessors), SizeSource.QUOTED)

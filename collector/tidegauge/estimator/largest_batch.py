@@ -31,7 +31,7 @@ def fit(device_bytes: int, gpu: GpuType, retries_within: Callable[[int], Optiona
     often the allocator would have to give back its cache; ``None`` where it runs out of memory. It is asked only
     where the job does not fit as it is.
     """
-    total_bytes = gpu.total_bytes
+    total_bytes = gpu.target.total_bytes
     margin = 1 - device_bytes / total_bytes
     verdict, note = FitVerdict.TOO_CLOSE, ""
     if device_bytes <= fitting_bytes(total_bytes):
@@ -56,15 +56,11 @@ class BatchRuns:
     def __init__(self, device_bytes: Callable[[int], int], known: Mapping[int, int]) -> None:
         self.known = dict(known)
         self._device_bytes = device_bytes
-        self._left = MAX_TRIALS
-
-    @property
-    def spent(self) -> int:
-        return MAX_TRIALS - self._left
+        self.spent = 0
 
     def __call__(self, batch_size: int) -> int:
         if batch_size not in self.known:
-            self._left -= 1
+            self.spent += 1
             self.known[batch_size] = self._device_bytes(batch_size)
         return self.known[batch_size]
 
@@ -74,7 +70,7 @@ def largest_batch(runs: BatchRuns, gpu: GpuType) -> LargestBatch:
 
     ``runs.known`` needs an entry to start from.
     """
-    room_bytes = fitting_bytes(gpu.total_bytes)
+    room_bytes = fitting_bytes(gpu.target.total_bytes)
     while True:
         fits = max((size for size, needed in runs.known.items() if needed <= room_bytes), default=0)
         too_much = min((size for size in runs.known if size > fits), default=MAX_BATCH + 1)
@@ -88,7 +84,7 @@ def by_the_line(known: Mapping[int, int], gpu: GpuType) -> LargestBatch:
 
     Raises ``ValueError`` where there are fewer than two.
     """
-    size = _end_of_line(known, fitting_bytes(gpu.total_bytes))
+    size = _end_of_line(known, fitting_bytes(gpu.target.total_bytes))
     if size is None:
         raise ValueError("a line needs two batch sizes that were run")
     start, slope = _line(known)

@@ -58,7 +58,6 @@ class Recording:
     """Index into ``site_names``, typecode ``i``."""
     site_names: tuple[str, ...]
     """The module and the operator, as in ``model.layers.3.mlp: aten.addmm``."""
-    steps: int
     parameter_count: int
     """Elements of ``model.parameters()``, whether they are trained or not."""
     assumptions: tuple[str, ...]

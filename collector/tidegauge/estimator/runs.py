@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -12,7 +11,6 @@ from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
-from tidegauge.core.allocator.trace import Trace
 from tidegauge.estimator.breakdown import PeakMoment, peak_moment, step_peaks, without_the_making
 from tidegauge.estimator.functions import dropped_output
 from tidegauge.estimator.gpus import CONTEXT_BYTES, Target, nccl_bytes
@@ -49,11 +47,7 @@ class Measured:
     """A run and its replay in the allocator's model. Bytes."""
 
     recording: Recording
-    trace: Trace
     """The events that count."""
-    kinds: array[int]
-    phases: array[int]
-    sites: array[int]
     settings: AllocatorSettings
     alloc_conf: str
     torch_version: str
@@ -75,10 +69,8 @@ def run(build: Build, conditions: Conditions) -> Measured:
     Raises ``EstimateError``, ``ValueError`` for settings that this torch would refuse, and what FUNCTION raises.
     """
     recording = record_training(build, target=conditions.target, steps=conditions.steps)
-    trace, kinds, phases, sites = recording.trace, recording.kinds, recording.phases, recording.sites
     if conditions.made_sharded:
-        trace, left = without_the_making(trace, trace.marks["build"][0])
-        kinds, phases, sites = (array(of.typecode, (of[event] for event in left)) for of in (kinds, phases, sites))
+        recording = without_the_making(recording)
     torch_version = conditions.target.torch_version or recording.torch_version
     conf = conditions.alloc_conf
     if conf is None:
@@ -86,15 +78,11 @@ def run(build: Build, conditions: Conditions) -> Measured:
     settings = parse_settings(conf, torch_version)
     return Measured(
         recording=recording,
-        trace=trace,
-        kinds=kinds,
-        phases=phases,
-        sites=sites,
         settings=settings,
         alloc_conf=conf,
         torch_version=torch_version,
-        replayed=replay(trace, settings, cap_bytes=None),
-        moment=peak_moment(trace, kinds, len(RecordedKind)),
+        replayed=replay(recording.trace, settings, cap_bytes=None),
+        moment=peak_moment(recording.trace, recording.kinds, len(RecordedKind)),
         outside_bytes=CONTEXT_BYTES + nccl_bytes(conditions.world_size),
     )
 
@@ -132,22 +120,23 @@ def breakdown_of(measured: Measured, conditions: Conditions) -> Breakdown:
 
 def peak_in_words(measured: Measured) -> str:
     """ "step 2, backward, model.layers.11.mlp: aten.mm"."""
-    event = measured.moment.event
+    event, recording = measured.moment.event, measured.recording
     if event < 0:
         return "nothing was allocated on the device"
-    step = sum(event >= end for end in measured.trace.marks["step"]) + 1
-    phase = Phase(measured.phases[event])
-    site = measured.sites[event]
+    step = sum(event >= end for end in recording.trace.marks["step"]) + 1
+    phase = Phase(recording.phases[event])
+    site = recording.sites[event]
     words = [] if phase is Phase.BUILD else [f"step {step}"]
-    return ", ".join([*words, _PHASES[phase], *([measured.recording.site_names[site]] if site >= 0 else [])])
+    return ", ".join([*words, _PHASES[phase], *([recording.site_names[site]] if site >= 0 else [])])
 
 
 def peaks_by_step(measured: Measured) -> tuple[StepPeak, ...]:
     """Allocated within each step, reserved up to its end."""
-    ends: Sequence[int] = measured.trace.marks["step"]
+    trace = measured.recording.trace
+    ends = trace.marks["step"]
     found = []
-    for number, ((_, allocated_bytes), end) in enumerate(zip(step_peaks(measured.trace, ends), ends), start=1):
-        so_far = replay(measured.trace.first(end), measured.settings, cap_bytes=None)
+    for number, ((_, allocated_bytes), end) in enumerate(zip(step_peaks(trace, ends), ends), start=1):
+        so_far = replay(trace.first(end), measured.settings, cap_bytes=None)
         found.append(StepPeak(number, allocated_bytes, so_far.peak_reserved_bytes))
     return tuple(found)
 
@@ -157,5 +146,5 @@ def retries_within(measured: Measured, total_bytes: int) -> Optional[int]:
     capacity = total_bytes - measured.outside_bytes
     if capacity <= 0:
         return None
-    squeezed = replay(measured.trace, measured.settings, cap_bytes=None, capacity_bytes=capacity)
+    squeezed = replay(measured.recording.trace, measured.settings, cap_bytes=None, capacity_bytes=capacity)
     return None if squeezed.ooms else squeezed.alloc_retries

@@ -240,4 +240,4 @@ def first_line(text: str) -> str:
 
 def activations_of(measured: Measured) -> int:
     """The most that activations ever hold together."""
-    return most_live(measured.trace, measured.kinds, frozenset({RecordedKind.ACTIVATION}))
+    return most_live(measured.recording.trace, measured.recording.kinds, frozenset({RecordedKind.ACTIVATION}))

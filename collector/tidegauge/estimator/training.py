@@ -58,7 +58,7 @@ def _run(gpu: FakeGpu, build: Build, steps: int) -> Recording:
             torch_version=torch.__version__, total_bytes=gpu.target.total_bytes,
             marks={"build": (built,), "step": tuple(ends)},
         ),
-        kinds=kinds, phases=phases, sites=sites, site_names=names, steps=steps,
+        kinds=kinds, phases=phases, sites=sites, site_names=names,
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         assumptions=tuple(gpu.assumptions), torch_version=torch.__version__,
     )  # fmt: skip

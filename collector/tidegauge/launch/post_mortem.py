@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.agent.rings.reader import RingBlankError, RingReader
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
+from tidegauge.analysis.oom.snapshot import OomSnapshot, history_of, look_into
 from tidegauge.analysis.snapshots.reading import read_stream
 from tidegauge.core.ids import DeviceUuid, RankIdentity
 from tidegauge.core.oom.of_rank import last_oom, oom_words
@@ -144,8 +144,7 @@ def _is_of(oom: Sample, facts: Mapping[str, object]) -> bool:
 
 def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
     """The effect of expandable segments, where the job recorded a history."""
-    from tidegauge.analysis.oom.history import history_of  # seldom, and this loads the allocator's model
-    from tidegauge.analysis.whatif.search import whatif
+    from tidegauge.analysis.whatif.search import whatif  # seldom, and this loads the allocator's model
     from tidegauge.analysis.whatif.words import findings
     from tidegauge.core.allocator.compiled import is_ready
 

@@ -89,15 +89,15 @@ def test_streams_come_in_the_allocators_order() -> None:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_a_snapshot_of_torchs_comes_back_as_it_was(name: str) -> None:
-    original = snapshots.read(FOLDER / f"{name}.pickle.gz")
+    original = snapshots.read_snapshot(FOLDER / f"{name}.pickle.gz")
     again = from_packed(unpack(pack(to_packed(original))))
     assert again.traces == original.traces
     assert again.settings == original.settings
 
 
 def test_it_replays_as_the_original_does() -> None:
-    original = snapshots.read(FOLDER / "stacks.pickle.gz").traces[0]
-    again = from_packed(to_packed(snapshots.read(FOLDER / "stacks.pickle.gz"))).traces[0]
+    original = snapshots.read_snapshot(FOLDER / "stacks.pickle.gz").traces[0]
+    again = from_packed(to_packed(snapshots.read_snapshot(FOLDER / "stacks.pickle.gz"))).traces[0]
     peaks = [
         replay_trace(with_beginning(trace), alloc_conf=None, cap_bytes=None, version_is_given=False).recorded
         for trace in (original, again)
@@ -106,7 +106,7 @@ def test_it_replays_as_the_original_does() -> None:
 
 
 def test_facts_are_added_and_what_was_left_out_is_kept() -> None:
-    original = snapshots.read(FOLDER / "stacks.pickle.gz")
+    original = snapshots.read_snapshot(FOLDER / "stacks.pickle.gz")
     trace = original.traces[0].__class__(**{**vars(original.traces[0]), "skipped": {"events of a kind": 3}})
     again = from_packed(to_packed(original._replace(traces={0: trace}), {"step": 4}))
     assert again.traces[0].skipped == {"events of a kind": 3}
@@ -115,7 +115,7 @@ def test_facts_are_added_and_what_was_left_out_is_kept() -> None:
 
 def test_a_setting_that_json_has_no_word_for_does_no_harm() -> None:
     odd: dict[str, object] = {"a": b"bytes", "b": (1, "x"), "c": {"d": None}}
-    original = snapshots.read(FOLDER / "stacks.pickle.gz")._replace(settings=odd)
+    original = snapshots.read_snapshot(FOLDER / "stacks.pickle.gz")._replace(settings=odd)
     assert to_packed(original).settings == {"a": None, "b": [1, "x"], "c": {"d": None}}
     endless: list[object] = []
     endless.append(endless)

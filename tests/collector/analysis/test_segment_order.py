@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "allocator" / "snapshots"
 
 def ring() -> Trace:
     """A real ring of torch 2.13 that lost its beginning, with its segments in order of address."""
-    return with_start(snapshots.read(FOLDER / "ring.pickle.gz").traces[0])
+    return with_start(snapshots.read_snapshot(FOLDER / "ring.pickle.gz").traces[0])
 
 
 def test_all_addresses_come_back_once_the_order_is_known() -> None:

@@ -238,9 +238,9 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path) -> None:
     log = tmp_path / "slurm-1.out"
     log.write_text("step 1\n")
     with pytest.raises(BadTraceError, match=r"slurm-1\.out: is neither a snapshot"):
-        snapshots.read(log)
+        snapshots.read_snapshot(log)
     with pytest.raises(BadTraceError, match="cannot be read: Is a directory"):
-        snapshots.read(tmp_path)
+        snapshots.read_snapshot(tmp_path)
 
 
 def test_an_open_file_is_read() -> None:

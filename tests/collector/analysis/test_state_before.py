@@ -229,7 +229,7 @@ def test_pools_of_torch_before_2_12_are_known_by_address() -> None:
     """The recording names them; without that they are found again where the segment is there at the end."""
     named = recorded("own_pool")
     assert set(named.pool) == {0, 1}
-    bare = snapshots.read(FOLDER / "own_pool.pickle.gz").traces[0]
+    bare = snapshots.read_snapshot(FOLDER / "own_pool.pickle.gz").traces[0]
     found = with_pools(replace(bare, pool=named.pool[:0], pools=((0, 0),)))
     assert [found.pools[place] for place in found.pool] == [named.pools[place] for place in named.pool]
 

@@ -36,7 +36,7 @@ def sizes_trace(*sizes_mb: float, alloc_conf: str = "", torch_version: str | Non
 def candidates(
     trace: Trace | None = None, *, torch_version: str | None = None, cap_bytes: int | None = None
 ) -> Candidates:
-    return Candidates(trace or trace_of(), torch_version=torch_version, cap_bytes=cap_bytes)
+    return Candidates(trace_of() if trace is None else trace, torch_version=torch_version, cap_bytes=cap_bytes)
 
 
 def changed_conf(conf: str, changes: Changes) -> str:

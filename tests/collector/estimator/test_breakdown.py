@@ -16,6 +16,7 @@ from tidegauge.estimator.breakdown import (
     step_peaks,
     without_the_making,
 )
+from tidegauge.estimator.recording import Recording
 
 KIB = 1 << 10
 Event = tuple[Action, int, int]
@@ -41,6 +42,12 @@ def trace_of(*parts: list[Event], **marks: Sequence[int]) -> Trace:
         stack=array("i"),
         marks={name: tuple(places) for name, places in marks.items()},
     )
+
+
+def recording_of(trace: Trace) -> Recording:
+    """Each event has its index for its kind, phase and site."""
+    indices = range(len(trace))
+    return Recording(trace, array("B", indices), array("B", indices), array("i", indices), (), 0, (), "2.13.0")
 
 
 def test_the_peak_is_the_first_moment_with_most_blocks_and_names_what_was_asked_for() -> None:
@@ -72,16 +79,16 @@ def test_most_live_counts_the_wanted_categories_together() -> None:
 
 def test_what_lived_only_while_the_model_was_made_is_cut_out_and_marks_move() -> None:
     trace = trace_of(made(1, KIB), made(2, KIB), freed(1, KIB), made(1, 3 * KIB), made(5, KIB), build=[5], step=[6])
-    cut, left = without_the_making(trace, 5)
-    assert list(left) == [1, 4, 5]
-    assert list(cut.address) == [2, 1, 5]
-    assert cut.marks == {"build": (2,), "step": (3,)}
+    cut = without_the_making(recording_of(trace))
+    assert list(cut.kinds) == list(cut.phases) == list(cut.sites) == [1, 4, 5]
+    assert list(cut.trace.address) == [2, 1, 5]
+    assert cut.trace.marks == {"build": (2,), "step": (3,)}
 
 
 def test_a_block_that_is_freed_after_the_making_stays() -> None:
     trace = trace_of(made(1, KIB), freed(1, KIB), build=[1])
-    cut, left = without_the_making(trace, 1)
-    assert (len(cut), list(left)) == (3, [0, 1, 2])
+    cut = without_the_making(recording_of(trace))
+    assert (len(cut.trace), list(cut.kinds)) == (3, [0, 1, 2])
 
 
 def test_a_trace_is_cut_after_its_first_events() -> None:

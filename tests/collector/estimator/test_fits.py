@@ -58,7 +58,7 @@ def test_the_cache_is_not_asked_about_where_the_job_fits_as_it_is() -> None:
 
 
 def test_gpu_types_go_from_large_to_small_and_have_names_of_their_own() -> None:
-    sizes = [gpu.total_bytes for gpu in GPU_TYPES]
+    sizes = [gpu.target.total_bytes for gpu in GPU_TYPES]
     assert sizes == sorted(sizes, reverse=True)
     assert len({gpu.name for gpu in GPU_TYPES}) == len(GPU_TYPES)
 

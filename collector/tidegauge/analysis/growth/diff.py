@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.growth.growth_by_stack import Grown, growth_by_stack
+from tidegauge.analysis.growth.growth_by_stack import growth_by_stack
 from tidegauge.analysis.snapshots.live_stacks import (
     Lines,
     StackKeys,
@@ -112,8 +112,8 @@ def compare(early: Trace, late: Trace) -> Comparison:
         early_pools=_private_pools(early),
         late_pools=_private_pools(late),
         pools_line=_pools_line(late),
-        growth=tuple(map(_stack_growth, grown)),
-        shrunk=tuple(_stack_growth(one) for one in reversed(changed) if one.grown_bytes < 0),
+        growth=tuple(grown),
+        shrunk=tuple(one for one in reversed(changed) if one.grown_bytes < 0),
         lines=tuple(_lines(changed)),
         by_size=tuple(_sizes(before, after)),
         live=tuple(_live(weight) for weight in live_weights(late)),
@@ -150,24 +150,20 @@ def _on_streams(trace: Trace) -> Iterator[BlockOnStream]:
                 yield block.requested_bytes or block.size_bytes, segment.stream
 
 
-def _stack_growth(one: Grown) -> StackGrowth:
-    return StackGrowth(one.grown_bytes, one.blocks, one.stack, one.line, one.block_bytes)
-
-
 def _live(weight: StackWeight) -> StackGrowth:
     each = weight.weight_bytes // weight.blocks if weight.blocks == 1 else None
     return StackGrowth(weight.weight_bytes, weight.blocks, weight.stack, asking_line(weight.stack), each)
 
 
-def _lines(changed: Iterable[Grown]) -> list[LineGrowth]:
-    groups: dict[object, list[Grown]] = {}
+def _lines(changed: Iterable[StackGrowth]) -> list[LineGrowth]:
+    groups: dict[object, list[StackGrowth]] = {}
     for one in changed:
         groups.setdefault(one.line or one.block_bytes, []).append(one)
     lines = [_line(group) for group in groups.values()]
     return sorted((line for line in lines if line.grown_bytes > 0), key=lambda line: (-line.grown_bytes, -line.blocks))
 
 
-def _line(group: Sequence[Grown]) -> LineGrowth:
+def _line(group: Sequence[StackGrowth]) -> LineGrowth:
     """The growth of one line; ``group`` are its stacks in order of their growth."""
     sizes = {one.block_bytes for one in group}
     return LineGrowth(
@@ -198,7 +194,7 @@ def _sizes(before: Iterable[UsedBlock], after: Iterable[UsedBlock]) -> list[Size
     return sorted(sizes, key=lambda size: -size.grown_bytes)
 
 
-def _through(grown: Sequence[Grown]) -> Optional[CodeLine]:
+def _through(grown: Sequence[StackGrowth]) -> Optional[CodeLine]:
     """The innermost line, in the stack that grew most, of those that enough of the growth came through."""
     came: dict[CodeLine, int] = {}
     for one in grown:

@@ -21,26 +21,14 @@ their size alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from tidegauge.analysis.snapshots.live_stacks import NO_STACK_KEY, Lines, UsedBlock
+from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine, asking_line
 
 ANOTHER_LENGTH = 4
 """Two blocks of one stack may be the same tensor of another length if one is at most so many times the other."""
-
-
-class Grown(NamedTuple):
-    """The growth of one stack, in bytes of blocks."""
-
-    stack: Lines
-    line: Optional[CodeLine]
-    grown_bytes: int
-    """Negative: shrunk."""
-    blocks: int
-    """Net; 0 where the same number of blocks has grown in size."""
-    block_bytes: Optional[int]
-    """Where all of these blocks are of one size."""
 
 
 class _Kind:
@@ -77,8 +65,8 @@ class _Kind:
         return sum(side.pop() for _ in range(count))
 
 
-def growth_by_stack(early: Iterable[UsedBlock], late: Iterable[UsedBlock]) -> list[Grown]:
-    """The stacks whose live memory has changed, the one that grew most first."""
+def growth_by_stack(early: Iterable[UsedBlock], late: Iterable[UsedBlock]) -> list[StackGrowth]:
+    """The stacks whose live memory has changed, the one that grew most first. In bytes of blocks."""
     stacks: dict[int, dict[int, _Kind]] = {}
     lines: dict[int, Optional[CodeLine]] = {}
     for side, blocks in enumerate((early, late)):
@@ -153,13 +141,13 @@ def _drop_used_up(*sides: list[_Kind]) -> None:
             side.pop()
 
 
-def _summed(kinds: list[_Kind], by_length_bytes: int) -> Grown:
+def _summed(kinds: list[_Kind], by_length_bytes: int) -> StackGrowth:
     extra = [kind for kind in kinds if kind.extra]
     blocks = sum(kind.extra for kind in extra)
     grown_bytes = sum(sum(kind.sizes[1]) - sum(kind.sizes[0]) for kind in extra)
     size = extra[0].block_bytes if len(extra) == 1 else None
-    return Grown(kinds[0].stack, kinds[0].line, grown_bytes + by_length_bytes, blocks, size)
+    return StackGrowth(grown_bytes + by_length_bytes, blocks, kinds[0].stack, kinds[0].line, size)
 
 
-def _largest_first(grown: Grown) -> tuple[object, ...]:
+def _largest_first(grown: StackGrowth) -> tuple[object, ...]:
     return (-grown.grown_bytes, -grown.blocks, grown.stack)

@@ -7,6 +7,7 @@ entries); the probe of Tidegauge writes it beside the rest (``snapshots.OWN_KEY`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.snapshots.live_stacks import code_lines
@@ -70,6 +71,28 @@ def held_in(trace: Trace) -> HeldMemory:
                 stack = () if block.stack is None else lines[block.stack]
                 live.append(LiveBlock(block.size_bytes, stack))
     return hold(live, free, pending_bytes=pending_bytes)
+
+
+def history_of(snapshot: OomSnapshot, *, torch_version: Optional[str] = None, cap_bytes: Optional[int] = None) -> Trace:
+    """The trace of ``snapshot`` under the cap that refused, where one is known, with the state before its first event.
+
+    ``torch_version`` and ``cap_bytes`` are what the caller knows better. Raises ``ValueError``.
+    """
+    from tidegauge.analysis.traces.reading import with_beginning  # this loads the allocator's model
+
+    return with_beginning(
+        replace(
+            snapshot.trace,
+            torch_version=torch_version or snapshot.torch_version,
+            cap_bytes=cap_bytes or _cap_of(snapshot),
+        )
+    )
+
+
+def _cap_of(snapshot: OomSnapshot) -> Optional[int]:
+    """The cap that refused; the device's size is no cap."""
+    case = snapshot.case
+    return case.limit_bytes if case is not None and case.capped and not case.approximate else snapshot.trace.cap_bytes
 
 
 class _Refused(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshots.fields import LARGEST, mapping, pool_id, text, whole
 from tidegauge.analysis.snapshots.stack_table import StackTable
-from tidegauge.core.allocator.trace import Action
+from tidegauge.core.allocator.trace import Action, Trace
 
 _MAX_STREAMS = 1 << 16
 """That an index of two bytes tells apart; a device has 65 of PyTorch's own."""
@@ -52,23 +52,6 @@ CLOCK_TOLERANCE_US = 1_000
 """Entries are made under the device's lock, so their clock goes forward; that much is left to its conversion."""
 
 
-class SnapshotEvents(NamedTuple):
-    """The columns of ``Trace``, and the entries' keys, which tell the torch version."""
-
-    action: array[int]
-    address: array[int]
-    size_bytes: array[int]
-    stream: array[int]
-    time_us: array[int]
-    pool: array[int]
-    stack: array[int]
-    streams: tuple[int, ...]
-    pools: tuple[tuple[int, int], ...]
-    skipped: Mapping[str, int]
-    keys: frozenset[str]
-    """Of the first entry."""
-
-
 class EventsReader:
     """Converts a list of entries into columns, all at once or while it grows.
 
@@ -77,7 +60,8 @@ class EventsReader:
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
-        self._keys: Optional[frozenset[str]] = None
+        self.keys: Optional[frozenset[str]] = None
+        """The keys of the first entry, which tell the torch version."""
         self._has_clock = self._has_pools = False
         self._action = array("B")
         self._address = array("Q")
@@ -95,7 +79,7 @@ class EventsReader:
 
     def take(self, entries: list[Any]) -> None:
         """Read all of ``entries`` and empty the list. Nothing is read any more after one that cannot be."""
-        if self._keys is None and entries:
+        if self.keys is None and entries:
             self._first(entries[0])
         for entry in entries:
             if self._wrong is None:
@@ -109,15 +93,15 @@ class EventsReader:
                 entry.clear()
         entries.clear()
 
-    def events(self, device: int) -> SnapshotEvents:
-        """The columns read. Raises ``BadTraceError`` with device and index.
+    def events(self, device: int) -> Trace:
+        """The columns read, and no other facts of the device. Raises ``BadTraceError`` with device and index.
 
         Entries with an action that is not known are left out and counted.
         """
         if self._wrong is not None:
             self._add(device, self._wrong)
         streams, stream = indexed(self._stream)
-        return SnapshotEvents(
+        return Trace(
             action=self._action,
             address=self._address,
             size_bytes=self._size_bytes,
@@ -128,12 +112,11 @@ class EventsReader:
             streams=streams,
             pools=tuple(self._pools),
             skipped=self._skipped,
-            keys=self._keys or frozenset(),
         )
 
     def _first(self, entry: object) -> None:
-        self._keys = frozenset(key for key in entry if isinstance(key, str)) if isinstance(entry, dict) else frozenset()
-        self._has_clock, self._has_pools = "time_us" in self._keys, "pool_id" in self._keys
+        self.keys = frozenset(key for key in entry if isinstance(key, str)) if isinstance(entry, dict) else frozenset()
+        self._has_clock, self._has_pools = "time_us" in self.keys, "pool_id" in self.keys
 
     def _add(self, device: int, entry: Any) -> None:
         """Append one entry. Only one that looks wrong is checked field by field, to say what is wrong."""

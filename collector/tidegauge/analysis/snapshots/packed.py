@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.snapshots.events import SnapshotEvents, check_clock
+from tidegauge.analysis.snapshots.events import check_clock
 from tidegauge.analysis.snapshots.segments import in_order
 from tidegauge.analysis.snapshots.stack_table import DEEPEST
 from tidegauge.analysis.snapshots.traces import (
@@ -19,7 +19,7 @@ from tidegauge.analysis.snapshots.traces import (
     SnapshotParts,
     put_together,
 )
-from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack
+from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.snapshot_columns import (
     BLOCKS,
     EXPANDABLE,
@@ -38,7 +38,8 @@ def from_packed(packed: PackedSnapshot) -> Snapshot:
     """The snapshot in ``packed``, checked for nonsense. Raises ``BadTraceError`` with the place."""
     recorded = {one.device: _events(one, packed.facts) for one in packed.devices}
     ends = {one.device: _segments(one) for one in packed.devices if one.segments["address"]}
-    return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts))
+    entry_keys = {"pool_id"} if any(trace.pool for trace in recorded.values()) else set()
+    return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts, entry_keys))
 
 
 def _stacks(packed: PackedSnapshot) -> tuple[Stack, ...]:
@@ -52,10 +53,10 @@ def _stacks(packed: PackedSnapshot) -> tuple[Stack, ...]:
     return tuple(tuple(map(frames.__getitem__, numbers[:DEEPEST])) for numbers in lists)
 
 
-def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> SnapshotEvents:
+def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> Trace:
     columns = one.events
     check_clock(columns["time_us"], one.device)
-    return SnapshotEvents(
+    return Trace(
         action=columns["action"],
         address=columns["address"],
         size_bytes=columns["size_bytes"],
@@ -66,7 +67,6 @@ def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> SnapshotEvents:
         streams=tuple(one.streams),
         pools=tuple(one.pools),
         skipped=_skipped(facts, one.device),
-        keys=frozenset({"pool_id"} if columns["pool"] else ()),
     )
 
 

@@ -9,12 +9,13 @@ read, each batch as it comes, and only then is it known which device they belong
 from __future__ import annotations
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.snapshots.events import EventsReader, SnapshotEvents
+from tidegauge.analysis.snapshots.events import EventsReader
 from tidegauge.analysis.snapshots.fields import mapping, sequence
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.snapshots.segments import read_segments
 from tidegauge.analysis.snapshots.stack_table import StackTable
 from tidegauge.analysis.snapshots.traces import Snapshot, SnapshotParts, put_together
+from tidegauge.core.allocator.trace import Trace
 
 OWN_KEY = "tidegauge"
 """What Tidegauge's probe adds to a snapshot: a flat mapping that says what torch's own keys do not."""
@@ -42,7 +43,7 @@ def read_pickle(content: bytes) -> Snapshot:
     histories.check_places(devices)
     ends = read_segments(whole["segments"], stacks)
     recorded = {device: histories.events(history, device) for device, history in enumerate(devices)}
-    return put_together(SnapshotParts(recorded, ends, stacks.all(), settings, facts, whole))
+    return put_together(SnapshotParts(recorded, ends, stacks.all(), settings, facts, histories.keys, whole))
 
 
 class _Histories:
@@ -52,6 +53,7 @@ class _Histories:
         self._stacks = stacks
         # The lists are kept, lest another one gets the address of one that is gone.
         self._begun: dict[int, tuple[EventsReader, list[object]]] = {}
+        self.keys: set[str] = set()
 
     def take(self, grown: object) -> None:
         """Read what a list has by now, if it is a history: its entries are dicts with an action."""
@@ -70,12 +72,13 @@ class _Histories:
         if not self._begun.keys() <= {id(history) for history in devices}:
             raise BadTraceError("has trace entries outside of its device_traces")
 
-    def events(self, history: object, device: int) -> SnapshotEvents:
+    def events(self, history: object, device: int) -> Trace:
         """The events of one device, the rest of the list included. Raises ``BadTraceError`` with device and index."""
         entries = sequence(history, f"device_traces[{device}]")
         known = self._begun.get(id(entries))
         reader = EventsReader(self._stacks) if known is None else known[0]
         reader.take(entries)
+        self.keys.update(reader.keys or ())
         return reader.events(device)
 
 

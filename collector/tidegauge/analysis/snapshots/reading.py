@@ -18,21 +18,14 @@ from tidegauge.analysis.snapshots.pickles import OWN_KEY as OWN_KEY
 from tidegauge.analysis.snapshots.traces import Snapshot as Snapshot
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, pack_parts, unpack
 
+INSTALL = "pip install 'tidegauge[agent]'"
+LEVEL = 9
+"""Of zstandard: a tenth less room than its default of 3 leaves, in some 10 ms for a snapshot of 3,000 events."""
+
 
 def is_own_form(first_bytes: bytes) -> bool:
     """Whether a file that begins so may hold, perhaps compressed, a snapshot in Tidegauge's own form."""
     return first_bytes.startswith((MAGIC[:6], ZSTANDARD_MAGIC)) or is_zlib(first_bytes)
-
-
-def read(path: Path, *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
-    """The snapshot in a file. Raises ``BadTraceError`` (``RefusedPickleError``) that names it."""
-    try:
-        with path.open("rb") as stream:
-            return read_stream(stream, most_bytes=most_bytes)
-    except OSError as error:
-        raise BadTraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except BadTraceError as error:
-        raise type(error)(f"{path}: {error}") from error
 
 
 def read_stream(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
@@ -52,25 +45,22 @@ def read_bytes(content: bytes) -> Snapshot:
     return read_pickle(content)
 
 
-INSTALL = "pip install 'tidegauge[agent]'"
-LEVEL = 9
-"""Of zstandard: a tenth less room than its default of 3 leaves, in some 10 ms for a snapshot of 3,000 events."""
-
-
-def is_url(where: Union[str, Path]) -> bool:
-    """Whether it is a URL, read over the network or by an fsspec driver: ``s3://bucket/key``."""
-    return isinstance(where, str) and "://" in where
-
-
 def read_snapshot(where: Union[str, Path], *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
     """The snapshot in a file or at a URL that fsspec knows (``https://``, ``s3://`` …), whatever its name.
 
     PyTorch's pickle or Tidegauge's columns, plain or compressed by gzip, zlib or zstandard. Raises ``BadTraceError``
     (``RefusedPickleError``) that names it; also where it has more than ``most_bytes``, before or after decompression.
     """
-    if isinstance(where, str) and is_url(where):
+    if isinstance(where, str) and "://" in where:
         return _read_url(where, most_bytes)
-    return read(Path(where), most_bytes=most_bytes)
+    path = Path(where)
+    try:
+        with path.open("rb") as stream:
+            return read_stream(stream, most_bytes=most_bytes)
+    except OSError as error:
+        raise BadTraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except BadTraceError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def write_packed(parts: Union[PackedSnapshot, Iterable[bytes]]) -> bytes:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Container, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.snapshots.events import SnapshotEvents, with_handles
+from tidegauge.analysis.snapshots.events import with_handles
 from tidegauge.analysis.snapshots.fields import mapping
 from tidegauge.core.alloc_conf import CUDA_NAME, format_alloc_conf, parse_alloc_conf
 from tidegauge.core.allocator.trace import KnownSegment, Stack, Trace
@@ -75,10 +76,7 @@ def _reported(settings: Mapping[str, Any]) -> dict[str, str]:
 
 KEYS_FACT = "torch_by_keys"
 """Where a file no longer has the keys of PyTorch's own snapshot: the torch that they betrayed."""
-_NO_EVENTS = SnapshotEvents(
-    array("B"), array("Q"), array("Q"), array("H"), array("q"), array("H"), array("i"),
-    streams=(0,), pools=((0, 0),), skipped={}, keys=frozenset(),
-)  # fmt: skip
+_NO_EVENTS = Trace(array("B"), array("Q"), array("Q"), array("H"), array("q"), array("H"), array("i"))
 
 
 class Snapshot(NamedTuple):
@@ -100,13 +98,16 @@ class Snapshot(NamedTuple):
 class SnapshotParts(NamedTuple):
     """Parts of a snapshot as read from a file, not yet put together."""
 
-    recorded: Mapping[int, SnapshotEvents]
+    recorded: Mapping[int, Trace]
+    """The events of each device, and nothing else."""
     ends: Mapping[int, tuple[KnownSegment, ...]]
     stacks: tuple[Stack, ...]
     settings: Mapping[str, object]
     facts: Mapping[str, object]
+    entry_keys: Container[str]
+    """Of trace entries; like ``keys``, they betray the torch that wrote them."""
     keys: Container[str] = ()
-    """Of PyTorch's own snapshot: they betray the torch that wrote it."""
+    """Of PyTorch's own snapshot."""
 
 
 def put_together(parts: SnapshotParts) -> Snapshot:
@@ -145,29 +146,21 @@ def _torch_version(parts: SnapshotParts, conf: str) -> Optional[str]:
     known = parts.facts.get(KEYS_FACT)
     if known is not None and not isinstance(known, str):
         raise BadTraceError(f"its facts: {KEYS_FACT!r} should be a text, and is {shown(known)}")
-    entries = frozenset().union(*(events.keys for events in parts.recorded.values()))
-    return known or oldest_torch(parts.keys, parts.settings, conf, entries)
+    return known or oldest_torch(parts.keys, parts.settings, conf, parts.entry_keys)
 
 
 def _trace(parts: SnapshotParts, device: int, alloc_conf: str, torch_version: Optional[str]) -> Trace:
     events, end = parts.recorded.get(device, _NO_EVENTS), parts.ends.get(device, ())
     streams, stream = with_handles(events.streams, events.stream, (segment.stream for segment in end))
-    pools = events.pools + tuple(sorted({segment.pool for segment in end} - set(events.pools)))
-    return Trace(
-        action=events.action,
-        address=events.address,
-        size_bytes=events.size_bytes,
+    return replace(
+        events,
         stream=stream,
-        time_us=events.time_us,
-        pool=events.pool,
-        stack=events.stack,
         streams=streams,
-        pools=pools,
+        pools=events.pools + tuple(sorted({segment.pool for segment in end} - set(events.pools))),
         stacks=parts.stacks,
         device=device,
         torch_version=torch_version,
         alloc_conf=alloc_conf,
         complete=False,
         end=end,
-        skipped=events.skipped,
     )

@@ -64,24 +64,16 @@ def with_all_blocks(held: Sequence[HeldBlock], trace: Trace, settings: Allocator
             size_bytes = lived.size_bytes
             if size_bytes is None:
                 size_bytes = rounded_bytes(lived.requested_bytes, settings)
-                if _may_have_remainder(one.segment):
+                if one.segment.is_large and not one.segment.is_expandable:
                     left_bytes = room_bytes - size_bytes
-                    if left_bytes <= MAX_SMALL_BYTES or _is_oversize(size_bytes, settings):
+                    is_kept_whole = settings.max_split_bytes is not None and size_bytes >= settings.max_split_bytes
+                    if left_bytes <= MAX_SMALL_BYTES or is_kept_whole:
                         size_bytes = max(room_bytes, size_bytes)
                     else:
                         open_ended[address] = size_bytes
             sizes[address] = size_bytes
     sizes.update(_by_what_is_cut_behind(open_ended, trace))
     return tuple(one.segment._replace(blocks=tuple(_tiled(one, sizes))) for one in held)
-
-
-def _may_have_remainder(segment: KnownSegment) -> bool:
-    return segment.is_large and not segment.is_expandable
-
-
-def _is_oversize(size_bytes: int, settings: AllocatorSettings) -> bool:
-    """Whether ``max_split_size_mb`` keeps such blocks whole."""
-    return settings.max_split_bytes is not None and size_bytes >= settings.max_split_bytes
 
 
 def _by_what_is_cut_behind(open_ended: Mapping[int, int], trace: Trace) -> dict[int, int]:

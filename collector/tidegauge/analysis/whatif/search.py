@@ -132,8 +132,8 @@ CURVE_POINTS = 480
 CAP_STEPS = 128
 """A needed cap is found to this part of the peak, or to 2 MiB."""
 
-OnProgress = Callable[[str], None]
-"""Told before each replay what it is about."""
+OnProgress = Callable[[str], object]
+"""Called before each replay with its subject."""
 
 
 def whatif(
@@ -142,7 +142,7 @@ def whatif(
     cap_bytes: Optional[int] = None,
     candidates: Optional[Sequence[Changes]] = None,
     version_is_given: bool = False,
-    on_progress: Optional[OnProgress] = None,
+    on_progress: OnProgress = str,
 ) -> WhatIf:
     """Try today's settings, then ``candidates`` (default: those worth trying on this trace, and combinations).
 
@@ -151,8 +151,8 @@ def whatif(
     the file. Raises ``ValueError`` where torch would refuse the trace's own settings, or the trace cannot be followed.
     """
     if not is_ready():
-        _say(on_progress, "compiling the model, once for this installation")
-    _say(on_progress, "replaying the recorded settings")
+        on_progress("compiling the model, once for this installation")
+    on_progress("replaying the recorded settings")
     known, recorded, _ = follow(
         trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS
     )
@@ -200,7 +200,7 @@ class _Bench:
     proposed: Candidates
     doubts: TraceDoubts
     limits: SearchLimits
-    on_progress: Optional[OnProgress]
+    on_progress: OnProgress
     seen: set[AllocatorSettings] = field(default_factory=set)
 
     def today(self, recorded: Optional[Replay]) -> Trial:
@@ -209,7 +209,7 @@ class _Bench:
         settings = parse_settings(conf, self.trace.torch_version)
         self.seen.add(in_effect(settings, cap_bytes=self.limits.cap_bytes))
         if recorded is None:
-            _say(self.on_progress, "trying the recorded settings under this cap")
+            self.on_progress("trying the recorded settings under this cap")
         outcome = recorded or self.run(settings)
         return Trial(conf, {}, settings, outcome, *confidence(self.doubts, settings, today=recorded is not None))
 
@@ -227,7 +227,7 @@ class _Bench:
                 self.seen.add(acting)
                 wanted.append((conf, change, settings))
         for number, (conf, change, settings) in enumerate(wanted, start=len(self.seen) - len(wanted) + 1):
-            _say(self.on_progress, f"trying {number} of {len(self.seen)}: {titled(conf)}")
+            self.on_progress(f"trying {number} of {len(self.seen)}: {titled(conf)}")
             yield Trial(conf, change, settings, self.run(settings), *confidence(self.doubts, settings, today=False))
 
     def with_needs(self, ranked: Sequence[Trial], *wanted: Trial) -> list[Trial]:
@@ -242,7 +242,7 @@ class _Bench:
         unlimited = self.unlimited(trial)
         low, enough = unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes
         step = max(2 * MIB, enough // CAP_STEPS)
-        _say(self.on_progress, f"looking for the least that {titled(trial.alloc_conf)} needs")
+        self.on_progress(f"looking for the least that {titled(trial.alloc_conf)} needs")
         while enough - low > step:
             middle = (low + enough) // 2
             if run_replay(self.trace, trial.settings, cap_bytes=middle).ooms:
@@ -253,7 +253,7 @@ class _Bench:
 
     def unlimited(self, trial: Trial) -> Replay:
         """``trial`` with nothing to limit it."""
-        _say(self.on_progress, f"trying {titled(trial.alloc_conf)} without a limit")
+        self.on_progress(f"trying {titled(trial.alloc_conf)} without a limit")
         return run_replay(self.trace, trial.settings, cap_bytes=None)
 
     def run(self, settings: AllocatorSettings) -> Replay:
@@ -264,8 +264,3 @@ class _Bench:
             capacity_bytes=self.limits.capacity_bytes,
             curve_points=CURVE_POINTS,
         )
-
-
-def _say(on_progress: Optional[OnProgress], sentence: str) -> None:
-    if on_progress is not None:
-        on_progress(sentence)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional, Union, cast
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
 from tidegauge.analysis.oom.log import MAX_LINE_CHARS, FoundOom, LogPlace, OomLog, read_log
-from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
+from tidegauge.analysis.oom.snapshot import OomSnapshot, history_of, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
 from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, CommandError, UsageError
@@ -109,7 +109,6 @@ def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace
 def _try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> TriedSettings:
     """Try other allocator settings on the history of ``snapshot``; if that is impossible, the finding says why."""
     # The modules that replay are loaded here, because other answers do not need them.
-    from tidegauge.analysis.oom.history import history_of
     from tidegauge.analysis.whatif.search import whatif
     from tidegauge.analysis.whatif.words import export_line, findings
     from tidegauge.cli.offline.whatif_answer import as_json as trial_json

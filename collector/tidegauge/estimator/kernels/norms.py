@@ -87,16 +87,13 @@ def _cudnn_batch_norm_backward(call: OpCall) -> Scratch:
 
 
 def _softmax(call: OpCall) -> Scratch:
+    """Softmax and log-softmax, and the backward pass of the latter, whose first argument is the gradient."""
     return Scratch(after=copied(call.args[0]))
 
 
 def _softmax_backward(call: OpCall) -> Scratch:
     """``softmax_backward_cuda_out``: the product of gradient and result, always."""
     return Scratch(after=(size_bytes(call.args[0]),))
-
-
-def _log_softmax_backward(call: OpCall) -> Scratch:
-    return Scratch(after=copied(call.args[0]))
 
 
 def _safe_softmax(call: OpCall) -> Scratch:
@@ -121,7 +118,7 @@ KERNELS: dict[str, Callable[[OpCall], Scratch]] = {
     "aten._softmax.default": _softmax,
     "aten._log_softmax.default": _softmax,
     "aten._softmax_backward_data.default": _softmax_backward,
-    "aten._log_softmax_backward_data.default": _log_softmax_backward,
+    "aten._log_softmax_backward_data.default": _softmax,
     "aten._safe_softmax.default": _safe_softmax,
     "aten.native_dropout.default": _dropout,
 }

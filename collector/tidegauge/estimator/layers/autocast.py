@@ -88,7 +88,8 @@ def _operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, name.partition(".")[0]), _overload(name))
 
 
-def _without_autocast() -> Any:
+def without_autocast() -> Any:
+    """A context in which operators run as they are called."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA))
 
 
@@ -96,7 +97,7 @@ def _casting(name: str, cache: CastCache, choose: Callable[[Any], Any]) -> Kerne
     operator = _operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
+        with without_autocast():
             dtype = choose([*args, *kwargs.values()])
             cast = _cast_all((args, kwargs), lambda tensor: cache.cast(tensor, dtype))
             return operator(*cast[0], **cast[1])
@@ -108,7 +109,7 @@ def _full_result(name: str) -> Kernel:
     operator = _operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
+        with without_autocast():
             if _eligible(args[0]) and kwargs.get("dtype") is None and not any(isinstance(a, torch.dtype) for a in args):
                 kwargs["dtype"] = torch.float32
             return operator(*args, **kwargs)

@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 
 from tidegauge.estimator.kernels.recurrent import network, reserve_bytes
+from tidegauge.estimator.layers.autocast import without_autocast
 
 RELU, TANH, LSTM, GRU = range(4)
 """``cudnnRNNMode_t``."""
@@ -94,10 +95,9 @@ class _Reflattened(torch.autograd.Function):
 
 def _in_lower_precision(values: Any, weights: Sequence[Any], stride: int, buffer: Any, *rest: Any) -> Any:
     """``_cudnn_rnn_cast_reflatten``: casts of weights are not kept, every call makes its own."""
-    excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
     dtype = torch.get_autocast_dtype("cuda")
     hidden, cell, *others = rest
-    with torch._C._ExcludeDispatchKeyGuard(excluded):
+    with without_autocast():
         if weights[0].dtype is not dtype:
             weights, buffer = _Reflattened.apply(dtype, *weights), None
         cell = None if cell is None else cell.to(dtype)
