@@ -23,15 +23,15 @@ def out_of_memory(total_bytes: int) -> None:
 def test_a_job_is_told_to_fit_only_where_it_would_with_the_whole_error_on_top(device_bytes: int) -> None:
     found = fit(device_bytes, H100, out_of_memory)
     if found.verdict is FitVerdict.FITS:
-        assert device_bytes * (1 + ERROR_SHARE) <= H100.total_bytes + 1
-    if device_bytes > H100.total_bytes:
+        assert device_bytes * (1 + ERROR_SHARE) <= H100.target.total_bytes + 1
+    if device_bytes > H100.target.total_bytes:
         assert found.verdict is not FitVerdict.FITS
-    if device_bytes <= fitting_bytes(H100.total_bytes):
+    if device_bytes <= fitting_bytes(H100.target.total_bytes):
         assert found.verdict is FitVerdict.FITS
 
 
 def test_around_the_size_of_the_gpu_it_is_too_close_to_say() -> None:
-    assert fit(H100.total_bytes, H100, out_of_memory).verdict is FitVerdict.TOO_CLOSE
+    assert fit(H100.target.total_bytes, H100, out_of_memory).verdict is FitVerdict.TOO_CLOSE
 
 
 def test_what_might_still_fit_if_the_estimate_is_as_wrong_as_it_may_be_is_too_close_to_say() -> None:
@@ -41,11 +41,11 @@ def test_what_might_still_fit_if_the_estimate_is_as_wrong_as_it_may_be_is_too_cl
 
 
 def test_a_job_that_runs_out_of_memory_far_above_the_gpu_does_not_fit() -> None:
-    assert fit(2 * H100.total_bytes, H100, out_of_memory).verdict is FitVerdict.DOES_NOT_FIT
+    assert fit(2 * H100.target.total_bytes, H100, out_of_memory).verdict is FitVerdict.DOES_NOT_FIT
 
 
 def test_a_job_that_lives_by_giving_back_its_cache_is_told_so() -> None:
-    found = fit(2 * H100.total_bytes, H100, lambda _: 7)
+    found = fit(2 * H100.target.total_bytes, H100, lambda _: 7)
     assert found.verdict is FitVerdict.TOO_CLOSE
     assert "7 releases" in found.note
 
@@ -54,7 +54,7 @@ def test_the_cache_is_not_asked_about_where_the_job_fits_as_it_is() -> None:
     def never(total_bytes: int) -> int:
         raise AssertionError("asked")
 
-    assert fit(GIB, H100, never).margin == pytest.approx(1 - GIB / H100.total_bytes)
+    assert fit(GIB, H100, never).margin == pytest.approx(1 - GIB / H100.target.total_bytes)
 
 
 def test_gpu_types_go_from_large_to_small_and_have_names_of_their_own() -> None:
