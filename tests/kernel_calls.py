@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from tidegauge.estimator.gpus import H200, Target
-from tidegauge.estimator.kernels import OpCall
+from tidegauge.estimator.kernels.calls import OpCall
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 SHORT = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "i64": "int64"}

@@ -37,7 +37,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         return {"problem": "environment", "message": f"{sys.executable} cannot import torch: {error}"}
     from tidegauge.estimator.answers import estimate
-    from tidegauge.estimator.torchvision_names import declare_torchvision
+    from tidegauge.estimator.training import declare_torchvision
 
     try:
         declare_torchvision()  # FUNCTION's module may import it first of all

@@ -30,7 +30,6 @@ class Target:
 H200 = Target("NVIDIA H200", 150_109_880_320, (9, 0), 132)
 """As PyTorch 2.11 reported it with driver 580; the recordings were made on it."""
 
-
 GIB = 1 << 30
 MIB = 1 << 20
 

@@ -1,9 +1,15 @@
-"""Runs a user's training steps on the fake GPU, and returns the allocator events."""
+"""Runs a user's training steps on the fake GPU, and returns the allocator events.
+
+Beside a PyTorch without CUDA, torchvision cannot load its compiled part, which is made for CUDA. What it misses are two
+names of operators: declared here, without anything behind them, they let models be built.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +21,6 @@ from tidegauge.estimator.functions import dropped_output
 from tidegauge.estimator.gpus import H200, Target
 from tidegauge.estimator.model_facts import Build, checked, optimizers_of
 from tidegauge.estimator.recording import RecordedKind, Recording
-from tidegauge.estimator.torchvision_names import declare_torchvision
 
 DEFAULT_STEPS = 4
 """The optimizer's state comes with the first step, and meets gradients and activations from the second on; two more
@@ -104,3 +109,34 @@ def _tensors(state: Any) -> Iterator[Any]:
     elif isinstance(state, (list, tuple)):
         for value in state:
             yield from _tensors(value)
+
+
+_SCHEMAS = tuple(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms"))
+_declared: list[Any] = []
+"""Libraries end their declarations when they are collected."""
+
+
+def declare_torchvision() -> None:
+    """Declare the operators that an installed torchvision would miss, before it is imported. Harmless to repeat."""
+    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
+        return
+    if hasattr(torch.ops.torchvision, "nms") or _loads():
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    _declared.append(library)
+
+
+def _loads() -> bool:
+    """Whether torchvision's own library can be loaded, as torchvision itself tries when it is imported."""
+    spec = importlib.util.find_spec("torchvision")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for folder in folders:
+        for library in sorted(Path(folder).glob("_C*.so")):
+            try:
+                torch.ops.load_library(str(library))
+            except OSError:
+                return False
+            return True
+    return False

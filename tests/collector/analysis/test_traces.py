@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidegauge.analysis.traces.reading import BadTraceError, RefusedPickleError, open_trace
+from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
+from tidegauge.analysis.traces.reading import open_trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator"
 SNAPSHOTS = FOLDER / "snapshots"

@@ -89,7 +89,8 @@ def growth_by_stack(early: Iterable[UsedBlock], late: Iterable[UsedBlock]) -> li
     _set_off_sizes(kinds)
     grown = [_summed(list(stacks[key].values()), grown_bytes) for key, grown_bytes in lengths.items()]
     grown += [_summed([kind], 0) for kind in stacks.get(NO_STACK_KEY, {}).values()]
-    return sorted((one for one in grown if one.grown_bytes or one.blocks), key=_largest_first)
+    changed = (one for one in grown if one.grown_bytes or one.blocks)
+    return sorted(changed, key=lambda one: (-one.grown_bytes, -one.blocks, one.stack))
 
 
 def _set_off_lengths(kinds: list[_Kind]) -> int:
@@ -147,7 +148,3 @@ def _summed(kinds: list[_Kind], by_length_bytes: int) -> StackGrowth:
     grown_bytes = sum(sum(kind.sizes[1]) - sum(kind.sizes[0]) for kind in extra)
     size = extra[0].block_bytes if len(extra) == 1 else None
     return StackGrowth(grown_bytes + by_length_bytes, blocks, kinds[0].stack, kinds[0].line, size)
-
-
-def _largest_first(grown: StackGrowth) -> tuple[object, ...]:
-    return (-grown.grown_bytes, -grown.blocks, grown.stack)

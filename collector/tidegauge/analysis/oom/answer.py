@@ -22,7 +22,6 @@ UNKNOWN = "unknown"
 RECORD_STACKS = 'torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=20000)'
 """What names the owners, and lets what-if replay the last steps: 20,000 events are written in some 25 ms."""
 
-
 ESTIMATE = "What a smaller batch, checkpointing or sharding would save, without a GPU: tidegauge estimate."
 WHATIF = "What each setting would do"
 OWN_SETTINGS = (

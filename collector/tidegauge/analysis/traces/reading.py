@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from tidegauge.analysis.bad_traces import BadTraceError as BadTraceError
-from tidegauge.analysis.bad_traces import RefusedPickleError as RefusedPickleError
-from tidegauge.analysis.bad_traces import shown
+from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 from tidegauge.analysis.snapshots import reading as snapshots
 from tidegauge.analysis.traces.npz_traces import read_npz_trace

@@ -209,17 +209,14 @@ def with_start(trace: Trace) -> Trace:
     past = _Past(trace)
     for event in range(len(trace) - 1, -1, -1):
         past.undo(event)
-    start = with_all_blocks(past.held(), trace, _settings(trace))
+    try:
+        settings = parse_settings(trace.alloc_conf, trace.torch_version)
+    except ValueError as error:
+        raise BadTraceError(f"was recorded under settings that are not known here: {error}") from error
+    start = with_all_blocks(past.held(), trace, settings)
     if not start:
         return replace(trace, complete=True, start=(), lost_events=0)
     return replace(trace, complete=False, start=start, lost_events=None)
-
-
-def _settings(trace: Trace) -> AllocatorSettings:
-    try:
-        return parse_settings(trace.alloc_conf, trace.torch_version)
-    except ValueError as error:
-        raise BadTraceError(f"was recorded under settings that are not known here: {error}") from error
 
 
 class _Past:

@@ -93,13 +93,8 @@ class Candidates:
 
     def conf(self, changes: Changes) -> str:
         """The trace's settings with ``changes``, every other key as its owner wrote it."""
-        settings = parse_alloc_conf(self.trace.alloc_conf)
-        for key, value in changes.items():
-            if value is None:
-                settings.pop(key, None)
-            else:
-                settings[key] = value
-        return format_alloc_conf(settings)
+        settings = {**parse_alloc_conf(self.trace.alloc_conf), **changes}
+        return format_alloc_conf({key: value for key, value in settings.items() if value is not None})
 
     def _is_known(self, changes: Changes) -> bool:
         """Whether this torch knows every key; of an unknown torch only what all of them know is expected."""

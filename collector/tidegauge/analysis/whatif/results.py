@@ -119,10 +119,8 @@ taken. The model itself promises 1 % where addresses decide."""
 MANY_MORE_CALLS = 3
 """Times as many calls to the device as today: a setting with a price."""
 
-Rank = tuple[int, int, int, int, int]
 
-
-def rank(trial: Trial) -> Rank:
+def rank(trial: Trial) -> tuple[int, int, int, int, int]:
     """Lower is better: no out-of-memory first, then no retries, then the peak of reserved memory; of equal ones fewer
     changes, then fewer calls to the device.
     """

@@ -8,7 +8,8 @@ from typing import Any, Optional
 import torch
 
 from tidegauge.estimator.gpus import Target
-from tidegauge.estimator.kernels import OpCall, scratch
+from tidegauge.estimator.kernels import scratch
+from tidegauge.estimator.kernels.calls import OpCall
 from tidegauge.estimator.recording import AllocatorEventLog, Block, RecordedKind
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegauge.estimator.kernels import attention, convolutions, indexing, matmul, norms, others, recurrent, reductions
-from tidegauge.estimator.kernels.calls import NOTHING, OpCall, Scratch, Workspace
-
-__all__ = ["NOTHING", "OpCall", "Scratch", "Workspace", "scratch"]
+from tidegauge.estimator.kernels.calls import NOTHING, OpCall, Scratch
 
 _KERNELS: dict[str, Callable[[OpCall], Scratch]] = {
     **attention.KERNELS,

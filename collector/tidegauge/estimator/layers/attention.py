@@ -20,12 +20,8 @@ HALF = (torch.float16, torch.bfloat16)
 FLASH_HEAD_ALIGNMENT = 8
 MASK_ALIGNMENT = 8
 """Elements; ``pad_bias`` of the memory-efficient kernel."""
-
-
 EFFICIENT_TAKES_GROUPS = (2, 14)
 """From which release the memory-efficient kernel takes grouped heads (2.13 and 2.15 tried on the fake-GPU rig)."""
-
-
 CUDNN_DROPOUT_IN_SIXTEENTHS = (2, 12)
 """From which release cuDNN's attention is refused other probabilities (2.11 and 2.12 tried on the rig)."""
 
@@ -84,10 +80,8 @@ def scaled_dot_product_attention(
 
 def choose(call: Attention, target: Target) -> AttentionBackend:
     """The first of the target's order that takes these tensors and is not switched off."""
-    for backend in _order(target):
-        if _CAN_USE[backend](call, target):
-            return backend
-    return AttentionBackend.MATH
+    usable = (backend for backend in _order(target) if _CAN_USE[backend](call, target))
+    return next(usable, AttentionBackend.MATH)
 
 
 def _order(target: Target) -> tuple[AttentionBackend, ...]:

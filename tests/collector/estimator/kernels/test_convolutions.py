@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from examples import fewer
 from kernel_calls import call
-from tidegauge.estimator.kernels import Scratch, scratch
+from tidegauge.estimator.kernels import scratch
+from tidegauge.estimator.kernels.calls import Scratch
 from tidegauge.estimator.kernels.convolutions import Geometry, workspaces
 
 VGG = Geometry(64, 64, 64, 224, 224, (3, 3), (1, 1), (1, 1), (1, 1), 1, "float32", False)

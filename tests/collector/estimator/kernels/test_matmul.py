@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from kernel_calls import call
 from tidegauge.estimator.gpus import H200
-from tidegauge.estimator.kernels import Scratch, scratch
+from tidegauge.estimator.kernels import scratch
+from tidegauge.estimator.kernels.calls import Scratch
 
 MIB = 1 << 20
 

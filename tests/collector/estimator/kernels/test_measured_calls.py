@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kernel_calls import call, on_the_cpu
-from tidegauge.estimator.kernels import NOTHING, OpCall, Scratch, scratch
+from tidegauge.estimator.kernels import scratch
+from tidegauge.estimator.kernels.calls import NOTHING, OpCall, Scratch
 
 LINES = Path(__file__).parents[3] / "data" / "estimate" / "kernel_calls.jsonl"
 SMALL_BYTES = 4096

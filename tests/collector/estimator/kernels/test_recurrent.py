@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kernel_calls import call
-from tidegauge.estimator.kernels import OpCall, scratch
+from tidegauge.estimator.kernels import scratch
+from tidegauge.estimator.kernels.calls import OpCall
 from tidegauge.estimator.kernels.recurrent import Network, reserve_bytes, workspace_bytes
 
 LSTM, GRU = 2, 3
