@@ -22,7 +22,7 @@ from tidegauge.analysis.whatif.results import (
 from tidegauge.core.allocator.compiled import is_ready
 from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import FailedRequest, Replay
-from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak
+from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, Trace
 
 

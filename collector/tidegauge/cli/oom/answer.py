@@ -18,7 +18,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
 from tidegauge.analysis.oom.log import MAX_LINE_CHARS, FoundOom, LogPlace, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, history_of, look_into
-from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
+from tidegauge.analysis.snapshots.reading import is_own_form, read_snapshot, read_stream
 from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, CommandError, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
@@ -137,7 +137,7 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
     try:
         snapshot = None
         if args.snapshot is not None:
-            snapshot = look_into(read(args.snapshot), device=args.device, cap_bytes=args.cap)
+            snapshot = look_into(read_snapshot(args.snapshot), device=args.device, cap_bytes=args.cap)
         if args.what is None:
             return OomLog(), snapshot
         if args.what == "-":
