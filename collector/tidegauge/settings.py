@@ -9,12 +9,16 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 def comma_separated(text: str | None) -> list[str]:
     """The entries of a setting that is a list, without empty ones."""
     return [entry for entry in (part.strip() for part in (text or "").split(",")) if entry]
+
+
+RAY_WORKER_PORTS = range(10_002, 20_000)
+"""Defaults of ``ray start --min-worker-port`` and ``--max-worker-port``: Ray's head cannot start on one of them."""
 
 
 def _default_state_dir() -> Path:
@@ -90,6 +94,17 @@ class Settings(BaseModel):
     system's."""
     engine_port: int = Field(default=6399, ge=0, le=65535)
     """Port of the Ray head; 0 picks a free port. Not Ray's default 6379, so that users' own Ray clusters stay apart."""
+
+    @field_validator("engine_port")
+    @classmethod
+    def _is_outside_of_worker_ports(cls, port: int) -> int:
+        if port in RAY_WORKER_PORTS:
+            raise ValueError(
+                f"{port} is in the port range of Ray's workers ({RAY_WORKER_PORTS.start}-{RAY_WORKER_PORTS.stop - 1}): "
+                "choose another one, or 0 for a free one"
+            )
+        return port
+
     policy_file: Path | None = None
     """YAML file with the actions to take on incidents (docs/policy.md). Changes are picked up without a restart.
     Default: the policy that comes with Tidegauge, which only observes."""

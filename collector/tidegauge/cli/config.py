@@ -197,7 +197,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     def take(name: str, value: Any, origin: str) -> None:
         if name not in names:
             raise UsageError(
-                f"{origin}: unknown setting {name!r}{nearest(name, names)} (settings: {', '.join(sorted(names))})"
+                f"{origin}: unknown setting {name!r}{nearest(name, names)}; `tidegauge config show --all` lists them"
             )
         given[name] = (value, origin)
 

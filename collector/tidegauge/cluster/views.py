@@ -39,7 +39,7 @@ class EngineNode:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One line of ``tidegauge status``. ``None`` is "no report yet"."""
+    """One line of ``tidegauge status``. ``None`` means no report yet."""
 
     node_id: str
     hostname: str
@@ -69,7 +69,7 @@ class EventKind(str, Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that changed, in words and in figures; kept in a bounded list, newest last."""
+    """A change, in words and in figures. The service keeps a bounded list, newest last."""
 
     seq: int
     """1, 2, 3 … since this coordinator began."""
@@ -117,7 +117,7 @@ class ReportReply:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The top of ``tidegauge status``."""
+    """Status of the service: the top of ``tidegauge status``."""
 
     cluster: str
     version: str

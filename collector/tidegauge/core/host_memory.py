@@ -14,7 +14,7 @@ TOLD_GROWTH_BYTES = 64 << 20
 
 
 class HostProcess(NamedTuple):
-    """One process of a rank's tree."""
+    """One process in the process tree of a rank."""
 
     process: ProcessId
     name: str

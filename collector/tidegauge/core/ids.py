@@ -24,7 +24,7 @@ DeviceUuid = NewType("DeviceUuid", str)
 
 
 class ProcessId(NamedTuple):
-    """A process that stays itself when its pid is used again.
+    """Identity of a process, unique even if its pid is reused.
 
     ``start_ticks`` is field 22 (``starttime``) of ``/proc/PID/stat``, see proc(5).
     """
@@ -61,7 +61,7 @@ class RankKey(NamedTuple):
 
 
 class RankIdentity(NamedTuple):
-    """Who a rank says it is. Everything here is a *claim* until the agent has checked it.
+    """Identity that a rank claims. All of it is a *claim* until the agent has checked it.
 
     ``None`` is unknown. ``world_size`` is the number of ranks in the job; ``run_id`` is
     ``TORCHELASTIC_RUN_ID``; ``store`` is where its process group meets (``MASTER_ADDR:MASTER_PORT``);
@@ -112,7 +112,7 @@ class OwnedJob(NamedTuple):
 
 
 class JobKey(NamedTuple):
-    """One group of ranks in one attempt of one user's job.
+    """Identity of one group of ranks in one attempt of one user's job.
 
     ``uid`` is the kernel's: a job id outside a scheduler is only a claim. A job has several groups of ranks where
     several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.jobs.rank_groups``.

@@ -19,7 +19,7 @@ _FIGURES = 5
 
 
 class MemoryPoint(NamedTuple):
-    """A stretch of time in the life of one rank: the highest figures in it, and when it ended."""
+    """A stretch of time in the life of one rank: the highest figures in it and its end time."""
 
     at_unix_s: float
     step: int

@@ -95,7 +95,7 @@ class Sample(NamedTuple):
 
 
 class OomRecord(NamedTuple):
-    """One ``torch.OutOfMemoryError`` as the allocator's observer saw it, in bytes."""
+    """One ``torch.OutOfMemoryError`` as the allocator's observer recorded it, in bytes."""
 
     at_unix_s: float
     step: int

@@ -58,7 +58,7 @@ def state_word(state: LeakState, severity: Optional[Severity], *, has_steps: boo
 
 
 class Band(NamedTuple):
-    """An estimate with its range, ``low <= likely <= high``.
+    """An estimate with its range: ``low <= likely <= high``.
 
     Of a time to out-of-memory, docs/detector.md counts how often memory ran out before ``low``; ``high`` may be
     infinite.
@@ -70,7 +70,7 @@ class Band(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The detector's state after the last sample of one rank. ``None`` is "not known" or "does not apply"."""
+    """State of the detector after the last sample of one rank. ``None`` means unknown or not applicable."""
 
     state: LeakState
     severity: Optional[Severity] = None

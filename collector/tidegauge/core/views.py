@@ -149,7 +149,7 @@ def with_fields(view: RankView, **fields: object) -> RankView:
 
 @dataclass(frozen=True)
 class GpuView:
-    """One GPU (or MIG instance) as NVML sees it now."""
+    """One GPU (or MIG instance) as NVML reports it now."""
 
     uuid: DeviceUuid
     gpu: int
@@ -238,7 +238,7 @@ GpuPlace = tuple[str, DeviceUuid]
 
 @dataclass(frozen=True)
 class JobView:
-    """A group of ranks of a job across its nodes, as the coordinator sees it; mostly it is the whole job.
+    """A group of ranks of a job across its nodes, as the coordinator sees it. Most jobs have one group.
 
     What is looked for in all jobs every second is found once for each view: a job of which nothing was heard stays the
     same object (``cluster.coordinator.job_board``).

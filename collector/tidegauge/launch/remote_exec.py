@@ -142,8 +142,8 @@ def begin_probe(target: RemoteTarget, level: str, *, timeout_s: float, asked: Ca
         folder.write(_WITHDRAWN.format(script=str(script), folder=str(folder.path)))
         folder.leave()
         raise NotExecutedError(
-            f"it did not come to it within {timeout_s:g} s, and was told to leave it: its main thread is inside of "
-            "something that does not return (a collective, a long kernel, a file server)"
+            f"it did not reach a safe point within {timeout_s:g} s, and the request was withdrawn: its main thread is "
+            "in a call that does not return (a collective, a long kernel, a file server)"
         )
 
 
@@ -227,8 +227,8 @@ def _refusal(kind: str, message: str) -> str:
         return "its Python was built without remote debugging (sys.remote_exec, PEP 768)"
     if "not enabled" in message:
         return (
-            "its Python was told to let nobody in: PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug, or a build "
-            "without remote debugging"
+            "remote debugging is disabled in its Python: PYTHON_DISABLE_REMOTE_DEBUG, -X disable-remote-debug, or a "
+            "build without it"
         )
     return f"its Python refuses: {message or kind}"
 

@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class DoorProblem:
-    """Why the files that say who may come in do not count as they are now. Quotes nothing of what they hold."""
+    """Why the authentication files are not in effect as they are now. Quotes none of their contents."""
 
     closed: bool
     """Nothing is served; false: the files' last good state stays in force."""

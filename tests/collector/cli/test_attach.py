@@ -179,7 +179,7 @@ def test_a_word_that_names_nothing_is_an_error_with_what_to_do(
     assert main(["attach", *words]) == 3
     said = capsys.readouterr().err
     assert words[-1] in said
-    assert "srun --jobid=ID --overlap tidegauge attach ID" in said
+    assert "srun --jobid=ID --overlap tidegauge COMMAND ID" in said
 
 
 def test_a_zombie_is_named_so(sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]) -> None:

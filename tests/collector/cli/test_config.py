@@ -59,10 +59,10 @@ def test_variables_of_the_probe_are_not_settings() -> None:
     )
 
 
-def test_unknown_key_in_a_file_lists_the_valid_ones(tmp_path: Path) -> None:
+def test_unknown_key_in_a_file_says_where_the_valid_ones_are(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("colour: blue\n")
-    with pytest.raises(CommandError, match=r"colour.*api_port"):
+    with pytest.raises(CommandError, match=r"colour.*config show --all"):
         config.load_settings(arguments(file=file), {})
 
 
@@ -102,6 +102,17 @@ def test_settings_of_no_section_are_the_clusters_own() -> None:
         "cluster",
         "hostname",
     ]
+
+
+@pytest.mark.parametrize("port", [10_002, 19_999])
+def test_engine_port_is_none_of_rays_worker_ports(port: int) -> None:
+    with pytest.raises(CommandError, match=r"port range of Ray's workers \(10002-19999\)"):
+        config.load_settings(arguments(f"engine_port={port}"), {})
+
+
+@pytest.mark.parametrize("port", [0, 10_001, 20_000])
+def test_engine_port_may_be_any_other_port(port: int) -> None:
+    assert config.load_settings(arguments(f"engine_port={port}"), {}).engine_port == port
 
 
 def test_unknown_setting_names_the_nearest() -> None:

@@ -173,6 +173,7 @@ def test_json_says_what_was_found_and_where_the_file_is(tmp_path: Path, capsys: 
     ("args", "said"),
     [
         (["/no/such/file.pickle"], "no such file"),
+        (["nofile.pickle"], "nofile.pickle: no such file"),
         ([str(EARLY), str(LATE), str(LATE)], "3 snapshots given"),
         ([str(LATE), "--device", "7"], "has no device 7; devices: 0"),
         ([str(LATE), "--json", "-o", "-"], "--json cannot be combined with --output -"),

@@ -124,7 +124,7 @@ def test_a_process_that_does_not_come_to_it_is_told_to_leave_it(
         assert process.stdout.readline() == b"1\n"
         exit_code, (one,) = attach(capsys, process.pid, "--wait", "0.2")
         assert (exit_code, one["state"]) == (3, "refused")
-        assert "told to leave it" in one["said"]
+        assert "the request was withdrawn" in one["said"]
         process.stdin.write(b"x")
         process.stdin.flush()
         assert process.stdout.readline() == b"2\n"

@@ -20,8 +20,8 @@ from tidegauge.core.evidence.owners import is_library
 # host's are mixed up most often.
 
 _OUTSIDE = (
-    "It asks the driver for memory directly, and what PyTorch keeps cached is not free for it: leave it room by a cap "
-    "(TIDEGAUGE_MEMORY_FRACTION=0.9, or torch.cuda.set_per_process_memory_fraction), or lower PyTorch's own peak."
+    "It allocates from the driver directly, and memory that PyTorch caches is not free for it. Limit PyTorch "
+    "(torch.cuda.set_per_process_memory_fraction(0.9), or `tidegauge run --memory-fraction 0.9`), or lower its peak."
 )
 _HOST = "The GPU has no part in it: look at the job's memory request, DataLoader workers and their prefetching."
 

@@ -232,7 +232,7 @@ def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[A
         kind = "" if is_job or not word.isdigit() else f"process {word} and no "
         raise NoTargetError(
             f"no {kind}job {one_line(word)!r} with PyTorch processes on this host{_whose()}; give a pid, or run this "
-            "on a node of the job: srun --jobid=ID --overlap tidegauge attach ID"
+            "on a node of the job (on Slurm: srun --jobid=ID --overlap tidegauge COMMAND ID)"
         )
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.cli.arguments import add_examples, add_json, parse_size
+from tidegauge.cli.arguments import add_examples, add_json, parse_cap
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE
 from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.cli.output import print_table
@@ -31,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "peak_allocated, inactive_split, nvml_process, host_rss (bytes)",
     )  # fmt: skip
     parser.add_argument(
-        "--capacity-bytes", type=parse_size, metavar="N",
+        "--capacity-bytes", type=parse_cap, metavar="N",
         help="device memory available to the process, such as 80GiB: for severity, predicted OOM and earlier detection",
     )  # fmt: skip
     add_json(parser, "print JSON, one object per file and line")

@@ -56,8 +56,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = args.to or format_of(args.output)
     if wanted is None:
+        named = "" if args.output == STANDARD_OUTPUT else f" for {args.output!r}"
         raise UsageError(
-            f"unknown format of {args.output!r}: use --to {'|'.join(FORMATS)}, or a file name that ends in "
+            f"no output format{named}: use --to {'|'.join(FORMATS)}, or -o FILE with one of the endings "
             f"{', '.join(ENDINGS)}"
         )
     if args.late is not None and wanted == "torch":

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HELP = "write an HTML report on an incident, a job or snapshots: what grows, what holds it, and why"
 STDOUT = Path("-")
+FILE_SUFFIXES = {".csv", ".gz", ".json", ".npz", ".pickle", ".pkl", ".snap", ".zst"}
+"""A word with one of them is taken for a file, even if no such file exists."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -86,12 +88,17 @@ def _content(args: argparse.Namespace) -> tuple[ReportContent, str]:
     others = [text for text in args.what if not Path(text).exists()]
     if not others:
         return content_of_files(files, args, now_unix_s=now_unix_s), "tidegauge-report.html"
-    looks_like_a_file = next((text for text in others if "/" in text and Path(text).suffix), None)
+    looks_like_a_file = next((text for text in others if _looks_like_a_file(text)), None)
     if len(others) > 1 or looks_like_a_file:
         raise UsageError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)")  # fmt: skip
     content = content_of_job(others[0], files, args, now_unix_s=now_unix_s)
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in others[0])[:80]
     return content, f"tidegauge-report-{safe}.html"
+
+
+def _looks_like_a_file(text: str) -> bool:
+    suffix = Path(text).suffix
+    return suffix in FILE_SUFFIXES or ("/" in text and suffix != "")
 
 
 def _as_json(content: ReportContent, path: Path, text: str) -> dict[str, object]:

@@ -53,7 +53,7 @@ def rank_asked(request: Request) -> int | None:
 
 
 class RankMemory(NamedTuple):
-    """One rank's history, oldest point first."""
+    """Memory history of one rank, oldest point first."""
 
     rank: int
     points: tuple[MemoryPoint, ...]

@@ -108,7 +108,7 @@ class IncidentLine:
 
 
 class ToldChange(NamedTuple):
-    """A line of an incident's history, as ``loop_api`` tells it."""
+    """A line of an incident's history, as ``loop_api`` returns it."""
 
     kind: ChangeKind
     at_unix_s: float
@@ -117,7 +117,7 @@ class ToldChange(NamedTuple):
 
 
 class TargetGroup(NamedTuple):
-    """One of Prometheus' ``http_sd_configs``."""
+    """One group of targets for Prometheus' ``http_sd_configs``."""
 
     targets: tuple[str, ...]
     labels: Mapping[str, str]

@@ -31,7 +31,7 @@ MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
 
 
 class RankLine(NamedTuple):
-    """One rank. ``None`` is unknown or does not apply."""
+    """One rank. ``None`` means unknown or not applicable."""
 
     rank: int
     hostname: str
@@ -122,7 +122,7 @@ class JobLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Overview:
-    """The cluster at a glance."""
+    """The whole cluster on one page."""
 
     cluster: str
     version: str
@@ -140,7 +140,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class JobPage:
-    """One job with its ranks, the one to look at first first."""
+    """One job with its ranks; the rank to look at first comes first."""
 
     now_unix_s: float
     job: JobLine

@@ -37,7 +37,7 @@ class EvidenceReason(str, Enum):
 
 
 class StackGrowth(NamedTuple):
-    """Blocks that came from one stack: how many more there were at the end than at the beginning."""
+    """Blocks allocated from one stack: how many more at the end of the window than at its beginning."""
 
     grown_bytes: int
     """Negative: fewer."""
@@ -52,8 +52,8 @@ class StackGrowth(NamedTuple):
 
 
 class PrivatePools(NamedTuple):
-    """Memory in private pools (of CUDA graphs and ``MemPool``) at one snapshot, in bytes, by ``segment_pool_id``.
-    Nothing outside a private pool can use what is free in it."""
+    """Contents of the private pools in one snapshot, in bytes: the pools of CUDA graphs and ``MemPool``, told by their
+    segments' ``segment_pool_id``. Free memory in them is unusable outside their pool."""
 
     pools: int = 0
     reserved_bytes: int = 0
@@ -66,7 +66,7 @@ class PrivatePools(NamedTuple):
 
 
 class SnapshotRef(NamedTuple):
-    """A snapshot in a store."""
+    """Reference to a snapshot in a store."""
 
     key: str
     """Its path in the store: ``<cluster>/<uid>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``."""
@@ -78,7 +78,7 @@ class SnapshotRef(NamedTuple):
 
 
 class CauseFound(NamedTuple):
-    """A cause, what it rests on and what to do, in words that fit this code."""
+    """A cause with the evidence for it and the advice for this code."""
 
     cause: EvidenceCause = EvidenceCause.UNKNOWN
     confidence: Confidence = Confidence.UNKNOWN
@@ -94,7 +94,7 @@ NOT_KNOWN = CauseFound()
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one window on one rank. The agent makes it; it travels in reports and is kept in SQL."""
+    """Everything known about one window on one rank. The agent makes it, reports carry it, SQL stores it."""
 
     evidence_id: str
     job: JobKey

@@ -42,7 +42,7 @@ class Confidence(str, Enum):
 
 
 class EvidenceBrief(NamedTuple):
-    """The short of it, as an incident carries it."""
+    """Summary of the evidence, as an incident carries it."""
 
     evidence_id: str
     rank: int

@@ -34,7 +34,7 @@ class BoundState(str, Enum):
 
 
 class GrowthBound(NamedTuple):
-    """The container, or the pool of workspaces, that takes most of a growth, and how much more it can take."""
+    """The container that holds most of a growth, and how much more it can hold."""
 
     what: str
     """For people: "`features` (lru_cache, train.py)"."""

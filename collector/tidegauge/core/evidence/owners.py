@@ -19,7 +19,7 @@ _LIBRARY = re.compile(
 
 
 class CodeLine(NamedTuple):
-    """A line of somebody's program, as a snapshot or a traceback names it. Never trusted."""
+    """A line of a program, as a snapshot or a traceback names it. The job chose it: never trusted."""
 
     filename: str
     line: int

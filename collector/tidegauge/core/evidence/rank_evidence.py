@@ -47,9 +47,9 @@ class HolderKind(str, Enum):
 
 
 class ContainerBound(NamedTuple):
-    """A container that can become no longer, by the word of the interpreter: ``deque(maxlen=…)``,
-    ``lru_cache(maxsize=…)``, ``queue.Queue(maxsize=…)``, a list that was made in its full length. Several of one place
-    (a dict of deques) are counted together."""
+    """A container with a maximum length that the interpreter enforces: ``deque(maxlen=…)``, ``lru_cache(maxsize=…)``,
+    ``queue.Queue(maxsize=…)``, a list created at its full length. Several at one place (a dict of deques) are counted
+    together."""
 
     number: int
     """Holders with the same number share it."""
@@ -68,7 +68,7 @@ class ContainerBound(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """An object that holds some of the tensors that grow."""
+    """An owner of tensors that grow."""
 
     kind: HolderKind
     path: str
@@ -91,7 +91,7 @@ class Holder(NamedTuple):
 
 
 class HolderSearch(NamedTuple):
-    """The result of a holder search in the process, and its cost to the process."""
+    """Result of a search for owners in the process, and its cost to the process."""
 
     holders: tuple[Holder, ...] = ()
     """The one that holds most first."""
@@ -109,7 +109,7 @@ class HolderSearch(NamedTuple):
 
 
 class RankFacts(NamedTuple):
-    """The process's own figures at the end of the window. ``None``: this torch does not tell."""
+    """What the process reports about itself at the end of the window. ``None``: this torch does not report it."""
 
     gc_enabled: Optional[bool] = None
     """``gc.isenabled()``."""

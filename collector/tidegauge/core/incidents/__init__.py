@@ -80,7 +80,7 @@ class Closure(str, Enum):
 
 
 class IncidentKey(NamedTuple):
-    """The job and cause of an incident. At most one with the same ``as_seen`` is open at a time."""
+    """Identity of an incident: at most one is open at a time for each ``as_seen`` key."""
 
     job: JobKey
     cause: IncidentCause
@@ -92,7 +92,7 @@ class IncidentKey(NamedTuple):
 
 @dataclass(frozen=True)
 class RankFinding:
-    """One rank's part in an incident, as of the last look."""
+    """One rank's part in an incident, as of the last update."""
 
     rank: int
     hostname: str
@@ -115,7 +115,7 @@ class RankFinding:
 
 @dataclass(frozen=True)
 class Incident:
-    """All that is known. ``None`` is "not known" or "does not apply"."""
+    """An incident with all its facts. ``None`` means unknown or not applicable."""
 
     number: int
     """1, 2, 3 … in one store: what people call it."""
@@ -210,8 +210,8 @@ class ChangeKind(str, Enum):
 
 
 class IncidentChange(NamedTuple):
-    """One line of an incident's history: the incident as it was after the change, with ``MAX_FINDINGS`` findings at
-    most once it comes out of a database."""
+    """One line of an incident's history: the incident after the change. Read from a database it has at most
+    ``MAX_FINDINGS`` findings."""
 
     kind: ChangeKind
     at_unix_s: float

@@ -107,7 +107,7 @@ class RankTarget(NamedTuple):
 
 
 class GroupTarget(NamedTuple):
-    """Another group of ranks that ends when the job is ended."""
+    """Another group of ranks that ends if the job is ended."""
 
     job: JobKey
     name: str
@@ -123,8 +123,8 @@ class GroupTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class JobTarget:
-    """The very run of a job that a decision is about: enough to carry it out after a restart, and to see that it is
-    not that run any more."""
+    """The run of a job that a decision is about: enough to carry the decision out after a restart, and to notice that
+    the run has changed."""
 
     job: JobKey
     scheduler: str
@@ -154,7 +154,8 @@ class JobTarget:
 
 @dataclass(frozen=True)
 class SchedulerFacts:
-    """A scheduler's facts about one job. ``None`` is "it has no such thing" or "it did not say"."""
+    """What a scheduler reports about one job. ``None`` means that the scheduler has no such fact or did not report
+    it."""
 
     incarnation: str
     running: bool
@@ -184,7 +185,7 @@ class SchedulerFacts:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """All that a policy may look at beside the incident. Made by ``tidegauge_scheduler_hooks.facts``."""
+    """Everything a policy may use beside the incident. Made by ``tidegauge_scheduler_hooks.facts``."""
 
     target: JobTarget
     scheduler_facts: Optional[SchedulerFacts]
@@ -221,7 +222,7 @@ class JobFacts:
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that the policy wants, with the evidence it rests on. Written down before it is carried out."""
+    """One action that the policy asks for, with its evidence. It is written to the audit before it is carried out."""
 
     decision_id: str
     """Made from incident, rule, rung and try: the same situation gives the same id, so that it is stored once."""
@@ -263,7 +264,7 @@ class DecisionStatus(str, Enum):
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """A decision as the audit keeps it."""
+    """A decision as the audit stores it."""
 
     decision: Decision
     status: DecisionStatus
@@ -304,7 +305,7 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class LoopStatus:
-    """The state of incidents, policy and actions: the top of ``tidegauge policy status``."""
+    """Status of incidents, policy and actions: the top of ``tidegauge policy status``."""
 
     mode: str
     policy_file: Optional[str]

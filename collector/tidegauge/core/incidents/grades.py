@@ -46,7 +46,7 @@ EXAMPLES = (
 
 
 class GradeAnswer(NamedTuple):
-    """One answer of one person."""
+    """One person's answer to whether an incident was a leak."""
 
     grade: Grade
     by: str
@@ -58,7 +58,7 @@ class GradeAnswer(NamedTuple):
 
 
 class GradedIncident(NamedTuple):
-    """A growth incident whose owner was notified, or would have been, and the answers about it."""
+    """A growth incident that notified its owner, or would have, with the answers to it."""
 
     number: int
     user_name: str

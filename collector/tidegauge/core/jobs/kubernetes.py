@@ -68,7 +68,8 @@ class PodCgroup(NamedTuple):
 
 
 class PodPlace(NamedTuple):
-    """A process's place in Kubernetes. ``namespace``, ``pod`` and ``container`` are never its own word."""
+    """Location of a process in Kubernetes. ``namespace``, ``pod`` and ``container`` never come from the process
+    itself."""
 
     pod_uid: str
     namespace: Optional[str] = None

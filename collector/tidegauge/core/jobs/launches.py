@@ -36,7 +36,7 @@ class LaunchState(str, Enum):
 
 @dataclass(frozen=True)
 class LaunchSummary:
-    """One ``tidegauge run``. ``process`` and ``uid`` come from the kernel, the rest is what the keeper says."""
+    """One ``tidegauge run``. ``process`` and ``uid`` come from the kernel, everything else from the launcher itself."""
 
     process: ProcessId
     uid: int

@@ -19,7 +19,8 @@ _WORD = re.compile(r"(?<![\w.-])tidegauge:([a-z]+)(?![\w=-])")
 
 
 class SlurmPlace(NamedTuple):
-    """A process's place in Slurm, as its node's slurmd says (``listpids`` of scontrol(1)), never as it claims."""
+    """Location of a process in Slurm, as its node's slurmd reports it (``listpids`` of scontrol(1)), never as the
+    process claims."""
 
     job_id: JobId
     """The job's own number, also for a task of an array."""
