@@ -77,7 +77,7 @@ def test_a_process_outside_slurm_keeps_a_name_of_its_own() -> None:
     assert found.overruled == {"scheduler"}
 
 
-def test_where_nobody_can_be_asked_the_claim_stands() -> None:
+def test_attribution_accepts_the_claim_without_a_source_to_ask() -> None:
     assert shown(claim("8"), IdentityProof()) == Attribution(claim("8")._replace(hostname="node-a"))
 
 
@@ -151,11 +151,11 @@ def test_slurmd_is_heard_before_the_cgroup() -> None:
     assert evidence(attribution(), SEVEN, facts) == AT_SEVEN
 
 
-def test_nothing_is_known_while_slurmd_is_asked() -> None:
+def test_attribution_has_no_evidence_while_slurmd_is_pending() -> None:
     assert evidence(attribution(), NoPlace.WAITING) is None
 
 
-def test_only_a_slurmd_that_answers_makes_an_outsider() -> None:
+def test_attribution_marks_a_process_outside_only_after_slurmd_answers() -> None:
     words = (NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE)
     assert [evidence(attribution(), word) for word in words] == [IdentityProof(), IdentityProof(), OUTSIDE]
 
@@ -175,7 +175,7 @@ def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
     )
 
 
-def test_who_ended_before_slurmd_was_asked_is_an_outsider() -> None:
+def test_attribution_marks_a_process_that_ended_before_slurmd_answered_as_outside() -> None:
     waiting = attribution(NoPlace.WAITING)
     assert waiting.ask(FACTS, SourceAnswer(), (), alive=True).slurm is NoPlace.WAITING
     assert waiting.ask(FACTS, SourceAnswer(), (), alive=False).slurm is NoPlace.OUTSIDE
@@ -214,7 +214,7 @@ def test_a_rank_is_shown_when_slurmd_has_said_its_word(node: FakeNode) -> None:
     assert node.agent.view().claims_overruled == {"job_id": 1}
 
 
-def test_what_is_read_before_slurmds_word_is_not_lost(node: FakeNode) -> None:
+def test_attribution_keeps_samples_read_before_slurmd_answers(node: FakeNode) -> None:
     rank = start(node)
     for _ in range(4):
         rank.record()
@@ -275,7 +275,7 @@ def test_a_later_claim_is_measured_by_the_same_evidence(node: FakeNode) -> None:
     assert (view.identity.job_id, view.identity.attempt) == ("7", 1)
 
 
-def test_how_asking_went_is_told(node: FakeNode) -> None:
+def test_agent_exports_success_and_duration_of_slurm_queries(node: FakeNode) -> None:
     node.poll()
     assert "slurm" not in node.agent.view().collect_success
     node.steps.how = SourceHealth(False, 5.0)

@@ -189,7 +189,7 @@ def test_the_nodes_own_run_directory_is_none_of_a_container(tmp_path: Path) -> N
     assert machine.skips.snapshot() == {}
 
 
-def test_where_candidates_are_named_nobody_else_is_looked_at(machine: Machine) -> None:
+def test_container_search_scans_only_named_candidates(machine: Machine) -> None:
     machine.start(10, "a")
     machine.start(20, "b")
     machine.candidates = [20]
@@ -208,7 +208,7 @@ def test_a_process_on_a_gpu_is_found_between_two_walks(machine: Machine) -> None
     assert len(machine.look(after_s=WALK_EVERY_S)) == 2
 
 
-def test_nobody_takes_all_the_places(machine: Machine) -> None:
+def test_container_search_limits_containers_per_tenant(machine: Machine) -> None:
     many = MAX_CONTAINERS_PER_TENANT + 5
     for number in range(many):
         machine.start(100 + number, f"many-{number}")
@@ -305,7 +305,7 @@ def test_a_process_on_a_gpu_is_looked_for_when_all_places_are_taken(machine: Mac
 
 
 @pytest.mark.parametrize("file_system", ["fuse", "fuse.squashfuse", "nfs4", "autofs", "overlay"])
-def test_nothing_is_looked_up_where_an_answer_may_never_come(machine: Machine, file_system: str) -> None:
+def test_container_search_skips_file_systems_that_may_hang(machine: Machine, file_system: str) -> None:
     machine.start(10, "a", file_system=file_system)
     for _ in range(5):
         assert machine.look() == ()

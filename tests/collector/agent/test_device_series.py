@@ -124,7 +124,7 @@ def test_rollouts_that_are_let_go_before_each_burst_of_steps_are_not_dangerous(p
     assert states(told) == {LeakState.OK}, "what came back so often is no growth"
 
 
-def test_what_was_loaded_before_the_first_step_is_no_growth_of_the_training(program: Program) -> None:
+def test_device_series_forgets_memory_loaded_before_the_first_step(program: Program) -> None:
     told = program.pause(600, keeps=20 * MIB)
     assert LeakState.LEAK in states(told), "nobody knows yet that it is loading"
     assert states(program.train(5000)) == {LeakState.OK}
@@ -137,7 +137,7 @@ def test_training_that_leaks_after_ten_minutes_without_steps_is_judged_by_steps_
     assert verdict.bytes_per_step is not None
 
 
-def test_what_an_evaluation_kept_and_gave_back_is_forgotten_once_training_runs_again(program: Program) -> None:
+def test_device_series_forgets_evaluation_growth_once_training_resumes(program: Program) -> None:
     program.train(2000)
     assert program.pause(900, keeps=8 * MIB)[-1].state is LeakState.LEAK
     program.let_go()

@@ -186,7 +186,7 @@ def test_pipes_sockets_and_folders_are_never_opened(search: Search) -> None:
     assert search.skipped == {"not_regular": 3}
 
 
-def test_what_was_refused_is_looked_at_again_when_it_has_changed(search: Search) -> None:
+def test_ring_discovery_rechecks_a_refused_ring_after_it_changes(search: Search) -> None:
     rank = search.rank()
     [ring] = search.look()
     search.rings.clear()
@@ -211,7 +211,7 @@ def test_a_blank_ring_has_time_to_be_made_then_is_reported_once(search: Search) 
     assert 2 * BLANK_GRACE_S - 2 < looks < 2 * BLANK_GRACE_S + 10  # every poll, then every RECHECK_S
 
 
-def test_what_is_set_aside_comes_again_without_a_word(search: Search) -> None:
+def test_ring_discovery_returns_a_ring_set_aside_without_counting_a_skip(search: Search) -> None:
     search.rank()
     [ring] = search.look()
     search.rings.clear()
@@ -247,7 +247,7 @@ def test_removing_spares_a_file_that_took_the_name(search: Search) -> None:
     assert mine(search, socket_name(ring.process)).exists()
 
 
-def test_one_poll_opens_a_bounded_number_and_the_next_goes_on(search: Search) -> None:
+def test_ring_discovery_bounds_opens_per_poll_and_continues_at_the_next(search: Search) -> None:
     count = MAX_OPENS_PER_POLL + 10
     for pid in range(1, count + 1):
         mine(search, ring_name(ProcessId(pid, 1))).touch()
@@ -287,7 +287,7 @@ def test_a_ring_among_folders_that_took_all_places_is_found_and_stays(
         os.close(found.fd)
 
 
-def test_whose_rings_are_opened_goes_on_where_the_last_poll_ended(
+def test_ring_discovery_continues_with_the_next_user_at_each_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rings without a process are set aside and opened again and again: nobody may wait for all of them for long."""
@@ -322,7 +322,7 @@ def test_the_nodes_own_run_directories_share_what_is_opened_at_a_poll(
         finder.forget(ring)
 
 
-def test_what_was_refused_elsewhere_is_not_gone_through_for_each_folder(tmp_path: Path) -> None:
+def test_ring_discovery_does_not_rescan_refused_files_for_each_folder(tmp_path: Path) -> None:
     """Somebody's thousands of bad names beside hundreds of folders took a second of a poll."""
     (tmp_path / "1").mkdir()
     for number in range(500):

@@ -79,7 +79,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_ended_the_agent_twice_is_left_alone(tmp_path: Path, folder: Path) -> None:
+def test_evidence_attempts_refuse_a_file_that_killed_the_agent_twice(tmp_path: Path, folder: Path) -> None:
     leave_window(folder, ProcessId(4242, 777))
     for _ in range(MAX_TRIES):
         assert live(tmp_path, "deadly").returncode == -signal.SIGKILL
@@ -110,7 +110,7 @@ def dies_over(state: Path, files: FoundFiles, now_unix_s: float = NOW_S) -> str 
     return EvidenceAttempts(state).begin(files, now_unix_s=now_unix_s)
 
 
-def test_what_was_finished_is_nobodys_fault(tmp_path: Path, folder: Path) -> None:
+def test_evidence_attempts_do_not_count_finished_ones(tmp_path: Path, folder: Path) -> None:
     files = found(folder, 1)
     for _ in range(2 * MAX_TRIES):
         attempts = EvidenceAttempts(tmp_path)

@@ -125,7 +125,7 @@ def test_a_window_becomes_evidence_with_the_line_the_holder_and_the_cause(stage:
     assert pickle.loads(pickle.dumps(evidence)) == evidence
 
 
-def test_whose_it_is_says_the_kernel_not_the_file(stage: Stage) -> None:
+def test_evidence_collector_takes_the_uid_from_the_kernel_not_the_file(stage: Stage) -> None:
     leave_window(stage.beside, PID)
     [evidence] = stage.take()
     assert evidence.job == JobKey("job-1", 0, os.getuid())
@@ -146,7 +146,7 @@ def test_its_snapshots_are_stored_and_can_be_read_again(stage: Stage) -> None:
     assert len(trace.end[0].blocks) == 41
 
 
-def test_it_is_reported_until_the_coordinator_has_it(stage: Stage) -> None:
+def test_evidence_collector_reports_a_piece_until_the_coordinator_acknowledges(stage: Stage) -> None:
     leave_window(stage.beside, PID)
     [evidence] = stage.take()
     stage.node.agent.hear_of_evidence(["another"], frozenset())
@@ -214,7 +214,7 @@ def test_a_snapshot_that_somebody_asked_for_shows_what_lived(stage: Stage) -> No
     assert stage.take() == (evidence,)
 
 
-def test_what_a_rank_wrote_at_its_end_is_taken_before_it_is_cleared_away(tmp_path: Path, cleanup: ExitStack) -> None:
+def test_evidence_collector_takes_files_of_an_ended_rank_before_cleanup(tmp_path: Path, cleanup: ExitStack) -> None:
     stage = Stage(tmp_path, cleanup)
     leave_window(stage.beside, PID)
     stage.node.end(stage.rank)
@@ -299,7 +299,9 @@ def test_a_snapshot_that_is_gone_is_said(stage: Stage) -> None:
     assert evidence.search is not None
 
 
-def test_nothing_is_deleted_before_the_coordinators_first_word(tmp_path: Path, cleanup: ExitStack) -> None:
+def test_evidence_collector_deletes_no_snapshot_before_the_coordinator_answers(
+    tmp_path: Path, cleanup: ExitStack
+) -> None:
     """An agent that starts anew does not know which snapshots incidents point to: room is made of none of them."""
     first = Stage(tmp_path, cleanup)
     leave_window(first.beside, PID)
@@ -398,7 +400,7 @@ def make_second_name(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("which", [evidence_name(PID), snapshot_name(PID, EARLY_SUFFIX)])
-def test_what_is_no_plain_file_is_never_opened(
+def test_evidence_collector_never_opens_a_file_that_is_not_regular(
     make: Callable[[Path], None], reason: str, which: str, stage: Stage
 ) -> None:
     leave_window(stage.beside, PID)
@@ -538,7 +540,7 @@ def test_pods_of_one_namespace_share_what_is_read_in_an_hour(stage: Stage) -> No
     assert stage.refusals() == {"evidence_too_many": 1}
 
 
-def test_how_it_went_is_a_source_like_the_others(stage: Stage) -> None:
+def test_evidence_collector_exports_collect_success(stage: Stage) -> None:
     assert "evidence" not in stage.node.agent.view().collect_success
     leave_window(stage.beside, PID)
     stage.take()

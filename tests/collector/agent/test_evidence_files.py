@@ -83,7 +83,7 @@ def test_of_a_rank_that_ended_the_last_is_found_at_once_and_then_no_more(beside:
     assert beside.look(ended=True) == []
 
 
-def test_what_could_not_be_taken_is_found_again(beside: Beside) -> None:
+def test_evidence_finder_finds_a_file_again_after_look_again(beside: Beside) -> None:
     leave_window(beside.path, PID)
     [found] = beside.look()
     beside.finder.look_again(found)
@@ -91,7 +91,7 @@ def test_what_could_not_be_taken_is_found_again(beside: Beside) -> None:
     again.close()
 
 
-def test_what_was_opened_can_be_read_when_it_is_gone(beside: Beside) -> None:
+def test_evidence_finder_reads_open_files_after_they_are_unlinked(beside: Beside) -> None:
     leave_window(beside.path, PID)
     [found] = beside.look()
     for path in beside.path.iterdir():

@@ -21,7 +21,7 @@ def test_a_piece_outlives_the_agent(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "evidence").stat().st_mode) == 0o700
 
 
-def test_what_is_kept_is_gone_for_good_but_known_as_taken(tmp_path: Path) -> None:
+def test_waiting_evidence_drops_acknowledged_pieces_but_remembers_them_as_taken(tmp_path: Path) -> None:
     waiting = WaitingEvidence(tmp_path)
     waiting.add(evidence())
     waiting.pieces()
@@ -32,7 +32,7 @@ def test_what_is_kept_is_gone_for_good_but_known_as_taken(tmp_path: Path) -> Non
     assert not again.was_taken(evidence(2).process, evidence().evidence_id)
 
 
-def test_only_what_was_reported_can_have_been_acknowledged(tmp_path: Path) -> None:
+def test_waiting_evidence_removes_only_reported_pieces_when_acknowledged(tmp_path: Path) -> None:
     """Another job may have written the same id."""
     waiting = WaitingEvidence(tmp_path)
     for rank in range(MAX_PIECES_PER_REPORT):
@@ -44,7 +44,7 @@ def test_only_what_was_reported_can_have_been_acknowledged(tmp_path: Path) -> No
     assert waiting.pieces() == (twin,)
 
 
-def test_one_tenant_does_not_take_all_the_room(tmp_path: Path) -> None:
+def test_waiting_evidence_limits_pieces_per_tenant(tmp_path: Path) -> None:
     waiting = WaitingEvidence(tmp_path)
     uid = evidence().job.uid
     for rank in range(MAX_WAITING_PER_TENANT):

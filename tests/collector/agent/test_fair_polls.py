@@ -77,7 +77,9 @@ def test_rings_of_processes_that_do_not_exist_are_not_read_while_they_linger(nod
     assert all(one.path.exists() for one in left)
 
 
-def test_they_are_deleted_a_few_at_a_poll_and_what_waits_is_counted(node: FakeNode, read: list[int]) -> None:
+def test_orphan_rings_are_deleted_a_few_per_poll_and_the_rest_counted_as_deferred(
+    node: FakeNode, read: list[int]
+) -> None:
     left = [ring(node, pid) for pid in range(100, 112)]
     node.poll()
     node.poll(node.agent._watches._linger_s + 1)
@@ -90,7 +92,7 @@ def test_they_are_deleted_a_few_at_a_poll_and_what_waits_is_counted(node: FakeNo
     assert not any(one.path.exists() for one in left)
 
 
-def test_one_that_somebody_writes_to_though_nobody_can_see_the_process_stays(node: FakeNode) -> None:
+def test_orphan_ring_stays_while_a_hidden_process_writes_to_it(node: FakeNode) -> None:
     hidden = ring(node, 100)
     for _ in range(60):
         hidden.record()

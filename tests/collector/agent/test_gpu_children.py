@@ -41,7 +41,7 @@ def test_a_child_that_holds_gpu_memory_is_counted_on_its_rank(node: FakeNode) ->
     assert node.agent.summary(node_id="n", incarnation="i", metrics_address=None).ranks[0].children_bytes == 3 * GIB
 
 
-def test_it_is_no_stranger_on_the_card_any_more(node: FakeNode) -> None:
+def test_gpu_child_memory_is_not_counted_as_another_process(node: FakeNode) -> None:
     node.poll()
     assert [gpu.other_processes_bytes for gpu in node.agent.view().gpus] == [3 * GIB, 0]
 
@@ -58,7 +58,7 @@ def test_a_rank_without_children_has_none(node: FakeNode) -> None:
     assert (rank.gpu_children, rank.children_bytes) == (0, 0)
 
 
-def test_what_the_driver_does_not_say_is_not_known(node: FakeNode) -> None:
+def test_gpu_child_memory_is_unknown_if_nvml_omits_it(node: FakeNode) -> None:
     node.gpus.readings = (gpu_reading(processes={RANK.pid: GIB, WORKER.pid: None}),)
     node.poll()
     assert (only_rank(node).gpu_children, only_rank(node).children_bytes) == (1, None)
@@ -114,7 +114,7 @@ def test_a_pid_that_another_process_has_now_is_looked_at_anew(node: FakeNode) ->
     assert node.agent.view().gpus[0].other_processes_bytes == 5 * GIB
 
 
-def test_who_descends_from_whom_is_asked_once(node: FakeNode) -> None:
+def test_gpu_children_ancestry_is_resolved_once(node: FakeNode) -> None:
     node.poll()
     walks = node.procs.walks
     for _ in range(5):

@@ -85,7 +85,7 @@ def test_a_node_says_what_it_has(tmp_path: Path) -> None:
     assert 0 < memory.shm_used_bytes < memory.shm_total_bytes
 
 
-def test_what_a_node_does_not_say_is_not_known(tmp_path: Path) -> None:
+def test_read_node_memory_leaves_missing_values_unknown(tmp_path: Path) -> None:
     assert read_node_memory(tmp_path, tmp_path / "nowhere") == NodeMemory()
 
 

@@ -145,7 +145,7 @@ def family() -> Iterator[Family]:
             process.kill()
 
 
-def test_what_forks_share_counts_once(family: Family) -> None:
+def test_host_memory_counts_pages_shared_by_forks_once(family: Family) -> None:
     held = family.memory().held_bytes
     assert held == pytest.approx(family.kernels_account(), abs=64 * 4096)
     assert 184 * MIB < held < 184 * MIB + 40 * MIB, "128 + 32 + 3 * 8 MiB, and four interpreters that share most"
@@ -161,7 +161,7 @@ def test_the_worker_that_grows_is_named_before_the_tree_is_read_again(family: Fa
     assert largest_growth.grown_bytes == pytest.approx(64 * MIB, abs=MIB)
 
 
-def test_what_a_worker_copies_on_write_is_seen_at_the_next_reading(family: Family) -> None:
+def test_host_memory_includes_copy_on_write_pages_at_the_next_reading(family: Family) -> None:
     before = family.memory().held_bytes
     family.order_and_wait(0, "w")
     family.look_again()
@@ -275,7 +275,7 @@ def node() -> MadeUpNode:
     return made
 
 
-def test_nothing_is_known_before_the_first_look(node: MadeUpNode) -> None:
+def test_host_memory_is_unknown_before_the_first_reading(node: MadeUpNode) -> None:
     assert node.meter.of(RANK) is None
     assert node.look() == HostMemory(GIB, 100 * GIB, (HostProcess(RANK, "python", GIB, 0),))
 
@@ -289,7 +289,7 @@ def test_a_pid_that_another_process_took_does_not_count(node: MadeUpNode) -> Non
     assert memory.held_bytes == GIB
 
 
-def test_who_descends_from_a_rank_stays_its_own_when_who_was_between_has_ended(node: MadeUpNode) -> None:
+def test_host_memory_keeps_a_descendant_after_its_parent_process_ended(node: MadeUpNode) -> None:
     node.add(ProcessId(101, 20), parent=100)
     node.add(ProcessId(102, 30), parent=101)
     node.look()
@@ -389,7 +389,7 @@ def test_a_process_that_lives_on_without_memory_does_not_stop_readings(node: Mad
     assert memory.held_bytes == 2 * GIB
 
 
-def test_where_shares_cannot_be_read_a_forks_first_memory_is_its_parents(node: MadeUpNode) -> None:
+def test_host_memory_of_a_fork_counts_as_its_parents_if_pss_is_unreadable(node: MadeUpNode) -> None:
     node.processes[RANK.pid].proportional_bytes = None
     fork = node.add(ProcessId(101, 20), parent=100, held=None)
     node.add(ProcessId(102, 20), parent=100, held=None, forked=False)

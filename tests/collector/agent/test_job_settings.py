@@ -68,7 +68,7 @@ def test_wanted_settings_are_written_for_all_to_read_and_nobody_to_write(node: N
     assert {path.stat().st_mode & 0o7777 for path in node.folder.iterdir()} == {0o644}
 
 
-def test_what_is_not_wanted_any_more_is_removed(node: Node) -> None:
+def test_job_settings_files_remove_entries_no_longer_wanted(node: Node) -> None:
     node.files.write([ONE, OTHER])
     node.files.write([OTHER])
     node.has(OTHER)
@@ -92,7 +92,7 @@ def test_the_same_set_again_touches_nothing(node: Node) -> None:
     assert (node.folder.stat().st_mtime_ns, (node.folder / "4711.json").stat().st_ino) == before
 
 
-def test_nothing_wanted_makes_no_folder(node: Node) -> None:
+def test_job_settings_files_create_no_folder_if_empty(node: Node) -> None:
     node.files.write([])
     assert node.files.digest() == digest(())
     assert not node.folder.exists()
@@ -167,7 +167,7 @@ def test_a_run_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "jobs" / "4711.json").exists()
 
 
-def test_where_others_may_rename_the_next_run_directory_is_used(node: Node) -> None:
+def test_job_settings_files_skip_a_run_directory_that_others_can_rename(node: Node) -> None:
     node.first.chmod(0o777)
     node.files.write([ONE])
     assert not node.folder.exists()
@@ -264,7 +264,7 @@ def as_a_plain_user(run_dir: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_where_nothing_can_be_written_it_is_said_once_and_tried_again(
+def test_job_settings_files_log_an_unwritable_folder_once_and_retry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = JobSettingsFiles([tmp_path / "missing" / "run"])
@@ -278,7 +278,7 @@ def test_where_nothing_can_be_written_it_is_said_once_and_tried_again(
 
 
 @pytest.mark.parametrize("wanted", [[], [ONE]])
-def test_it_uses_the_run_directory_of_the_settings_else_of_the_environment(
+def test_job_settings_files_prefer_the_configured_run_directory_to_the_environment(
     tmp_path: Path, wanted: Collection[JobSettings]
 ) -> None:
     (tmp_path / "chosen").mkdir()

@@ -73,7 +73,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_one_tenants_names_take_no_place_of_anothers_launch(node: Node) -> None:
+def test_launch_names_of_one_tenant_do_not_displace_anothers_launch(node: Node) -> None:
     """Or its exemption would be lost, and actions done to a job whose owner excluded it."""
     node.squat(node.container("attacker", tenant=6666), folders=8, names=64)
     node.look()
@@ -100,7 +100,7 @@ def test_folders_of_one_tenant_have_their_turn(node: Node, monkeypatch: pytest.M
     assert node.look() == keepers
 
 
-def test_who_has_a_place_and_lives_keeps_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_names_keep_a_living_launch_during_a_flood(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_names, "MAX_LAUNCHES", 4)
     victim = node.container("victim", tenant=1000)
     keepers = [node.keep(victim, pid) for pid in (700, 701, 702)]

@@ -135,7 +135,7 @@ def _of_another(path: Path) -> None:
     "damage", [lambda path: path.write_bytes(b"{"), _oversized, _linked, _twice, _pipe, _of_another],
     ids=["torn", "oversized", "symlink", "two names", "fifo", "another process"],
 )  # fmt: skip
-def test_what_is_no_record_of_the_process_is_refused_and_said_once(
+def test_launches_refuse_a_damaged_record_and_log_it_once(
     node: Node, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(node.keep())

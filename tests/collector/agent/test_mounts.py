@@ -43,7 +43,7 @@ LINES = b"".join(
 )
 
 
-def test_only_what_answers_by_itself_is_harmless() -> None:
+def test_mounts_are_harmless_only_if_the_kernel_answers_alone() -> None:
     mounts = Mounts(LINES, made_by_admin=True)
     assert [mounts.harmless(mount) for mount in (1, 2, 3, 4, 5)] == [True, False, True, False, False]
 

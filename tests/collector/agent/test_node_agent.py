@@ -254,7 +254,7 @@ def test_a_detector_that_fails_costs_its_rank_the_judgement_and_nobody_else(node
     assert len(node.detectors[1].fed) == 3
 
 
-def test_what_the_detector_is_given_is_counted_for_good(node: FakeNode) -> None:
+def test_node_agent_keeps_detector_points_after_a_rank_ends(node: FakeNode) -> None:
     assert node.agent.view().detector_points == 0
     one = node.start_rank()
     settle(node, one)
@@ -624,7 +624,7 @@ def test_a_leftover_ring_is_not_shown_and_goes_after_a_while(node: FakeNode) -> 
     assert node.procs.searches < 6
 
 
-def test_nothing_is_remembered_of_leftover_rings_that_somebody_else_deleted(node: FakeNode) -> None:
+def test_node_agent_forgets_leftover_rings_deleted_by_others(node: FakeNode) -> None:
     def remembered() -> int:
         gc.collect()
         places = [one for one in gc.get_objects() if isinstance(one, RingPlace)]
@@ -787,7 +787,7 @@ def test_a_clock_in_the_future_is_not_believed(node: FakeNode) -> None:
     assert only_rank(node).last_sample_unix_s == node.clock.unix_s()
 
 
-def test_one_user_cannot_take_all_places(node: FakeNode) -> None:
+def test_node_agent_limits_ranks_per_user(node: FakeNode) -> None:
     for pid in range(1, MAX_RANKS_PER_TENANT + 6):
         who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)
         node.start_rank(process=ProcessId(pid, 1), who=who, capacity=1).record()
@@ -797,7 +797,7 @@ def test_one_user_cannot_take_all_places(node: FakeNode) -> None:
     assert node.agent.view().series_dropped == {"ranks": 5}
 
 
-def test_one_pod_cannot_take_the_places_of_others_with_its_uid(node: FakeNode) -> None:
+def test_node_agent_limits_ranks_per_pod_with_the_same_uid(node: FakeNode) -> None:
     for pid in range(1, MAX_RANKS_PER_TENANT + 6):
         who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)
         pod = "crowd" if pid <= MAX_RANKS_PER_TENANT + 2 else "other"

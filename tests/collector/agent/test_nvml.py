@@ -140,7 +140,7 @@ def test_every_error_of_listing_is_ours(bench: Bench, question: str, error: int)
     assert sum(bench.gpus.errors.values()) > 0
 
 
-def test_one_lost_gpu_does_not_hide_the_others(bench: Bench) -> None:
+def test_nvml_reading_of_a_lost_gpu_does_not_hide_other_gpus(bench: Bench) -> None:
     def lost(handle: int, version: int | None = None) -> SimpleNamespace:
         if handle == 0:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)

@@ -100,7 +100,7 @@ def test_a_late_repetition_of_an_order_that_is_over_does_nothing() -> None:
     assert stage.asked == {"o1": 1, "o2": 1}
 
 
-def test_one_process_that_hangs_does_not_hold_up_the_others() -> None:
+def test_order_carrier_continues_while_one_process_hangs() -> None:
     stage = Stage()
     stage.held.clear()
     stage.carrier.take([order(f"o{n}", uid=n) for n in range(MAX_THREADS + 2)])
@@ -198,7 +198,7 @@ def test_a_slip_of_ours_is_a_result_too(caplog: pytest.LogCaptureFixture) -> Non
     assert carrier.results() == (OrderResult("o1", error="the agent failed: ZeroDivisionError"),)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_order_carrier_bounds_remembered_orders() -> None:
     stage = Stage()
     firsts = range(1, MAX_REMEMBERED + 100, 500)
     # The oldest alone: of what is carried out together nobody knows what ends first.

@@ -140,7 +140,7 @@ def test_on_a_shared_card_nothing_is_named_but_what_its_holders_have_in_common()
     assert found.identity.job_id == "team-a/llm-0"
 
 
-def test_where_nobody_knows_a_name_of_its_own_stays_unverified_under_nobodys_name() -> None:
+def test_pod_attribution_leaves_an_unknown_pod_unverified_and_without_an_owner() -> None:
     found = shown(claim("sweep-3"), in_pod(None))
     assert (found.identity.job_id, found.pod) == ("sweep-3", PodPlace(POD.pod_uid))
     assert found.pod is not None
@@ -203,7 +203,7 @@ def test_slurmd_is_heard_before_the_pod_and_the_pod_before_a_cgroup_of_slurms() 
     assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, FACTS), both) == in_pod()
 
 
-def test_nothing_is_known_while_one_of_them_is_waited_for() -> None:
+def test_pod_attribution_has_no_evidence_while_a_source_is_pending() -> None:
     found = attribution(pods=PodBook())
     assert found.evidence(SourceAnswer(NoPlace.WAITING, FACTS), PROCESS) is None
     assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, NoPlace.WAITING), PROCESS) is None
@@ -217,7 +217,7 @@ def test_a_process_in_no_pod_waits_for_no_head() -> None:
     assert found.evidence(word, facts) == IdentityProof()
 
 
-def test_where_kubernetes_is_switched_off_pods_are_not_looked_at() -> None:
+def test_pod_attribution_is_skipped_if_kubernetes_is_off() -> None:
     found = attribution()
     word = found.ask(PROCESS, SourceAnswer(), (), alive=True)
     assert found.evidence(word, PROCESS) == IdentityProof()
@@ -281,7 +281,7 @@ def test_a_card_that_a_rank_only_claims_gives_it_no_name(node: FakeNode) -> None
     assert [rank.pod for rank in ranks(node)] == [PodPlace(POD.pod_uid)]
 
 
-def test_what_the_kubelet_said_stays_while_nvml_cannot_be_read(node: FakeNode) -> None:
+def test_pod_attribution_keeps_the_kubelets_answer_while_nvml_fails(node: FakeNode) -> None:
     node.holders.holders[UUID0] = frozenset({TRAIN})
     start(node)
     node.poll(SILENT_S)
@@ -325,7 +325,7 @@ def test_a_rank_that_ends_before_the_head_answers_is_still_told_apart(node: Fake
     assert [(view.identity.job_id, view.alive) for view in ranks(node)] == [("team-a/llm", False)]
 
 
-def test_how_asking_the_kubelet_went_is_told(node: FakeNode) -> None:
+def test_agent_exports_success_and_duration_of_kubelet_queries(node: FakeNode) -> None:
     node.poll()
     assert "pod_resources" not in node.agent.view().collect_success
     node.holders.how = SourceHealth(False, 5.0)

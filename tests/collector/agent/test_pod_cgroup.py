@@ -66,7 +66,7 @@ def test_all_hierarchies_of_version_1_say_the_same() -> None:
     assert pod_cgroup_of(text) == HERE
 
 
-def test_where_hierarchies_disagree_nobody_is_believed() -> None:
+def test_pod_cgroup_drops_values_on_which_hierarchies_disagree() -> None:
     text = f"2:pids:/kubepods/pod{UID}/{ID}\n1:memory:/kubepods/pod{OTHER}/{OTHER_ID}\n"
     assert pod_cgroup_of(text) is None
     text = f"2:pids:/kubepods/pod{UID}/{ID}\n1:memory:/kubepods/pod{UID}/{OTHER_ID}\n"
@@ -97,7 +97,7 @@ def test_where_hierarchies_disagree_nobody_is_believed() -> None:
         f"/kubepods-pod{UID}.slice.d/{ID}",
     ],
 )
-def test_what_no_kubelet_made_is_no_pod(path: str) -> None:
+def test_pod_cgroup_ignores_paths_not_made_by_a_kubelet(path: str) -> None:
     assert pod_cgroup_of(f"0::{path}\n") is None
 
 
@@ -158,7 +158,7 @@ def test_an_engine_of_roots_names_the_container(path: str) -> None:
         f"/docker/{ID}x",
     ],
 )
-def test_what_a_user_can_make_is_no_container(path: str) -> None:
+def test_container_of_ignores_cgroups_that_a_user_can_create(path: str) -> None:
     assert container_of(f"0::{path}\n") is None
 
 

@@ -61,7 +61,7 @@ def test_devices_without_a_uuid_are_nobodys(device: str) -> None:
     assert holders_by_device(encode([pod(TRAIN, device)])) == {}
 
 
-def test_nothing_is_held_on_an_idle_node() -> None:
+def test_pod_resources_are_empty_on_an_idle_node() -> None:
     assert holders_by_device(b"") == {}
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_held_on_an_idle_node() -> None:
     "garbage",
     [b"\x0a\xff\x01", b"\x0a", b"\xff" * 11, b"\x0b\x01", b"\x0a\x02\x0a\x05", b"\x0a\x03\x0a\x01\xff", b"\x09\x01"],
 )
-def test_what_is_no_answer_is_refused(garbage: bytes) -> None:
+def test_pod_resources_refuse_a_malformed_answer(garbage: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever it is
         holders_by_device(garbage)
 
@@ -94,7 +94,7 @@ pods = st.builds(
 
 
 @given(st.lists(pods, max_size=4))
-def test_what_protobuf_writes_is_read_as_it_was_meant(all_pods: list[Pod]) -> None:
+def test_pod_resources_parse_what_protobuf_encodes(all_pods: list[Pod]) -> None:
     expected: dict[str, set[HeldBy]] = {}
     for one in all_pods:
         for container in one.containers:
@@ -132,13 +132,13 @@ def test_a_process_on_several_cards_is_in_a_container_that_has_them_all() -> Non
     assert found.holders_of([]) == frozenset()
 
 
-def test_nothing_is_known_before_the_first_answer() -> None:
+def test_pod_resources_are_unknown_before_the_first_answer() -> None:
     found = resources(Kubelet())
     assert (found.holders_of([UUID0]), found.health()) == (frozenset(), None)
 
 
 @pytest.mark.parametrize("problem", [KubeletError("away"), b"\xff", OSError("a slip of ours")])
-def test_what_was_said_stays_while_nobody_answers(problem: bytes | Exception) -> None:
+def test_pod_resources_keep_the_last_answer_while_the_kubelet_fails(problem: bytes | Exception) -> None:
     kubelet = Kubelet()
     found = resources(kubelet)
     found.look()
@@ -165,11 +165,11 @@ def test_a_kubelet_that_is_away_is_said_once_and_again_when_it_is_back(caplog: p
     ]
 
 
-def test_where_there_is_no_kubelet_nobody_is_asked(tmp_path: Path) -> None:
+def test_pod_resources_query_nothing_without_a_kubelet_socket(tmp_path: Path) -> None:
     socket = tmp_path / "pod-resources/kubelet.sock"
     assert isinstance(open_pod_resources(Settings(kubernetes_pod_resources=socket)), NoHolders)
 
 
-def test_where_kubernetes_is_switched_off_nobody_is_asked(tmp_path: Path) -> None:
+def test_pod_resources_query_nothing_if_kubernetes_is_off(tmp_path: Path) -> None:
     settings = Settings(kubernetes="off", kubernetes_pod_resources=tmp_path / "kubelet.sock")
     assert isinstance(open_pod_resources(settings), NoHolders)

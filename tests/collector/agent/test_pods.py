@@ -43,7 +43,7 @@ def test_facts_that_come_late_are_heard_all_the_same(book: PodBook, clock: FakeC
     assert book.facts_of(POD) == FACTS
 
 
-def test_only_pods_with_ranks_are_asked_for(book: PodBook) -> None:
+def test_pod_book_asks_only_for_pods_with_ranks(book: PodBook) -> None:
     assert book.wanted() == ()
     book.facts_of(POD)
     assert book.wanted() == ("u1",)
@@ -51,7 +51,7 @@ def test_only_pods_with_ranks_are_asked_for(book: PodBook) -> None:
     assert book.wanted() == ()
 
 
-def test_what_was_not_asked_for_is_not_remembered(book: PodBook) -> None:
+def test_pod_book_ignores_facts_it_did_not_ask_for(book: PodBook) -> None:
     book.hear([FACTS])
     assert book.facts_of(POD) is NoPlace.WAITING
 

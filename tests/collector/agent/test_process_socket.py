@@ -167,7 +167,7 @@ def test_a_file_in_place_of_the_socket_is_refused(run_dir: Path) -> None:
         pytest.param(ProcessId(os.getpid(), 1), id="a pid that was used again"),
     ],
 )
-def test_nothing_is_sent_to_a_process_that_is_not_the_one_meant(
+def test_process_socket_sends_nothing_to_a_different_process(
     run_dir: Path, listen: Callable[..., Listener], other: ProcessId
 ) -> None:
     listener = listen(lambda _: b"")

@@ -110,7 +110,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_what_a_process_calls_itself_says_nothing_of_it(name: str) -> None:
+def test_procfs_ignores_the_name_a_process_gives_itself(name: str) -> None:
     command = (sys.executable, "-c", CALL_ONESELF, name)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -264,7 +264,7 @@ SWITCHES = "echo; read go; exec setpriv --reuid 1 --regid 1 --clear-groups sh -c
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="maps a range of uids as newuidmap does")
-def test_who_has_a_range_of_uids_is_one_tenant_in_all_of_them() -> None:
+def test_procfs_counts_all_subordinate_uids_of_a_user_as_one_tenant() -> None:
     """``/etc/subuid`` gives each user 65,536 on many systems: they could take every place of a node."""
     with subprocess.Popen(
         ["unshare", "--user", "sh", "-c", SWITCHES], user=6666, group=6666, extra_groups=[], cwd="/",

@@ -46,7 +46,7 @@ def reserve_most(node: FakeNode, rank: FakeRank, device: int, reserved: float) -
     node.poll()
 
 
-def test_who_leaves_its_card_is_nobodys_neighbour_by_naming_another(node: FakeNode) -> None:
+def test_rank_claim_of_another_gpu_makes_no_neighbour_of_a_rank_that_left_its_own(node: FakeNode) -> None:
     """Each of its devices had a figure of the card that it was on; each in turn is shown on the victim's."""
     rank = node.start_rank(devices=DEVICES, who=identity(device_uuids=(UUID0,) * DEVICES))
     reserved = float(1 << 20)
@@ -98,7 +98,7 @@ def test_another_device_of_a_rank_is_measured_from_when_it_is_shown(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs files of two users")
-def test_who_waits_under_a_name_that_can_be_guessed_does_not_hide_its_owner(node: FakeNode) -> None:
+def test_rank_claim_with_a_guessable_name_does_not_hide_the_owners_rank(node: FakeNode) -> None:
     who = identity(job_id=JobId("torchrun-node-a-29500"))
     victim = node.start_rank(process=ProcessId(10, 300), who=who)
     thief = node.start_rank_of(4321, ProcessId(9, 200), who=who)
@@ -133,7 +133,7 @@ def test_a_name_that_a_process_had_is_no_new_one(node: FakeNode) -> None:
     assert "rank" not in node.agent.view().claims_overruled
 
 
-def test_what_only_changes_the_attempt_or_the_labels_counts_as_well(node: FakeNode) -> None:
+def test_rank_claims_count_changes_of_attempt_and_local_rank_as_names(node: FakeNode) -> None:
     rank = node.start_rank()
     seen = set()
     for number in range(20):
@@ -171,7 +171,7 @@ def test_beyond_its_last_name_all_else_that_a_process_says_is_believed(node: Fak
         lambda number: {"world_size": 1 + number},
     ],
 )
-def test_what_a_process_is_labelled_by_does_not_change_for_ever(node: FakeNode, says: Says) -> None:
+def test_rank_claims_bound_label_changes_of_a_process(node: FakeNode, says: Says) -> None:
     """Each change makes all its series new ones."""
     rank = node.start_rank(slurm_job_id="77")
     seen = set()

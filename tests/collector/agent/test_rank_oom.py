@@ -55,7 +55,7 @@ def test_the_last_out_of_memory_error_is_told_until_the_rank_is_forgotten(node: 
     assert (told.alive, told.last_oom) == (False, last)
 
 
-def test_what_was_free_in_private_pools_comes_with_the_error_it_was_seen_at(node: FakeNode) -> None:
+def test_last_oom_includes_free_private_pool_bytes_of_the_same_error(node: FakeNode) -> None:
     rank = node.start_rank(devices=2)
     rank.record()
     first = out_of_memory(rank)

@@ -66,7 +66,7 @@ def _sends(pace: ReportPace, report: NodeSummary, now_s: float) -> bool:
         summary(metrics_address="host:1"),
     ],
 )
-def test_what_the_coordinator_acts_on_is_told_at_once_and_once(news: NodeSummary) -> None:
+def test_report_pace_sends_urgent_news_at_once_and_only_once(news: NodeSummary) -> None:
     pace = paced()
     assert _sends(pace, news, 101.0)
     assert pace.wants(news, 102.0) is bool(news.order_results)  # until it is known to have arrived
@@ -94,7 +94,7 @@ def test_nodes_that_are_slowed_down_together_do_not_stay_together() -> None:
     assert len(first_s) >= 5
 
 
-def test_one_that_may_be_quick_again_is() -> None:
+def test_report_pace_can_return_to_the_fast_interval() -> None:
     pace = paced()
     pace.slow_to(0.0, 101.0)
     assert pace.wants(summary(), 101.1)

@@ -44,7 +44,7 @@ def made_up(tmp_path: Path) -> MadeUpStatm:
     return MadeUpStatm(tmp_path)
 
 
-def test_nothing_is_known_of_a_process_that_is_not_kept(made_up: MadeUpStatm) -> None:
+def test_resident_pages_are_unknown_for_an_unwatched_process(made_up: MadeUpStatm) -> None:
     assert made_up.statms.pages(SOME) is None
 
 
@@ -63,13 +63,13 @@ def test_a_process_without_memory_is_left_to_stat(made_up: MadeUpStatm, text: st
     assert made_up.descriptors() == 0
 
 
-def test_what_was_opened_for_another_process_is_closed_at_once(made_up: MadeUpStatm) -> None:
+def test_resident_pages_close_statm_of_a_different_process_at_once(made_up: MadeUpStatm) -> None:
     made_up.keep(is_it=False)
     assert made_up.statms.pages(SOME) is None
     assert made_up.descriptors() == 0
 
 
-def test_what_nobody_asks_for_any_more_is_closed(made_up: MadeUpStatm) -> None:
+def test_resident_pages_close_statm_no_longer_read(made_up: MadeUpStatm) -> None:
     made_up.keep()
     made_up.clock.pass_s(FORGET_S / 2)
     assert made_up.statms.pages(SOME) == (100, 20)

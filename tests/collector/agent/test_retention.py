@@ -46,13 +46,13 @@ def test_the_oldest_go_for_want_of_room_and_no_more_than_it_takes() -> None:
     assert what_to_delete(entries, now_unix_s=NOW_S, keep_s=14 * DAY_S, keep_bytes=20, protected=()) == ("a",)
 
 
-def test_what_an_incident_points_to_stays_however_old_it_is() -> None:
+def test_retention_keeps_snapshots_referenced_by_an_incident_at_any_age() -> None:
     entries = [old("a", days=300, size=500), old("b", days=2), old("c", days=1)]
     gone = what_to_delete(entries, now_unix_s=NOW_S, keep_s=14 * DAY_S, keep_bytes=15, protected={"a"})
     assert gone == ("b", "c")
 
 
-def test_where_nobody_knows_what_is_wanted_age_is_no_reason() -> None:
+def test_retention_ignores_age_while_references_are_unknown() -> None:
     entries = [old("a", days=300), old("b", days=2)]
     assert what_to_delete(entries, now_unix_s=NOW_S, keep_s=None, keep_bytes=100, protected=()) == ()
 
@@ -142,7 +142,7 @@ def test_tidying_deletes_the_old_but_not_the_wanted(tmp_path: Path) -> None:
     assert keys(tmp_path) == {wanted.key}
 
 
-def test_one_namespace_cannot_push_out_everybody_elses_within_an_hour() -> None:
+def test_evidence_budget_of_one_namespace_leaves_others_their_own() -> None:
     one, other = Tenant(None, "a"), Tenant(None, "b")
     budget = EvidenceBudget()
     assert budget.store(one, STORED_BYTES_OF_TENANT, 0.0)

@@ -163,7 +163,7 @@ def test_finds_the_end_of_a_ring_with_a_damaged_first_record(tmp_path: Path) -> 
         assert RingReader(fd).newest_when_opened == (20,)
 
 
-def test_one_read_is_bounded_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_ring_reader_bounds_one_read_and_continues_at_the_next(tmp_path: Path) -> None:
     rank = make_rank(tmp_path)
     with opened(rank.path) as fd:
         reader = RingReader(fd)

@@ -188,7 +188,7 @@ def test_a_beat_is_due_once() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_coordinator_says_of_pods_is_handed_over() -> None:
+def test_runner_passes_pod_facts_from_the_reply_to_the_agent() -> None:
     facts = PodFacts("u1", "team-a", "llm-0", "llm", "Job")
     stage = Stage(reporter=FakeReporter(reply=ReportReply(accepted=True, coordinator="c1", pods=(facts,))))
     agent = FakeAgent(stage.clock)

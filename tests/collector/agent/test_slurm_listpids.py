@@ -130,7 +130,7 @@ def test_a_step_that_does_not_answer_leaves_the_others_known(tmp_path: Path) -> 
         ("printf 'a\\033[31mb' >&2; exit 1", "a [31mb"),
     ],
 )  # fmt: skip
-def test_what_went_wrong_is_told(tmp_path: Path, script: str, problem: str) -> None:
+def test_scontrol_listpids_reports_its_problem(tmp_path: Path, script: str, problem: str) -> None:
     said = scontrol(tmp_path, script)()
     assert said.places == {}
     assert said.problem is not None
@@ -149,7 +149,7 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_so_much_is_read(tmp_path: Path) -> None:
+def test_scontrol_listpids_bounds_the_output_it_reads(tmp_path: Path) -> None:
     said = scontrol(tmp_path, "echo PID JOBID STEPID; echo 12 1 0; exec yes 13 1 0")()
     assert said.problem == f"scontrol listpids wrote more than {MAX_OUTPUT_BYTES} bytes"
     assert said.places == {12: place("1", "0"), 13: place("1", "0")}

@@ -168,13 +168,13 @@ def test_a_failure_to_look_at_processes_is_no_answer(world: World) -> None:
     assert asked(node, other) == SEVEN
 
 
-def test_who_cannot_be_looked_at_after_the_answer_has_no_part_in_it(world: World) -> None:
+def test_slurm_node_ignores_an_answer_for_a_process_it_cannot_verify(world: World) -> None:
     world.said = StepList({RANK.pid: SEVEN})
     world.procs_fail_meanwhile = True
     assert asked(world.node()) is NoPlace.WAITING
 
 
-def test_what_has_ended_is_forgotten(world: World) -> None:
+def test_slurm_node_forgets_ended_processes(world: World) -> None:
     world.said = StepList({RANK.pid: SEVEN})
     node = world.node()
     asked(node)
@@ -247,7 +247,7 @@ def test_outsiders_and_those_who_waited_in_vain_are_no_hurry(world: World) -> No
     assert node.due_s() == world.clock.now_s + REFRESH_S
 
 
-def test_who_asks_never_waits_for_slurmd() -> None:
+def test_slurm_node_lookup_never_blocks_on_slurmd() -> None:
     answer = threading.Event()
     begun = threading.Event()
 
@@ -293,7 +293,7 @@ def test_a_node_that_becomes_one_of_slurms_is_noticed(world: World) -> None:
     assert not health.success
 
 
-def test_nobody_waits_long_to_know_whether_this_is_a_slurm_node(world: World) -> None:
+def test_slurm_node_decides_within_seconds_that_slurm_is_absent(world: World) -> None:
     node = world.node(required=False)
     assert node.place_of(RANK) is NoPlace.WAITING
     world.clock.pass_s(UNDECIDED_S + 0.1)

@@ -99,7 +99,7 @@ def test_any_other_bytes_are_refused_in_words(content: bytes) -> None:
         parse_record(content, JOB)
 
 
-def test_what_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
+def test_slurm_records_ignore_files_that_others_can_write(tmp_path: Path) -> None:
     path = write(tmp_path)
     for where, mode in ((path, 0o664), (path, 0o646), (path.parent, 0o775), (path.parent, 0o1777)):
         where.chmod(mode)
@@ -109,7 +109,7 @@ def test_what_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-def test_what_belongs_to_others_is_not_believed(tmp_path: Path) -> None:
+def test_slurm_records_ignore_files_owned_by_others(tmp_path: Path) -> None:
     path = write(tmp_path)
     for where in (path, path.parent):
         os.chown(where, 5001, -1)

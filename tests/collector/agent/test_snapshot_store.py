@@ -59,19 +59,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
     return make(tmp_path)
 
 
-def test_what_is_put_is_got(store: SnapshotStore) -> None:
+def test_snapshot_store_returns_the_bytes_put(store: SnapshotStore) -> None:
     store.put(key(), b"columns", at_unix_s=NOW_S)
     assert store.get(key(), most_bytes=100) == b"columns"
 
 
-def test_it_lists_what_it_has(store: SnapshotStore) -> None:
+def test_snapshot_store_lists_its_entries(store: SnapshotStore) -> None:
     assert store.entries() == ()
     store.put(key(7), b"columns", at_unix_s=NOW_S)
     store.put(key(8), b"more columns", at_unix_s=NOW_S + 1)
     assert sorted(store.entries()) == [StoredSnapshot(key(7), 7, NOW_S), StoredSnapshot(key(8), 12, NOW_S + 1)]
 
 
-def test_what_is_removed_is_gone_and_may_be_removed_again(store: SnapshotStore) -> None:
+def test_snapshot_store_remove_deletes_an_entry_and_is_idempotent(store: SnapshotStore) -> None:
     store.put(key(7), b"columns", at_unix_s=NOW_S)
     store.put(key(8), b"columns", at_unix_s=NOW_S)
     store.remove(key(7))
@@ -95,7 +95,7 @@ def test_no_more_is_read_than_was_allowed(store: SnapshotStore) -> None:
 
 
 @pytest.mark.parametrize("bad", ["../../etc/passwd", "/etc/passwd", "a/b/0/rank-0/step-1-1.snap.zst/..", "a", ""])
-def test_what_is_no_key_is_refused(bad: str, store: SnapshotStore) -> None:
+def test_snapshot_store_refuses_an_invalid_key(bad: str, store: SnapshotStore) -> None:
     for call in (
         lambda: store.put(bad, b"", at_unix_s=NOW_S),
         lambda: store.get(bad, most_bytes=1),
@@ -168,7 +168,7 @@ def test_empty_folders_go_with_the_last_snapshot(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".drafts"]
 
 
-def test_what_a_crash_left_half_written_is_no_snapshot_and_goes(tmp_path: Path) -> None:
+def test_folder_store_ignores_and_deletes_drafts_left_by_a_crash(tmp_path: Path) -> None:
     (tmp_path / ".drafts").mkdir()
     (tmp_path / ".drafts" / "half").write_bytes(b"colu")
     store = FolderStore(tmp_path, hostname="node-a")
@@ -209,7 +209,7 @@ def test_each_node_lists_and_deletes_its_own_only(tmp_path: Path) -> None:
     assert there.get(key(rank=1), most_bytes=100) == b"columns"
 
 
-def test_what_a_node_put_there_it_knows_after_a_restart(tmp_path: Path) -> None:
+def test_remote_store_knows_its_entries_after_a_restart(tmp_path: Path) -> None:
     url = f"memory://bucket-{next(_buckets)}"
     RemoteStore(url, tmp_path).put(key(), b"columns", at_unix_s=NOW_S)
     again = RemoteStore(url, tmp_path)
@@ -228,7 +228,7 @@ def test_a_damaged_index_is_an_empty_one(tmp_path: Path) -> None:
     assert RemoteStore(url, tmp_path).entries() == ()
 
 
-def test_nothing_half_written_bears_the_name(tmp_path: Path) -> None:
+def test_remote_store_leaves_no_partial_file_under_the_final_name(tmp_path: Path) -> None:
     store = in_shared_folder(tmp_path)
     store.put(key(), b"columns", at_unix_s=NOW_S)
     files = [path for path in (tmp_path / "shared").rglob("*") if path.is_file()]
@@ -314,7 +314,7 @@ def test_a_store_that_hangs_is_given_up_on_and_not_asked_again_meanwhile(tmp_pat
     hanging.let.set()
 
 
-def test_what_a_store_says_comes_through(tmp_path: Path) -> None:
+def test_patient_store_passes_errors_of_its_store_on(tmp_path: Path) -> None:
     store = PatientStore(FolderStore(tmp_path, hostname="node-a"))
     with pytest.raises(SnapshotStoreError, match="cannot be read"):
         store.get(key(), most_bytes=1)
@@ -327,7 +327,7 @@ def test_by_default_it_is_a_folder_of_the_state_directory(tmp_path: Path) -> Non
     assert open_store(Settings(state_dir=tmp_path), hostname="node-a").name == f"node-a:{tmp_path}/snapshots"
 
 
-def test_it_may_be_another_folder_or_a_url(tmp_path: Path) -> None:
+def test_open_store_accepts_a_folder_or_a_url(tmp_path: Path) -> None:
     elsewhere = Settings(state_dir=tmp_path, snapshot_store=str(tmp_path / "elsewhere"))
     assert open_store(elsewhere, hostname="node-a").name == f"node-a:{tmp_path}/elsewhere"
     at_url = Settings(state_dir=tmp_path, snapshot_store="memory://bucket")

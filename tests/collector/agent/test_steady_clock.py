@@ -44,7 +44,7 @@ class Host:
         self.boots += 1
 
 
-def test_it_begins_at_the_hosts_clock(tmp_path: Path) -> None:
+def test_steady_clock_starts_at_the_host_clock(tmp_path: Path) -> None:
     assert Host().clock(tmp_path / "clock").unix_s() == START_S
 
 
@@ -74,7 +74,7 @@ def test_a_boot_lets_a_day_pass_at_most(tmp_path: Path, off_s: float, seen_s: fl
     assert host.clock(tmp_path / "clock").unix_s() == pytest.approx(START_S + seen_s)
 
 
-def test_what_is_known_after_a_boot_is_at_most_minutes_old(tmp_path: Path) -> None:
+def test_steady_clock_after_a_reboot_lags_by_one_save_interval_at_most(tmp_path: Path) -> None:
     host = Host()
     clock = host.clock(tmp_path / "clock")
     for _ in range(100):

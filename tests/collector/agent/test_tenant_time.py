@@ -31,7 +31,7 @@ def cpu() -> Cpu:
     return Cpu()
 
 
-def test_who_has_used_their_time_waits_and_nobody_else(cpu: Cpu) -> None:
+def test_tenant_time_makes_only_the_tenant_over_its_limit_wait(cpu: Cpu) -> None:
     time = TenantTime(cpu_s=cpu, wall_s=cpu)
     time.begin()
     with time.spent_by(ONE):
@@ -43,7 +43,7 @@ def test_who_has_used_their_time_waits_and_nobody_else(cpu: Cpu) -> None:
     assert time.is_left(ONE)
 
 
-def test_who_took_longer_repays_it_at_the_polls_that_follow(cpu: Cpu) -> None:
+def test_tenant_time_repays_an_overrun_at_later_polls(cpu: Cpu) -> None:
     time = TenantTime(cpu_s=cpu, wall_s=cpu)
     with time.spent_by(ONE):
         cpu.now_s += 10.5 * MAX_CPU_S
@@ -82,7 +82,7 @@ def test_time_of_a_block_within_another_counts_once(cpu: Cpu) -> None:
     assert time.is_left(ONE)
 
 
-def test_who_waits_longest_comes_first() -> None:
+def test_fair_queue_serves_the_longest_waiting_first() -> None:
     turns = FairQueue[str]()
     order = []
     for _ in range(4):
@@ -196,7 +196,7 @@ def test_containers_of_one_tenant_wait_and_anothers_do_not(
     assert poll.put_off > 0
 
 
-def test_what_is_open_already_may_be_used_when_the_time_is_up(
+def test_container_poll_may_use_an_open_directory_after_its_time_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: Cpu
 ) -> None:
     Entries(monkeypatch, cpu, 2 * MAX_CPU_S)

@@ -72,7 +72,7 @@ def test_each_user_has_one_folder_however_many_names_they_make(node: Node) -> No
 
 
 @as_root
-def test_who_was_there_before_a_flood_stays(node: Node) -> None:
+def test_user_folder_found_before_a_flood_stays(node: Node) -> None:
     node.user(4100)
     assert node.look() == [4100]
     node.flood()
@@ -81,7 +81,7 @@ def test_who_was_there_before_a_flood_stays(node: Node) -> None:
 
 
 @as_root
-def test_who_comes_after_a_flood_is_found(node: Node) -> None:
+def test_user_folder_made_after_a_flood_is_found(node: Node) -> None:
     node.flood()
     node.look()
     node.user(4100)
@@ -151,7 +151,7 @@ def test_a_folder_that_is_gone_is_forgotten(node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["007", "-1", "1e3", "\u0661", "9" * 11, "root", "1 "])
-def test_what_is_no_uid_is_nobodys_folder(name: str, node: Node) -> None:
+def test_user_folder_named_without_a_uid_is_ignored(name: str, node: Node) -> None:
     (node.run_dir / name).mkdir()
     assert node.look() == []
     assert node.refused == []
@@ -211,7 +211,7 @@ def test_a_folder_in_use_gives_way_to_nobody(tmp_path: Path, monkeypatch: pytest
     assert len(found) == 4
 
 
-def test_nobody_can_arrange_to_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_folders_rotate_so_that_none_stays_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd(tmp_path / "run", 4, monkeypatch)
     crowd.make(*range(5000, 5004))
     crowd.look()
