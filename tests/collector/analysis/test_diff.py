@@ -85,24 +85,24 @@ def test_the_true_line_comes_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*LEAKS} - {"total_loss_graph"}))
-def test_nothing_but_the_true_line_has_grown(name: str) -> None:
+def test_diff_of_a_leak_names_only_the_leaking_line(name: str) -> None:
     assert [told(line.line) for line in recorded(name).lines] == [LEAKS[name].line]
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_where_no_line_is_to_blame_none_is_named(name: str) -> None:
+def test_diff_without_a_culprit_names_no_line(name: str) -> None:
     comparison = recorded(name)
     assert (comparison.growth, comparison.lines) == ((), ())
     assert comparison.through is None
     assert comparison.grown_bytes <= 0
 
 
-def test_what_the_allocator_holds_in_reserve_is_told_apart() -> None:
+def test_diff_reports_growth_of_reserved_memory_separately() -> None:
     assert recorded("fragmentation_growth").reserved_grown_bytes > 7 << 30
     assert recorded("untracked_cudamalloc").reserved_grown_bytes == 0
 
 
-def test_what_private_pools_hold_is_told_apart() -> None:
+def test_diff_reports_private_pools_separately() -> None:
     recording = recorded("cuda_graph")
     assert recording.late_pools == PrivatePools(pools=1, reserved_bytes=400_556_032, live_bytes=71_525_376)
     assert recording.early_pools == recording.late_pools, "it records its graph once, before the first snapshot"
@@ -162,7 +162,7 @@ def compared(early: Sequence[Block], late: Sequence[Block]) -> Comparison:
 LEAK, STEP, EVAL = stack("train.py:41 step"), stack("train.py:17 step"), stack("train.py:80 evaluate")
 
 
-def test_what_is_allocated_anew_each_step_is_no_growth() -> None:
+def test_diff_ignores_blocks_reallocated_each_step() -> None:
     comparison = compared([Block(STEP, MIB)] * 8, [Block(STEP, MIB)] * 8)
     assert comparison.growth == ()
 
@@ -176,7 +176,7 @@ def test_blocks_that_got_a_stack_are_no_growth_beside_a_leak_of_their_size() -> 
     ]
 
 
-def test_what_backward_allocates_is_told_by_its_size() -> None:
+def test_diff_groups_blocks_without_a_stack_by_size() -> None:
     comparison = compared([Block(None, 4 * MIB)], [*[Block(None, 4 * MIB)] * 3, *[Block(None, MIB)] * 2])
     assert [(one.line, one.blocks, one.block_bytes) for one in comparison.growth] == [
         (None, 2, 4 * MIB),
@@ -260,7 +260,7 @@ def test_the_caller_is_the_next_line_of_the_users() -> None:
     assert told(comparison.lines[0].caller) == "train.py:9 main"
 
 
-def test_what_waits_for_other_streams_is_not_alive() -> None:
+def test_diff_does_not_count_blocks_pending_free_as_live() -> None:
     comparison = compared([], [Block(STEP, MIB, state=BlockState.ACTIVE_PENDING_FREE), Block(STEP, MIB)])
     assert comparison.grown_bytes == MIB
 

@@ -135,7 +135,7 @@ def test_no_name_ends_a_frame_a_line_or_a_text(many: list[StackWeight]) -> None:
     assert len(parsed["profiles"][0]["samples"]) == len(many)
 
 
-def test_what_shrank_is_not_in_a_flame_graph() -> None:
+def test_flame_graph_export_omits_shrunk_stacks() -> None:
     changes = [StackWeight((HOSTILE,), 5, 1), StackWeight((), -3, -1)]
     assert list(folded(changes)) == ["f:?[31m? <x> 5 (a:b?.py:7) 5"]
     assert json.loads(speedscope(changes, name="x", title="y"))["profiles"][0]["endValue"] == 5

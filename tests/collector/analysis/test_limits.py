@@ -29,17 +29,17 @@ def test_without_a_failed_request_no_limit_is_known() -> None:
     assert own_limits(trace_of(alloc(0, MIB)), replay_of(GIB)) == SearchLimits()
 
 
-def test_where_the_device_had_too_little_left_its_capacity_shows() -> None:
+def test_own_limits_is_the_capacity_if_the_device_had_too_little_left() -> None:
     trace = failing(100 * MIB)
     assert own_limits(trace, outcome(trace)) == SearchLimits(capacity_bytes=2 * GIB + 100 * MIB)
 
 
-def test_what_was_given_back_before_the_request_failed_was_free_by_then() -> None:
+def test_own_limits_counts_segments_released_before_the_request_failed_as_free() -> None:
     trace = failing(400 * MIB, gave_back_bytes=300 * MIB)
     assert own_limits(trace, outcome(trace)) == SearchLimits(capacity_bytes=2 * GIB + 100 * MIB)
 
 
-def test_where_the_device_had_enough_it_was_a_cap_between_the_peak_and_what_failed() -> None:
+def test_own_limits_is_a_cap_if_the_device_had_enough_free() -> None:
     trace = failing(60 * GIB, gave_back_bytes=300 * MIB)
     assert own_limits(trace, outcome(trace)) == SearchLimits(cap_bytes=2 * GIB, below_bytes=2 * GIB + 212 * MIB)
 

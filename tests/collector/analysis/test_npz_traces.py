@@ -127,7 +127,7 @@ def test_what_numpy_writes_is_read(rows: list[tuple[int, int, int, int]], clock:
         ({"pool": np.array([0, 1], np.uint16)}, "'pool' should hold one of 1 pools"),
     ],
 )
-def test_what_is_wrong_is_said(changed: dict[str, Any], said: str) -> None:
+def test_npz_trace_error_says_why(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(BadTraceError, match=said):
         read_npz_trace(saved(**arrays(**changed)))
 

@@ -99,7 +99,7 @@ def test_a_cap_that_refused_is_seen_however_the_decimals_fall() -> None:
     assert tight_case.capped
 
 
-def test_what_nvml_does_not_tell_is_not_known() -> None:
+def test_oom_message_without_nvml_leaves_other_memory_unknown() -> None:
     text = message("nvml_not_available")
     assert text.own is None
     assert [process.size for process in text.others] == [None]

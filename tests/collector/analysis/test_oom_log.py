@@ -177,7 +177,7 @@ def test_every_kind_of_other_memory_has_a_name_of_its_own() -> None:
     assert len({kind.kind for kind in KINDS}) == len(KINDS)
 
 
-def test_only_the_first_of_each_other_kind_is_kept() -> None:
+def test_oom_log_keeps_the_first_error_of_each_other_kind() -> None:
     log = log_of("MemoryError", "CUDA error: out of memory", "MemoryError: again")
     assert [(seen.what.kind, seen.line_number) for seen in log.elsewhere] == [("host", 1), ("driver", 2)]
 

@@ -64,7 +64,7 @@ def test_blocks_are_summed_up_by_what_they_are() -> None:
     assert not one.at_the_refusal
 
 
-def test_what_was_refused_is_in_the_probes_word() -> None:
+def test_oom_snapshot_takes_the_failed_request_from_the_probes_facts() -> None:
     one = snapshot(segment(0, LIVE, FREE), facts={**FACTS, "torch_version": "2.13.0"})
     assert one.case is not None
     assert (one.case.wanted_bytes, one.case.limit_bytes, one.case.largest_free_bytes) == (64 * MIB, 8 * GIB, 32 * MIB)
@@ -76,7 +76,7 @@ def test_a_word_that_cannot_be_is_no_word(wrong: object) -> None:
     assert snapshot(segment(0, LIVE), facts={**FACTS, "wanted_bytes": wrong}).case is None
 
 
-def test_what_was_refused_may_be_in_the_history() -> None:
+def test_oom_snapshot_takes_the_failed_request_from_the_history() -> None:
     oom = {"action": "oom", "device_free": 10 * MIB, "size": 9 * MIB, "stream": 0, "time_us": 5}
     case = snapshot(segment(0, LIVE), trace=[oom], cap_bytes=100 * MIB).case
     assert case is not None

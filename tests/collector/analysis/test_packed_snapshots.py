@@ -95,7 +95,7 @@ def test_a_snapshot_of_torchs_comes_back_as_it_was(name: str) -> None:
     assert again.settings == original.settings
 
 
-def test_it_replays_as_the_original_does() -> None:
+def test_packed_snapshot_replays_like_the_original() -> None:
     original = snapshots.read_snapshot(FOLDER / "stacks.pickle.gz").traces[0]
     again = from_packed(to_packed(snapshots.read_snapshot(FOLDER / "stacks.pickle.gz"))).traces[0]
     peaks = [

@@ -58,7 +58,7 @@ def test_content_is_told_by_its_first_bytes_whatever_the_name(tmp_path: Path, fo
     assert read_snapshot(str(file)).traces == read_snapshot(ORIGINAL).traces
 
 
-def test_what_is_written_is_read_and_small(tmp_path: Path) -> None:
+def test_packed_snapshot_file_round_trips_at_half_the_size(tmp_path: Path) -> None:
     snapshot = read_snapshot(ORIGINAL)
     file = tmp_path / "one.snap.zst"
     file.write_bytes(write_packed(to_packed(snapshot, {"step": 166})))
@@ -73,7 +73,7 @@ def test_a_trace_opens_in_tidegauges_own_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", [gzip.compress, zlib.compress, lambda content: write_packed([content])])
-def test_what_unpacks_to_too_much_is_refused_before_it_is_memory(wrap: Any) -> None:
+def test_decompression_refuses_a_bomb_before_it_fills_memory(wrap: Any) -> None:
     bomb = wrap(bytes(64 * MIB))
     tracemalloc.start()
     try:
@@ -86,7 +86,7 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_memory(wrap: Any) -> N
 
 
 @pytest.mark.parametrize("wrap", [gzip.compress, zlib.compress, lambda content: write_packed([content])])
-def test_what_is_cut_off_or_damaged_is_an_error_with_the_place(wrap: Any) -> None:
+def test_decompression_error_distinguishes_truncated_from_damaged(wrap: Any) -> None:
     whole = wrap(bytes(range(256)) * 100)
     for cut in range(5, len(whole)):
         with pytest.raises(BadTraceError, match="ends in the middle of its"):
@@ -203,7 +203,7 @@ def test_a_history_takes_a_fraction_of_the_memory_that_its_entries_would() -> No
 
 
 @pytest.mark.parametrize("index", [0, 999, 1000, 2499])
-def test_what_is_wrong_far_down_is_told_with_its_place(index: int) -> None:
+def test_snapshot_error_deep_in_the_history_names_its_place(index: int) -> None:
     history = entries(2500)
     history[index]["size"] = -1
     with pytest.raises(BadTraceError, match=rf"device_traces\[1\]\[{index}\]: 'size' should be"):

@@ -132,7 +132,7 @@ def test_the_keys_betray_the_oldest_torch_that_writes_them(change: Change, versi
     assert read(snapshot).traces[0].torch_version == version
 
 
-def test_what_an_earlier_call_switched_on_is_in_force() -> None:
+def test_snapshot_alloc_conf_includes_settings_enabled_by_an_earlier_call() -> None:
     snapshot = small()
     snapshot["allocator_settings"] |= {
         "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
@@ -200,7 +200,7 @@ def test_unknown_actions_without_end_do_not_make_a_message_without_end() -> None
         (lambda s: s.update(tidegauge={1: 2}), "has the key 1, which is no text"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(change: Change, said: str) -> None:
+def test_snapshot_error_names_its_place(change: Change, said: str) -> None:
     snapshot = small()
     change(snapshot)
     with pytest.raises(BadTraceError, match=said) as raised:

@@ -87,7 +87,7 @@ def test_a_ring_that_has_lost_its_beginning_says_so(name: str) -> None:
 
 @fewer(2)
 @given(st.sampled_from(COMPLETE), st.floats(0, 1))
-def test_what_a_cut_took_away_is_worked_out_again(name: str, where: float) -> None:
+def test_with_start_reconstructs_the_state_before_a_cut(name: str, where: float) -> None:
     trace = recorded(name)
     cut = between_requests(trace, round(where * (len(trace) - 1)))
     model = replay(part(replace(trace, end=None), 0, cut), with_end=True).end
@@ -182,7 +182,7 @@ FREED_LATER = ((Action.FREE_REQUESTED, 0, 10), (Action.FREE_COMPLETED, 0, 10))
         ),
     ],
 )  # fmt: skip
-def test_how_far_a_freed_block_reached_is_told_by_what_follows_it(trace: Trace, size_bytes: int) -> None:
+def test_with_start_infers_the_size_of_a_freed_block_from_later_events(trace: Trace, size_bytes: int) -> None:
     first = with_start(trace).start[0].blocks[0]
     assert first.state is BlockState.ACTIVE_ALLOCATED
     assert first.size_bytes == size_bytes

@@ -56,20 +56,20 @@ def with_facts(tmp_path: Path, **facts: Any) -> Path:
     return path
 
 
-def test_what_the_probe_added_is_taken(tmp_path: Path) -> None:
+def test_open_trace_reads_facts_added_by_the_probe(tmp_path: Path) -> None:
     trace = open_trace(with_facts(tmp_path, torch_version="2.13.0+cu130", device=0, cap_bytes=7 << 30))
     assert (trace.torch_version, trace.cap_bytes) == ("2.13.0+cu130", 7 << 30)
     other = open_trace(with_facts(tmp_path, torch_version="2.13.0+cu130", device=1, cap_bytes=7 << 30))
     assert other.cap_bytes is None, "the cap is another device's"
 
 
-def test_what_the_probe_is_said_to_have_added_is_not_believed(tmp_path: Path) -> None:
+def test_open_trace_refuses_invalid_probe_facts(tmp_path: Path) -> None:
     for facts in ({"torch_version": 2}, {"cap_bytes": "all"}, {"cap_bytes": -1}):
         with pytest.raises(BadTraceError, match="tidegauge: "):
             open_trace(with_facts(tmp_path, **facts))
 
 
-def test_what_cannot_be_read_is_said_with_its_name(tmp_path: Path) -> None:
+def test_open_trace_error_names_the_file(tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pickle"
     hostile.write_bytes(b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.")
     with pytest.raises(RefusedPickleError, match=r"hostile\.pickle: wants posix\.system"):

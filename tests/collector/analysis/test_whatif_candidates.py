@@ -63,7 +63,7 @@ def test_split_sizes_cut_the_job_s_own_sizes_at_their_widest_gap() -> None:
     assert not {24, 27, 303} & set(found)
 
 
-def test_only_what_was_asked_for_counts_as_a_request() -> None:
+def test_whatif_candidates_take_split_sizes_from_requested_sizes_only() -> None:
     trace = trace_of([*alloc(0, MIB), *free(0, 500 * MIB)])
     assert split_sizes_mb(trace) == []
 
@@ -78,7 +78,7 @@ def test_garbage_collection_is_tried_under_a_cap_only() -> None:
     assert thresholds(cap_bytes=1 << 30) == ["0.6", "0.8"]
 
 
-def test_what_the_owner_has_set_is_also_taken_out_one_by_one_and_altogether() -> None:
+def test_whatif_candidates_unset_the_owners_settings_one_by_one_and_together() -> None:
     trace = sizes_trace(30, alloc_conf="max_split_size_mb:64,pinned_num_register_threads:2,expandable_segments:False")
     changes = candidates(trace, torch_version=trace.torch_version).single()
     assert [change for change in changes if None in change.values()] == [
@@ -121,7 +121,7 @@ KEYS = st.sampled_from(PLACEMENT_KEYS)
 
 
 @given(st.lists(st.dictionaries(KEYS, st.sampled_from(["True", "4", "64", None]), min_size=1, max_size=1), max_size=8))
-def test_nothing_idle_and_nothing_unknown_is_combined(helpful: list[dict[str, str | None]]) -> None:
+def test_whatif_candidates_combine_only_known_settings_that_take_effect(helpful: list[dict[str, str | None]]) -> None:
     for change in candidates(torch_version="2.9.0").combined(helpful, []):
         assert len(change) > 1
         assert not (change.get(EXPANDABLE) == "True" and (change.get(GC) or change.get(MAX_SPLIT)))

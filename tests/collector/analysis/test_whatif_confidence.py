@@ -28,7 +28,7 @@ def test_a_whole_trace_of_a_new_torch_is_exact() -> None:
     assert judged(trace_of([*alloc(0, MIB), *free(0, MIB)]), NEW) == (ReplayConfidence.EXACT, "")
 
 
-def test_where_addresses_decide_another_setting_is_close_and_today_s_exact() -> None:
+def test_whatif_confidence_is_close_if_addresses_decide_and_exact_for_todays_setting() -> None:
     level, reasons = judged(trace_of(), OLD)
     assert level is ReplayConfidence.CLOSE
     assert "lowest address" in reasons
@@ -55,13 +55,13 @@ def test_a_lost_beginning_makes_every_figure_rough() -> None:
     assert "beginning" in reasons
 
 
-def test_what_was_left_out_is_told_with_its_number() -> None:
+def test_whatif_confidence_counts_entries_left_out() -> None:
     level, reasons = judged(trace_of(skipped={"entries of an unknown action": 1200}), NEW)
     assert level is ReplayConfidence.CLOSE
     assert "1,200 entries of an unknown action left out" in reasons
 
 
-def test_what_was_left_out_is_told_of_todays_settings_as_well() -> None:
+def test_whatif_confidence_counts_entries_left_out_for_todays_setting() -> None:
     level, reasons = judged(trace_of(skipped={"entries of an unknown action": 1200}), NEW, today=True)
     assert level is ReplayConfidence.CLOSE
     assert "1,200 entries of an unknown action left out" in reasons

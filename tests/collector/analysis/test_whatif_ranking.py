@@ -83,7 +83,7 @@ OUTCOMES = st.builds(
 
 
 @given(st.lists(OUTCOMES, min_size=1, max_size=8))
-def test_what_is_recommended_is_as_good_as_the_best_whatever_was_tried(trials: list[Trial]) -> None:
+def test_whatif_recommendation_is_as_good_as_the_best_trial(trials: list[Trial]) -> None:
     ranked = best_first([*trials, TODAY])
     chosen, best = recommended(ranked, TODAY), ranked[0]
     assert not harms(chosen, best)

@@ -83,7 +83,7 @@ def test_garbage_collection_without_a_cap_changes_nothing_and_costs_no_replay(wo
 
 
 @pytest.mark.parametrize("workload", ["mixed_cnn", "variable_length", "fragmentation_growth"])
-def test_what_is_recommended_was_the_best_in_the_recordings_too(workload: str) -> None:
+def test_whatif_recommendation_was_the_best_in_the_recordings(workload: str) -> None:
     result = answer(workload)
     assert "expandable_segments:True" in result.recommended.alloc_conf
     kinds = [kind for name, kind in RECORDED_TWICE if name == workload]

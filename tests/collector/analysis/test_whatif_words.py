@@ -41,7 +41,7 @@ def test_no_line_where_no_setting_survives() -> None:
     assert export_line(whatif_of(trial_of({}, OUT_OF_MEMORY), best)) is None
 
 
-def test_where_torch_s_own_defaults_are_best_the_line_unsets_what_is_set() -> None:
+def test_whatif_export_line_unsets_variables_if_the_defaults_are_best() -> None:
     today = trial_of({}, replay_of(4 * GIB), alloc_conf="max_split_size_mb:64")
     line = export_line(whatif_of(today, trial_of({MAX_SPLIT: None}, replay_of(2 * GIB))))
     assert line == "unset PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF"
@@ -95,7 +95,7 @@ def test_popular_advice_that_harms_is_said_plainly() -> None:
     assert "max_split_size_mb:64 (3.8 GiB)" in text
 
 
-def test_what_nobody_advises_is_not_held_against_it() -> None:
+def test_whatif_text_ignores_unusual_settings_that_are_worse() -> None:
     unheard_of = trial_of({MAX_SPLIT: "301"}, replay_of(9 * GIB))
     assert "worse for this job" not in told(whatif_of(TODAY, EXPANDED, unheard_of))
 
@@ -128,7 +128,7 @@ def test_a_failing_request_is_told_beside_the_largest_free_block() -> None:
     assert "2 requests out of memory (the first wants 512.0 MiB, the largest free block has 300.0 MiB)" in text
 
 
-def test_what_came_after_a_death_is_not_claimed() -> None:
+def test_whatif_text_claims_nothing_after_an_oom() -> None:
     text = told(whatif_of(trial_of({}, OUT_OF_MEMORY), EXPANDED, limits=SearchLimits(2 * GIB), died=True))
     assert "what it would have needed after that is not in it" in text
 
