@@ -50,7 +50,9 @@ def test_the_nearest_name_is_suggested(typed: list[str], said: str, capsys: pyte
     ("typed", "said"),
     [(["zzz"], "commands: demo, up, down"), (["down", "--zzz"], "options: --config, --help, --set")],
 )
-def test_where_nothing_is_near_all_are_listed(typed: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_error_lists_all_choices_if_none_is_similar(
+    typed: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(typed)
     message = capsys.readouterr().err

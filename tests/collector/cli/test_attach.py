@@ -108,7 +108,7 @@ NEW = ("/usr/bin/python3.14", *CUDA)
         (replace(seen_process(*NEW), mapped=None), "the kernel denies access to the process"),
     ],
 )
-def test_what_cannot_be_attached_to_is_told_why(seen: SeenProcess, words: str) -> None:
+def test_attach_says_why_a_process_cannot_be_attached_to(seen: SeenProcess, words: str) -> None:
     because = obstacle(seen)
     assert because is not None
     assert words in because

@@ -48,7 +48,7 @@ def test_json_by_line_and_by_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_size == [{"bytes": 553648128, "blocks": 33, "block_bytes": 16777216}]
 
 
-def test_what_shrank_stands_at_the_end_with_negative_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_lists_shrunk_lines_last_with_negative_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     answer = rows(capsys, *pair("gc_sawtooth"))
     assert [(row["bytes"], row["blocks"], row["line"]["line"]) for row in answer] == [(-4801536, -6, 292)]
 
@@ -90,7 +90,7 @@ def test_steps_are_said_where_the_snapshots_know_them(capsys: pytest.CaptureFixt
         ),
     ],
 )
-def test_where_no_line_grows_the_page_says_so(
+def test_diff_says_so_if_no_line_grew(
     capsys: pytest.CaptureFixture[str], name: str, sides: tuple[str, str], words: str
 ) -> None:
     page = said(capsys, *pair(name, sides))
@@ -131,7 +131,7 @@ def test_names_of_the_job_do_nothing_to_the_terminal(capsys: pytest.CaptureFixtu
         assert all(line.isprintable() for line in page.splitlines())
 
 
-def test_what_is_no_snapshot_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_diff_names_a_file_that_is_no_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     nothing.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
     for late, words in (

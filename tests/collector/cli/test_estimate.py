@@ -71,7 +71,9 @@ def test_parts_are_sorted_and_the_empty_ones_left_out() -> None:
         (FitVerdict.DOES_NOT_FIT, None, 0),
     ],
 )
-def test_only_a_gpu_that_was_asked_for_can_be_bad_news(verdict: FitVerdict, gpu: str | None, code: int) -> None:
+def test_estimate_exit_code_reports_a_misfit_only_for_a_requested_gpu(
+    verdict: FitVerdict, gpu: str | None, code: int
+) -> None:
     estimate = replace(ESTIMATE, fits=(Fit("h200", 1, verdict, 0.0, "measured"),))
     assert command.exit_code(estimate, gpu) == code
 

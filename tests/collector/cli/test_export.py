@@ -93,7 +93,7 @@ def test_a_profile_has_what_is_in_use_and_what_was_allocated(tmp_path: Path) -> 
         ([EARLY, "-o", "/nowhere/at/all.json"], 3, "cannot write /nowhere/at/all.json: No such file"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_export_explains_a_request_it_cannot_fulfil(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
     assert main(["export", *arguments]) == code

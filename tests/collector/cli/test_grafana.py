@@ -82,7 +82,7 @@ def test_a_dry_run_only_says_so(grafana: FakeGrafana, there: list[str], capsys: 
     assert grafana.writes == []
 
 
-def test_what_was_refused_is_bad_news(
+def test_grafana_apply_exits_1_if_a_dashboard_is_refused(
     grafana: FakeGrafana, there: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     grafana.add_dashboard({"uid": "tidegauge-job", "title": "Boats"})
@@ -91,7 +91,7 @@ def test_what_was_refused_is_bad_news(
     assert set(grafana.dashboards) == UIDS
 
 
-def test_what_was_done_before_grafana_went_away_is_said(
+def test_grafana_apply_lists_completed_steps_if_grafana_fails_midway(
     grafana: FakeGrafana, there: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     grafana.instead = lambda request: Reply(503, "") if request == "POST /api/dashboards/db" else None
@@ -128,7 +128,7 @@ def test_without_address_or_token_it_says_how_to_give_them(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("url", ["grafana.example", "http://ada:pw@grafana.example", "http://[", "https://x/{{y}}"])
-def test_what_is_no_address_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grafana_apply_refuses_an_invalid_url_with_exit_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["grafana", "apply", "--url", url])
     assert caught.value.code == 2
@@ -157,7 +157,7 @@ def test_a_dry_run_of_annotations_needs_no_grafana(api: str, capsys: pytest.Capt
     assert len(answer["annotations"]) == 4
 
 
-def test_only_incidents_of_the_time_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_grafana_annotations_since_limits_incidents_to_that_time(capsys: pytest.CaptureFixture[str]) -> None:
     def closed(number: int, *, ago_s: float) -> IncidentChange:
         over_s = time.time() - ago_s
         over = incident(number=number, state=IncidentState.CLOSED, opened_unix_s=over_s - 60.0, closed_unix_s=over_s)

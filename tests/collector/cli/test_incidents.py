@@ -202,7 +202,7 @@ def test_every_outcome_is_told(outcome: Outcome, text: str) -> None:
     assert told(made) == ["decided: requeue: (rule leak, rung 1, try 2) rank 1 of job 4711 leaks 12 MiB a step", text]
 
 
-def test_what_was_not_carried_out_is_one_line() -> None:
+def test_incidents_show_prints_a_decision_not_carried_out_in_one_line() -> None:
     held = decision(ActionKind.CAP, disposition=Disposition.WITHHELD, brake="exempt", reason="ada is exempt")
     assert told(record(held)) == ["cap on hold (brake exempt): (rule leak, rung 1) ada is exempt"]
     would = decision(ActionKind.CAP, disposition=Disposition.WOULD, reason="it leaks")
@@ -229,7 +229,7 @@ QUIET = LoopStatus("act", None)
         (incident(), QUIET, "The policy's rules apply (`tidegauge policy show`). The policy's mode is act"),
     ],
 )
-def test_what_happens_next_is_said_with_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
+def test_incidents_show_says_what_happens_next_and_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
     assert text in incident_command.what_next(about, [], status)
 
 
@@ -263,7 +263,7 @@ def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
     assert not {"growth", "runs out in", "reports"} & set(page)
 
 
-def test_what_is_known_of_line_and_holder_is_on_the_page(
+def test_incidents_show_prints_line_and_holder_of_the_evidence(
     url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["incidents", "show", "1", "--api", url])

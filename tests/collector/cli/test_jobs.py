@@ -46,7 +46,7 @@ def test_a_job_goes_by_the_name_that_was_given_where_its_id_was_made_up() -> Non
 
 
 @pytest.mark.parametrize("slurm", [True, False])
-def test_where_nothing_is_watched_it_says_how_to_begin(slurm: bool, tmp_path: Path) -> None:
+def test_jobs_without_any_watched_explains_how_to_start_one(slurm: bool, tmp_path: Path) -> None:
     if slurm:
         (tmp_path / "srun").touch(mode=0o755)
     told = nothing_watched({"PATH": str(tmp_path)})
@@ -146,7 +146,7 @@ def test_the_pod_of_the_rank_to_look_at_is_shown(
     assert second.endswith("  llm-0")
 
 
-def test_where_nothing_runs_in_pods_there_is_no_column_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_table_has_no_pod_column_without_pods(capsys: pytest.CaptureFixture[str]) -> None:
     api = serve(job_view())
     main(["jobs", "--api", api.url])
     api.stop()

@@ -42,7 +42,7 @@ def test_channel_and_user_hear_a_word(slack: FakeSlack, say: Say) -> None:
     assert len(slack.direct_threads("ada@example.org")) == 1
 
 
-def test_what_does_not_work_is_said_and_the_rest_is_done(slack: FakeSlack, say: Say) -> None:
+def test_notify_reports_a_failing_channel_and_sends_the_rest(slack: FakeSlack, say: Say) -> None:
     code, out = say("--set", "slack_channel=#nowhere", "--user", "ada")
     assert code == 1
     assert "channel #nowhere: " in out.splitlines()[0]

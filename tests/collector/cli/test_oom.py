@@ -168,7 +168,7 @@ def test_refused_calls_without_an_error_are_explained_too(run: Run, tmp_path: Pa
     assert "2 device allocations failed without an out-of-memory error" in run.text(log)
 
 
-def test_what_holds_nothing_says_what_was_looked_for(run: Run, tmp_path: Path) -> None:
+def test_oom_without_a_message_says_what_it_searched_for(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("epoch 1\nepoch 2\n")
     assert "searched for 'CUDA out of memory'" in run.text(log, expect=USAGE)
@@ -185,7 +185,7 @@ def test_a_hostile_pickle_is_refused_by_name(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
-def test_what_a_log_says_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_oom_strips_control_characters_of_a_log(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log"
     lines = (DATA / "pieces.txt").read_text()
     log.write_text(lines.replace("/home/ada/lm/train.py", "/home/ada/\x9b31m\u202etrain.py"))
@@ -225,7 +225,7 @@ def test_a_history_in_which_nothing_fails_is_not_denied(run: Run, tmp_path: Path
     assert "it has no history" not in text
 
 
-def test_where_nothing_is_to_be_done_nothing_is_announced(run: Run, tmp_path: Path) -> None:
+def test_oom_prints_no_advice_heading_without_advice(run: Run, tmp_path: Path) -> None:
     frames = [{"filename": "/home/ada/train.py", "line": 3, "name": "f"}]
     block = {"size": 2 * MIB, "requested_size": 2 * MIB, "state": "active_allocated", "frames": frames}
     segment = {"address": 1 << 40, "total_size": 2 * MIB, "stream": 0, "segment_type": "small", "blocks": [block]}

@@ -21,7 +21,7 @@ def test_columns_give_way_in_their_order_until_the_rest_fits() -> None:
     assert narrowed(HEADER, ROWS, ("user", "step"), 4) == (("job",), [("4711",), ("4712",)])
 
 
-def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
+def test_narrowed_table_keeps_columns_that_must_stay() -> None:
     assert narrowed(HEADER, ROWS, ("user",), 1)[0] == ("job", "step")
 
 
@@ -34,14 +34,14 @@ def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
         (incidents.RANK_HEADER, incidents.RANKS_GIVE_WAY),
     ],
 )
-def test_what_gives_way_are_columns_of_the_table(header: tuple[str, ...], gives_way: tuple[str, ...]) -> None:
+def test_narrowable_columns_are_columns_of_the_table(header: tuple[str, ...], gives_way: tuple[str, ...]) -> None:
     assert set(gives_way) < set(header)
 
 
 HOSTILE = "llm\x1b]0;owned\x07\x9b31m\r\n\u202e[red]x[/red]"
 
 
-def test_nothing_in_a_cell_or_a_sentence_is_obeyed_by_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_text_output_strip_terminal_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever names a job chooses what is in a table; a coordinator that lies chooses all of it."""
     print_table(("job", "user"), [(HOSTILE, "ada"), ("4711", HOSTILE)])
     print_wrapped("because     ", HOSTILE.replace("\n", ""))

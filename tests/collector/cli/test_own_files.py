@@ -32,7 +32,7 @@ def write(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
     return run
 
 
-def test_it_is_its_owners_alone_whatever_the_umask(write: Callable[[Path], None], tmp_path: Path) -> None:
+def test_own_file_is_readable_by_its_owner_only_at_any_umask(write: Callable[[Path], None], tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write(tmp_path / "out.html")
@@ -83,7 +83,7 @@ def test_a_link_to_a_device_is_refused_and_stays(tmp_path: Path) -> None:
     assert (tmp_path / "out").is_symlink()
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_own_file_that_cannot_be_written_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(OSError, match="directory"):
         write_own(tmp_path / "out", b"stacks")

@@ -66,7 +66,7 @@ def test_a_good_policy_is_shown_as_tables(file: Path, capsys: pytest.CaptureFixt
     assert rows["min_age"] == "2m"
 
 
-def test_what_is_wrong_is_said_with_its_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_check_prints_errors_with_file_and_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(POLICY.replace("grace: 10m", "grace: soon").replace("mode: warn", "mode: wran"))
     assert main(["policy", "check", str(file)]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_with_its_line(file: Path, capsys: pytest.CaptureF
     assert lines[2] == f"{file} is not a valid policy"
 
 
-def test_what_is_odd_is_a_warning_and_the_policy_can_be_used(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_check_warns_of_a_risky_but_valid_policy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(POLICY.replace("brakes: {", "brakes: {warnings_before_stop: 0, "))
     assert main(["policy", "check", str(file)]) == 0
     assert "warning: jobs may be stopped without a warning" in capsys.readouterr().out
@@ -201,7 +201,7 @@ def test_status_says_how_everything_stands(capsys: pytest.CaptureFixture[str]) -
         ({"policy_problem": "line 3: no"}, 1, "PROBLEM     line 3: no (the last valid policy stays in force"),
     ],
 )
-def test_what_does_not_work_is_bad_news_and_a_pause_is_not(
+def test_policy_status_exits_nonzero_for_a_problem_but_not_for_a_pause(
     changes: dict[str, object], exit_code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(FakeStore(), replace(STATUS, **changes)) as url:  # type: ignore[arg-type]  # fields by name
@@ -209,7 +209,7 @@ def test_what_does_not_work_is_bad_news_and_a_pause_is_not(
     assert text in capsys.readouterr().out
 
 
-def test_one_line_tells_whether_to_look_closer() -> None:
+def test_policy_status_in_one_line_names_what_needs_attention() -> None:
     assert policy_status.in_one_line(STATUS) == "policy act, 1 incident open"
     assert policy_status.in_one_line(replace(STATUS, user_breakers=("eve",))) == (
         "policy act, 1 incident open, circuit breaker of 1 user OPEN"

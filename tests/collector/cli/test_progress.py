@@ -32,7 +32,7 @@ def test_on_a_terminal_a_sentence_is_shown_as_it_is_and_commands_nothing(monkeyp
     assert [mark for mark in ("\x1b]", "\x07", "\x9b", "\u202e") if mark in text] == []
 
 
-def test_where_stderr_is_no_terminal_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_prints_a_line_if_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("snapshot") as say:
         say(HOSTILE)
     [line] = capsys.readouterr().err.splitlines()

@@ -127,7 +127,7 @@ def test_the_earlier_snapshot_is_the_one_that_says_so(
     assert "of what grew on rank 0" in report(tmp_path / "r.html", first, second)
 
 
-def test_what_the_rank_found_names_the_holder(tmp_path: Path) -> None:
+def test_report_of_rank_evidence_names_the_holder(tmp_path: Path) -> None:
     found = RankEvidence(
         "e1",
         "asked",
@@ -181,7 +181,7 @@ def test_json_says_what_was_found_and_where_the_file_is(tmp_path: Path, capsys: 
         ([str(LATE), "--no-whatif", "-o", "/no/such/folder/r.html"], "cannot write"),
     ],
 )
-def test_what_cannot_be_is_said(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_explains_invalid_arguments(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", *args]) in (2, 3)
     assert said in capsys.readouterr().err
 
@@ -259,7 +259,7 @@ def test_a_number_that_is_both_is_asked_back(tmp_path: Path, capsys: pytest.Capt
         assert "leaks" in report(tmp_path / "r.html", NUMBER, "--incident", "--api", url)
 
 
-def test_nothing_collected_and_nothing_remembered_is_said(tmp_path: Path) -> None:
+def test_report_says_so_without_evidence_or_memory_curve(tmp_path: Path) -> None:
     with service(memory=False) as url:
         words = report(tmp_path / "r.html", "12", "--api", url)
     assert "No evidence was collected" in words

@@ -134,7 +134,7 @@ def test_a_job_of_its_own_has_a_keeper_and_counts_its_attempts() -> None:
         ("RAY_JOB_CONFIG_JSON_ENV_VAR", "Ray"),
     ],
 )
-def test_where_a_scheduler_restarts_jobs_the_command_replaces_us(variable: str, who: str) -> None:
+def test_run_replaces_itself_with_the_command_where_a_scheduler_restarts_jobs(variable: str, who: str) -> None:
     done = tidegauge_run("--requeue", "--no-actions", "--", sys.executable, "-c", SHOW, **{variable: "7"})
     environ, _ = json.loads(done.stdout)
     assert "TIDEGAUGE_KEEPER" not in environ
@@ -178,7 +178,7 @@ def test_the_way_to_a_checkpoint_reaches_the_ranks(tmp_path: Path) -> None:
         (["--gpu-share=1/0"], "such as 1/4"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_the_job_starts(flags: list[str], told: str) -> None:
+def test_run_refuses_contradictory_flags_before_the_job_starts(flags: list[str], told: str) -> None:
     done = tidegauge_run(*flags, "--", "echo", "started")
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr

@@ -39,7 +39,9 @@ def zoe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("zoe")
-def test_whoever_has_no_job_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_without_own_jobs_says_as_which_user_the_service_sees_the_caller(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["jobs", "--api", url]) == 0
     said = capsys.readouterr().out
     assert said.startswith("no jobs of yours watched: the service sees you as zoe")
@@ -48,7 +50,9 @@ def test_whoever_has_no_job_is_told_as_whom_they_are_seen(url: str, capsys: pyte
 
 
 @pytest.mark.usefixtures("zoe")
-def test_whoever_has_no_incident_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incidents_without_own_ones_says_as_which_user_the_service_sees_the_caller(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["incidents", "--api", url]) == 0
     said = capsys.readouterr().out
     assert said.startswith("no open incidents of yours: the service sees you as zoe")

@@ -62,7 +62,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 3) -> 
         (("-o", "x.pickle"), ("the snapshot stays in the store of its node", "Rank 1 runs on node7")),
     ],
 )
-def test_where_the_service_cannot_be_asked_it_says_what_to_say_where(
+def test_snapshot_says_on_which_node_to_run_it_if_the_service_cannot_be_asked(
     more: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(view()) as url:
@@ -110,7 +110,7 @@ def test_events_are_bounded(events: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "is not a number of events from 0 to 100,000" in capsys.readouterr().err
 
 
-def test_where_snapshots_go(tmp_path: Path) -> None:
+def test_snapshot_output_path_selects_folder_or_file(tmp_path: Path) -> None:
     assert outputs_of(None, several=True) == Outputs(Path())
     assert outputs_of(str(tmp_path), several=True) == Outputs(tmp_path)
     assert outputs_of("x/now.pickle", several=False) == Outputs(Path("x"), Path("x/now.pickle"))
@@ -171,7 +171,7 @@ def test_evidence_is_told_as_line_holder_cause_and_advice(capsys: pytest.Capture
     assert "Trainer.history" in lines[1]
 
 
-def test_what_is_missing_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_snapshot_prints_missing_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     print_evidence(nothing_found())
     assert "missing     No steps came" in capsys.readouterr().out
 

@@ -97,7 +97,7 @@ def test_files_that_are_away_are_said_by_their_names(head: Head, capsys: pytest.
     assert problem["file"] == str(head.tokens)
 
 
-def test_what_was_refused_while_the_service_runs_is_said_though_nobody_knocked_until_it_is_mended(
+def test_status_reports_refused_access_files_until_they_are_corrected(
     head: Head, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head.write_tokens()

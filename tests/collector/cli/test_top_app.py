@@ -204,7 +204,7 @@ def test_a_look_is_two_requests() -> None:
     read(story)
 
 
-def test_nobody_is_asked_for_a_screen_that_is_not_seen() -> None:
+def test_top_does_not_refresh_a_hidden_screen() -> None:
     async def story(reader: Reader) -> None:
         below = reader.app.screen
         await reader.press("enter")
@@ -229,7 +229,7 @@ def test_a_job_that_is_forgotten_says_so() -> None:
     read(story, size=(120, 30))
 
 
-def test_what_a_job_calls_itself_is_neither_markup_nor_a_command_to_the_terminal() -> None:
+def test_top_shows_a_hostile_job_name_without_markup_or_escape_sequences() -> None:
     world = World(())
     name = "[red]x[/red][link=file:///etc]\x1b]0;owned\x07\n\u202e"
     world.report_one(
@@ -248,7 +248,7 @@ def test_what_a_job_calls_itself_is_neither_markup_nor_a_command_to_the_terminal
     read(story, world, size=(200, 24))
 
 
-def test_it_begins_with_a_job_and_a_choice_if_that_is_asked_for() -> None:
+def test_top_opens_with_the_requested_job_and_selection() -> None:
     async def story(reader: Reader) -> None:
         assert "job 48219" in reader.screen()[0]
         assert "by name" in reader.text()

@@ -62,7 +62,7 @@ def test_columns_keep_their_order_whoever_came_first() -> None:
     assert [each.title for each, _ in chosen] == ["name", "also"]
 
 
-def test_what_is_left_makes_columns_wider_up_to_what_they_like() -> None:
+def test_top_cells_widen_columns_into_spare_width_up_to_their_preference() -> None:
     chosen = fit([column("a", 5, 8), column("b", 5), column("c", 5, 30)], 28)
     assert [width for _, width in chosen] == [8, 5, 13]
 
@@ -92,7 +92,7 @@ def test_no_name_is_longer_than_its_cell_or_moves_the_cursor(name: str, width: i
         ("\u6f22\u5b57\u6f22\u5b57", 5, "\u6f22\u5b57\u2026"),
     ],
 )
-def test_what_is_too_long_is_marked_and_what_is_no_text_is_a_question_mark(text: str, width: int, shown: str) -> None:
+def test_top_cells_mark_truncated_text_and_replace_control_characters(text: str, width: int, shown: str) -> None:
     assert cut(text, width) == shown
 
 

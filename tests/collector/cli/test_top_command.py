@@ -44,7 +44,7 @@ def test_once_prints_jobs_and_incidents_in_whole_lines(url: str, capsys: pytest.
     assert "\x1b" not in out
 
 
-def test_where_stdout_is_no_terminal_it_is_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_command_prints_once_if_stdout_is_no_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--api", url) == run(capsys, "--once", "--api", url)
 
 

@@ -64,7 +64,7 @@ def ids(jobs: list[JobLine], **choice: Any) -> list[str]:
     return [row.job.job_id for row in job_rows(jobs, (), Selection(**choice))]
 
 
-def test_what_runs_out_first_comes_first() -> None:
+def test_top_model_sorts_by_earliest_predicted_oom() -> None:
     jobs = [a_job("never"), a_job("late", verdict=leak(9000)), a_job("soon", verdict=leak(60))]
     assert ids(jobs) == ["soon", "late", "never"]
 
@@ -116,7 +116,7 @@ def test_a_text_is_looked_for_in_all_that_names_a_job_in_either_case() -> None:
     assert ids(jobs, text="nobody") == []
 
 
-def test_only_one_users_jobs_are_shown_for_who_asks_for_them() -> None:
+def test_top_model_filters_jobs_by_user() -> None:
     jobs = [a_job("1"), a_job("2", user="adam")]
     assert ids(jobs, user="ada") == ["1"]
 

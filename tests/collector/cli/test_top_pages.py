@@ -222,7 +222,7 @@ def test_all_that_is_known_of_a_rank_is_said() -> None:
     assert "no readings since the coordinator started" in told
 
 
-def test_who_of_a_rank_holds_and_grows_on_the_host_is_said() -> None:
+def test_top_rank_page_lists_host_processes_that_hold_and_grow() -> None:
     """A DataLoader's worker of the tutorial that caches its samples."""
     processes = (
         HostProcess(ProcessId(1042, 7), "DataLoader worker", 19 * 2**30, 18 * 2**30),
@@ -280,7 +280,7 @@ def test_an_incidents_headline_is_red_while_it_is_critical() -> None:
     assert incident_headline(over)[0].tone is Tone.STRONG
 
 
-def test_what_was_last_decided_is_in_the_pane() -> None:
+def test_top_incident_rows_show_the_latest_decision() -> None:
     told = [
         IncidentRow(incident(), (1,), None),
         IncidentRow(incident(stale=True), (1,), record(decision(), Outcome.DONE)),

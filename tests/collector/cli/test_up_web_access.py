@@ -81,7 +81,7 @@ def test_names_without_tls_are_said_and_with_tls_nothing_is(
     assert warning(files, capsys, both) is None
 
 
-def test_where_only_certificates_are_asked_for_their_holders_see_everything(
+def test_up_warns_that_every_client_certificate_sees_all_jobs(
     files: StateFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority, web = Authority(tmp_path), tmp_path / "web.yml"

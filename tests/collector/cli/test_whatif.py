@@ -123,7 +123,7 @@ def test_a_plot_that_cannot_be_written_says_so(recording: Path, tmp_path: Path) 
         run(recording, "--plot", tmp_path / "nowhere" / "plot.svg")
 
 
-def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
+def test_whatif_refuses_a_file_that_is_no_trace_by_name(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("loss 0.1\n")
     with pytest.raises(CommandError, match=r"log\.txt") as refused:
@@ -139,7 +139,7 @@ def test_settings_that_this_torch_would_refuse_are_told(recording: Path, tmp_pat
         run(path)
 
 
-def test_what_a_recording_says_of_its_settings_cannot_write_to_the_terminal() -> None:
+def test_whatif_strips_control_characters_of_recorded_settings() -> None:
     assert titled("expandable_segments:True\x1b[2J\n") == "expandable_segments:True?[2J?"
 
 

@@ -43,7 +43,7 @@ def test_each_attempt_has_its_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_kept_is_said_and_stops_nothing() -> None:
+def test_quietly_prints_a_failure_and_continues() -> None:
     said: list[str] = []
 
     def fails() -> None:

@@ -65,5 +65,5 @@ def test_annotations_are_found_by_it() -> None:
 
 
 @pytest.mark.parametrize("name", [NAME, "../../etc/passwd", "a/../b"])
-def test_it_is_never_a_file(name: str) -> None:
+def test_workload_name_of_a_setting_is_never_a_file(name: str) -> None:
     assert settings_name(name) is None
