@@ -40,7 +40,7 @@ def test_a_coordinator_that_starts_with_the_clock_a_year_ahead_deletes_nothing(s
     assert turned(store, loop_s=NOW_S + YEAR_S, ages_s=NOW_S) == [1]
 
 
-def test_what_is_old_by_both_goes(store: Store) -> None:
+def test_action_loop_prunes_records_old_by_both_clocks(store: Store) -> None:
     assert turned(store, loop_s=NOW_S + 24 * DAY_S, ages_s=NOW_S + 24 * DAY_S) == []
 
 

@@ -146,7 +146,7 @@ def test_the_file_is_closed_to_others(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
-def test_what_root_sets_belongs_to_the_owner_of_the_state_directory(path: Path) -> None:
+def test_action_switch_file_set_by_root_belongs_to_the_state_directorys_owner(path: Path) -> None:
     os.chown(path.parent, 12345, 12345)
     ActionSwitch(path).pause(None, "root", NOON_S)
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)

@@ -63,9 +63,7 @@ def running(tmp_path: Path, listener: Listener) -> Iterator[AgentService]:
     running.stop()
 
 
-def test_it_reports_again_and_again_with_the_address_that_prometheus_reaches(
-    running: AgentService, listener: Listener
-) -> None:
+def test_agent_service_reports_repeatedly_with_its_metrics_address(running: AgentService, listener: Listener) -> None:
     assert listener.twice.wait(PATIENCE_S)
     first, second = listener.heard[:2]
     assert (first.node_id, first.incarnation) == ("n1", second.incarnation)
@@ -81,13 +79,13 @@ def test_settings_for_jobs_go_to_the_run_directory_of_the_settings(
     assert (tmp_path / "jobs" / "7.json").exists()
 
 
-def test_it_serves_its_metrics(running: AgentService) -> None:
+def test_agent_service_serves_metrics(running: AgentService) -> None:
     address = str(running.metrics_address).replace("node7", "127.0.0.1")
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
         assert b"tidegauge_collect_success" in answer.read()
 
 
-def test_it_tells_of_no_rank_while_no_poll_comes_to_its_end(
+def test_agent_service_exports_no_rank_while_polls_hang(
     tmp_path: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stale(_: NodeAgent) -> NodeView:

@@ -56,7 +56,7 @@ def test_elsewhere_it_says_what_to_do(missing: str) -> None:
         read_allocation({name: value for name, value in BATCH.items() if name != missing}, answers(""))
 
 
-def test_one_of_several_tasks_is_refused_and_the_only_one_is_not() -> None:
+def test_read_allocation_refuses_several_tasks_and_accepts_a_single_one() -> None:
     step = {**BATCH, "SLURM_STEP_ID": "0"}
     with pytest.raises(AllocationError, match="8 tasks"):
         read_allocation({**step, "SLURM_STEP_NUM_TASKS": "8"}, answers("gpu01"))

@@ -97,7 +97,7 @@ def test_a_token_that_is_not_known_is_said_and_not_shown(site: Site) -> None:
     assert "rejects the token" in str(refused(site.api.url, site.access(make_token())))
 
 
-def test_what_is_not_for_everybody_is_refused_in_a_sentence(site: Site) -> None:
+def test_client_explains_a_forbidden_page_in_a_sentence(site: Site) -> None:
     error = refused(site.api.url, site.access(), "/secret")
     assert (error.status, str(error.refusal)[:23]) == (403, "ada may not read /secre")
 
@@ -149,7 +149,7 @@ def test_this_nodes_own_commands_need_no_token_and_no_certificate(site: Site) ->
     assert client.get(url, "/who") == client.get(url, "/secret") == who, "the kernel says who asks"
 
 
-def test_whoever_forgets_tls_is_told_of_it(site: Site) -> None:
+def test_client_suggests_https_for_a_tls_server(site: Site) -> None:
     with pytest.raises(ApiError, match="the server may use TLS: try https://"):
         client.get(site.api.url.replace("https", "http"), "/who")
     with pytest.raises(ApiError) as caught:
@@ -188,7 +188,9 @@ def test_a_socket_that_a_crash_left_behind_is_taken_over(site: Site) -> None:
     assert local_api(site.files) == site.api.url
 
 
-def test_where_no_socket_can_be_the_address_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_uses_the_address_if_the_local_socket_cannot_be_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = StateFiles(tmp_path)
     files.api_socket.mkdir()
     api = HttpApi({"/who": json_route(lambda _: {})}, host="127.0.0.1", port=0, local_socket=files.api_socket)

@@ -267,7 +267,7 @@ def test_events_are_bounded_and_can_be_asked_for_from_a_number_on(site: Site) ->
     assert [event.seq for event in site.coordinator.events(after=MAX_EVENTS + 3)] == [MAX_EVENTS + 4, MAX_EVENTS + 5]
 
 
-def test_who_fills_the_events_pushes_out_their_own(site: Site) -> None:
+def test_coordinator_events_of_one_user_push_out_only_their_own(site: Site) -> None:
     site.report(rank_summary(0, verdict=LEAK))
     site.report(rank_summary(0, verdict=LEAK), *flood(MAX_EVENTS + 200))
     site.report(rank_summary(0), *flood(MAX_EVENTS + 200))
@@ -311,7 +311,7 @@ def test_processes_that_change_their_names_leave_a_bounded_number_of_ended_ranks
     assert site.coordinator._events._announced.keys() == node.ranks.keys()
 
 
-def test_who_fills_the_table_of_a_node_loses_their_own_ended_ranks(site: Site) -> None:
+def test_coordinator_drops_ended_ranks_of_the_user_who_fills_a_node(site: Site) -> None:
     site.report(rank_summary(0, alive=False, uid=4321, user_name="ada", identity=identity(0, job_id=JobId("first"))))
     for turn in range(1, 8):
         site.pass_s(1.0)

@@ -233,7 +233,7 @@ def test_a_token_that_is_open_or_empty_is_refused(
 
 
 @pytest.mark.parametrize("head", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:\u00b2", "10.0.0.1:" + "1" * 5000])
-def test_what_is_no_address_of_a_head_is_explained(
+def test_up_join_explains_an_invalid_head_address(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str
 ) -> None:
     token = tmp_path / "token"

@@ -20,7 +20,7 @@ def environ(spec: NodeSpec, given: dict[str, str] | None = None, gcs_dir: Path |
     return engine_environ(spec, given or {}, node_file=NODE_FILE, gcs_dir=gcs_dir)
 
 
-def test_what_the_caller_has_set_reaches_the_agent_but_nothing_of_ray() -> None:
+def test_engine_environ_passes_the_callers_variables_but_none_of_ray() -> None:
     given = {"LD_LIBRARY_PATH": "/nvml", "PATH": "/bin", "RAY_ADDRESS": "elsewhere:1", "RAY_TMPDIR": "/x"}
     result = environ(HEAD, given)
     assert (result["LD_LIBRARY_PATH"], result["PATH"]) == ("/nvml", "/bin")
@@ -55,7 +55,7 @@ def test_actors_find_the_spec_of_their_own_node() -> None:
     assert environ(NODE)[NODE_SPEC_VARIABLE] == "/s/node.json"
 
 
-def test_only_a_head_keeps_the_state_of_the_cluster() -> None:
+def test_engine_environ_sets_gcs_storage_on_the_head_only() -> None:
     assert environ(HEAD, gcs_dir=Path("/s/gcs"))["RAY_gcs_storage_path"] == "/s/gcs"
     assert "RAY_gcs_storage" not in environ(HEAD)
     assert "RAY_gcs_storage" not in environ(NODE, gcs_dir=Path("/s/gcs"))

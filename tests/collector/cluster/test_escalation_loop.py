@@ -155,7 +155,7 @@ def wish(site: Site, rank: int = 1, job: JobKey = JOB) -> EvidenceWish:
     return site.asks.put(job, rank, {"command": "snapshot", "id": "x", "max_events": 500})
 
 
-def test_what_a_person_wishes_is_passed_on_and_answered(site: Site) -> None:
+def test_escalation_loop_forwards_a_users_request_and_stores_the_answer(site: Site) -> None:
     site.problem = "away"  # a person's wish needs no database
     site.answer = lambda _: {"ok": True, "file": "1-2.asked.snap"}
     mine = wish(site)

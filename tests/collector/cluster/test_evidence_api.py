@@ -65,7 +65,7 @@ def test_an_answer_is_bounded(store: FakeStore) -> None:
         ("/api/v1/evidence?incident=99", 404, "no incident 99"),
     ],
 )
-def test_what_cannot_be_answered_says_why(store: FakeStore, path: str, status: int, words: str) -> None:
+def test_evidence_api_error_says_why(store: FakeStore, path: str, status: int, words: str) -> None:
     with pytest.raises(client.ApiError, match=words) as caught:
         ask(store, path)
     assert caught.value.status == status

@@ -45,7 +45,7 @@ def test_a_wish_that_is_withdrawn_is_nobodys(asks: EvidenceAsks, folder: Path) -
     assert list(folder.iterdir()) == []
 
 
-def test_what_nobody_fetched_is_removed(asks: EvidenceAsks, folder: Path) -> None:
+def test_evidence_asks_remove_answers_that_were_never_fetched(asks: EvidenceAsks, folder: Path) -> None:
     wish = asks.put(JOB, 3, REQUEST)
     asks.answer(WishAnswer(wish.wish_id, {"ok": True}))
     long_ago_s = time.time() - FORGOTTEN_S - 1.0
@@ -83,7 +83,7 @@ def test_a_link_in_place_of_the_folder_is_never_written_through(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: a service of another user")
-def test_what_root_wishes_is_the_services_users_to_read_and_remove(tmp_path: Path) -> None:
+def test_evidence_asks_by_root_belong_to_the_service_user(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     os.chown(state, 4100, 4101)

@@ -116,7 +116,9 @@ def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: Evidenc
     assert len(table.kept) == 2
 
 
-def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceIndex, table: Table) -> None:
+def test_evidence_index_bounds_waiting_pieces_until_they_are_reported_again(
+    keeper: EvidenceIndex, table: Table
+) -> None:
     pieces = [evidence(evidence_id=f"e{number}") for number in range(3 * MAX_WAITING)]
     keeper.take([*pieces[: MAX_PIECES_PER_REPORT + 5]])
     assert len(keeper.write(table, now_s=NOW_S)) == MAX_PIECES_PER_REPORT
@@ -153,7 +155,7 @@ def test_another_coordinator_knows_what_was_kept(keeper: EvidenceIndex, table: T
     assert keeper.take([evidence(evidence_id="new")]) == ("new",)
 
 
-def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceIndex) -> None:
+def test_evidence_index_recalls_kept_pieces_one_at_a_time(keeper: EvidenceIndex) -> None:
     alive = weakref.WeakSet[Evidence]()
     most = 0
 

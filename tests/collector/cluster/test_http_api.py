@@ -132,7 +132,7 @@ def test_a_number_above_the_most_is_a_bad_request() -> None:
         request.number("limit", default=3, most=10)
 
 
-def test_what_does_not_exist_and_what_is_away_are_said_in_a_sentence(api: HttpApi) -> None:
+def test_http_api_explains_404_and_503_in_a_sentence(api: HttpApi) -> None:
     assert ask(api, "/missing") == (404, b'{"error":"there is no incident 9"}')
     assert ask(api, "/away") == (503, b'{"error":"the database is locked"}')
 
@@ -145,7 +145,7 @@ def test_a_defect_in_a_page_is_an_error_without_its_details(api: HttpApi) -> Non
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_can_be_changed_through_it(api: HttpApi, method: str) -> None:
+def test_http_api_refuses_methods_that_change_state(api: HttpApi, method: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
     connection.request(method, "/value")
     answer = connection.getresponse()

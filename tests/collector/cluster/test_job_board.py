@@ -157,7 +157,7 @@ def test_a_process_that_is_known_in_two_starts_of_its_job_is_in_a_group_of_each(
 
 
 @given(st.permutations([rank_of("j1", 0, pid, last_sample_unix_s=1.0, alive=False) for pid in (1, 2, 3)]))
-def test_who_speaks_for_a_rank_does_not_depend_on_who_was_heard_first(ranks: list[RankSummary]) -> None:
+def test_job_board_picks_a_ranks_process_independent_of_report_order(ranks: list[RankSummary]) -> None:
     (job,) = jobs_of(RankOnNode(rank, "host", False, "n") for rank in ranks)
     assert job.ranks[0].process.pid == 3
 

@@ -89,7 +89,7 @@ def test_a_list_names_all_ranks_but_not_all_their_figures() -> None:
     assert len(only["findings"]) == MAX_FINDINGS
 
 
-def test_one_incident_comes_whole_with_its_history_in_words_and_its_decisions(store: FakeStore) -> None:
+def test_loop_api_incident_includes_history_in_words_and_decisions(store: FakeStore) -> None:
     answer = get(store, "/api/v1/incident", number=1)
     assert from_wire(Incident, answer["incident"]) == store.incidents.incident(1)
     assert [change["kind"] for change in answer["history"]] == ["opened", "updated", "escalated", "updated"]
@@ -301,7 +301,7 @@ def test_figures_of_a_job_are_those_of_its_owner_and_attempt(store: FakeStore) -
     }
 
 
-def test_what_was_done_to_a_job_long_ago_is_not_told(store: FakeStore) -> None:
+def test_loop_api_omits_actions_of_long_ago(store: FakeStore) -> None:
     job = job_view(ranks=(rank_summary(0, uid=1001),))
     figures = figures_of(store, STATUS, job, now_unix_s=NOW_S + LAST_ACTIONS_S - 300.0)
     assert figures.of_jobs[JobKey("4711", 0, 1001)].last_actions == {("checkpoint", "done"): NOW_S - 60.0}
@@ -344,7 +344,7 @@ def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
     assert len(answer["changes"]) + answer["left_out"] == MAX_CHANGES_READ
 
 
-def test_who_sees_their_own_jobs_is_told_whether_something_is_wrong_and_not_what() -> None:
+def test_loop_api_status_hides_problem_texts_from_ordinary_users() -> None:
     words = "CANARY: job 77 of grace on node12, /srv/grace/policy.yaml"
     status = LoopStatus(
         "act", words, policy_problem=words, paused=words, breaker=words, user_breakers=(words,), store_problem=words,

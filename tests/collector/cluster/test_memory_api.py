@@ -88,7 +88,7 @@ def test_of_a_rank_that_was_restarted_in_place_the_living_process_is_told(site: 
     assert [point.step for point in site.coordinator.memory("4711", 0)[0]] == [1]
 
 
-def test_nobody_elses_rank_is_told_where_the_owner_is_named(site: Site) -> None:
+def test_memory_api_excludes_other_users_ranks_if_an_owner_is_named(site: Site) -> None:
     site.report(site.rank(0, uid=1001))
     site.report(site.rank(0, uid=6666, process=ProcessId(6, 6)), site.rank(1, uid=6666), node="b")
     assert list(site.coordinator.memory("4711", 0, 1001)) == [0]

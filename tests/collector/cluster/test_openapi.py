@@ -177,6 +177,6 @@ def test_a_schema_is_what_the_wire_writes() -> None:
         assert not validator.is_valid(wrong)
 
 
-def test_what_has_no_json_form_has_no_schema() -> None:
+def test_openapi_schema_of_a_type_without_json_form_is_an_error() -> None:
     with pytest.raises(TypeError, match="no JSON form"):
         Schemas().of(Path)

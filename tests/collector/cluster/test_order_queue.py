@@ -70,7 +70,7 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_it_is_what_the_hooks_ask(stage: Stage) -> None:
+def test_order_queue_implements_process_commands(stage: Stage) -> None:
     commands: ProcessCommands = stage.queue
     assert commands.ask_ranks(JOB, [], REQUEST, timeout_s=0) == {}
 
@@ -155,7 +155,7 @@ def test_a_handle_that_names_no_process_is_an_error_at_once(stage: Stage, handle
     assert "is unknown" in str(stage.queue.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60).error)
 
 
-def test_what_a_process_says_is_cut_and_cannot_move_the_cursor() -> None:
+def test_order_reply_is_truncated_and_stripped_of_control_characters() -> None:
     reply = reply_of(OrderResult("o", reply={"error": "\x1b[2Jno\n" + "x" * 1000, "kind": ["odd"]}))
     assert reply.error is not None
     assert reply.error.startswith(" [2Jno x")
@@ -164,7 +164,7 @@ def test_what_a_process_says_is_cut_and_cannot_move_the_cursor() -> None:
     assert reply_of(OrderResult("o")).error is not None
 
 
-def test_only_the_kernel_says_that_a_process_is_gone() -> None:
+def test_order_reply_gone_is_believed_only_from_the_kernel() -> None:
     assert reply_of(OrderResult("o", error="it has ended", kind=GONE)) == Reply(error="it has ended", kind=GONE)
     assert reply_of(OrderResult("o", reply={"error": "no", "kind": GONE})) == Reply(error="no")
 

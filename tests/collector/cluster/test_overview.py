@@ -67,7 +67,7 @@ def test_a_rank_is_told_with_its_pod(place: PodPlace | None, told: tuple[str | N
     assert (first.pod, first.container) == told
 
 
-def test_what_is_not_known_of_a_rank_is_not_made_up() -> None:
+def test_overview_leaves_unknown_rank_values_empty() -> None:
     told = job_line(job(rank_summary(0, limit_bytes=None, nontorch_bytes=None)), line_of)
     assert (told.used_share, told.first.used_share, told.first.used_bytes) == (None, None, 12 * GIB)
 

@@ -135,7 +135,7 @@ def test_many_processes_are_found_by_going_through_the_ranks_once() -> None:
     assert (in_new.looks, in_other.looks) == (1, 1)
 
 
-def test_nothing_is_gone_through_where_every_node_is_there() -> None:
+def test_process_location_scans_no_ranks_if_every_node_is_present() -> None:
     node, ranks = known(NEW, RANK)
     assert present_nodes({NEW: node}, JOB, [(RANK.process, NEW)]) == [NEW]
     assert ranks.looks == 0

@@ -232,7 +232,7 @@ def test_an_admin_gets_all(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in pages("ada") if access_of(name) in (Access.METRICS, Access.ADMIN)])
-def test_what_tells_of_all_jobs_is_for_those_who_are_named(site: Site, name: str) -> None:
+def test_route_with_data_of_all_jobs_is_for_admins_and_metrics_readers_only(site: Site, name: str) -> None:
     path = pages("ada")[name].path
     status, body = site.ask(path, "ada")
     assert (status, "metrics_readers" in body, "bob" in body) == (403, True, False)
@@ -302,7 +302,7 @@ def test_the_clusters_figures_are_the_same_for_all(site: Site) -> None:
     assert (status["jobs_running"], len(status["nodes"])) == (2, 1)
 
 
-def test_what_is_done_now_is_told_to_admins(site: Site) -> None:
+def test_route_shows_actions_under_way_to_admins_only(site: Site) -> None:
     for path in ("/api/v1/policy", "/api/v1/overview"):
         told = [json.loads(site.ask(path, name)[1]) for name in ("ada", "root")]
         ways = [one.get("actions", one)["under_way"] for one in told]

@@ -92,13 +92,13 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "settings.json")
 
 
-def test_it_is_the_settings_store_of_the_hooks(site: Site) -> None:
+def test_settings_store_implements_the_hooks_port(site: Site) -> None:
     store: SettingsStore = site.store
     assert store.get("4711", 1001) is None
     assert issubclass(SettingsKeptError, AuditError)
 
 
-def test_what_is_laid_down_survives_a_crash(site: Site) -> None:
+def test_settings_store_survives_a_crash(site: Site) -> None:
     site.store.put(ONE)
     site.store.put(OTHER)
     site.begin()
@@ -127,7 +127,7 @@ def test_settings_are_of_one_users_job(site: Site) -> None:
     "environ",
     [{"LD_PRELOAD": "evil.so"}, {"TIDEGAUGE_X": "x" * 4000}, {f"TIDEGAUGE_{n}": "x" * 2000 for n in "ABCDEFGHI"}],
 )
-def test_what_no_probe_would_take_is_refused_at_once(site: Site, environ: Mapping[str, str]) -> None:
+def test_settings_store_refuses_values_that_no_probe_accepts(site: Site, environ: Mapping[str, str]) -> None:
     with pytest.raises(ValueError, match=r"would set|no usable text|longer than"):
         site.store.put(JobSettings("4711", 1001, environ=environ))
     assert site.report("a", digest(())).job_settings is None
@@ -186,7 +186,7 @@ def test_nodes_that_do_not_report_are_not_waited_for(site: Site) -> None:
     assert site.store.missing_on(timeout_s=60.0) == []
 
 
-def test_where_nobody_reports_nothing_is_missing(site: Site) -> None:
+def test_settings_store_misses_no_node_if_none_reports(site: Site) -> None:
     site.store.put(ONE)
     assert site.store.missing_on(timeout_s=60.0) == []
 
@@ -255,7 +255,7 @@ def test_beyond_the_most_the_oldest_are_dropped(site: Site, caplog: pytest.LogCa
     assert "dropping the 1 oldest" in caplog.text
 
 
-def test_what_cannot_be_written_does_not_count(site: Site) -> None:
+def test_settings_store_keeps_the_old_value_if_a_write_fails(site: Site) -> None:
     site.store.put(ONE)
     site.path.unlink()
     site.path.mkdir()

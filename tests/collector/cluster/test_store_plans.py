@@ -57,7 +57,7 @@ def plan(store: Store, ask: Callable[[Store], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ASKED_OFTEN)
-def test_what_is_asked_often_reads_no_table_from_end_to_end(store: Store, name: str) -> None:
+def test_store_plans_of_frequent_queries_scan_no_whole_table(store: Store, name: str) -> None:
     steps = plan(store, ASKED_OFTEN[name])
     assert any("SEARCH" in step for step in steps)
     tables = tuple(f"SCAN {table}" for table in metadata.tables)

@@ -39,7 +39,7 @@ def test_infinity_comes_back_and_the_text_is_strict_json() -> None:
     assert INCIDENT.read(written) == value
 
 
-def test_what_a_newer_version_added_is_passed_over_wherever_it_is() -> None:
+def test_store_values_ignore_unknown_fields_at_every_depth() -> None:
     value = incident(findings=(finding(0), finding(1)))
     raw = json.loads(INCIDENT.write(value))
     raw["new"] = {"deep": 1}

@@ -79,11 +79,11 @@ def test_story_is_all_that_the_service_knows(service: Service, feed: ApiFeed) ->
     assert closed_one.incident.state is IncidentState.CLOSED
 
 
-def test_what_was_closed_before_is_left_out(feed: ApiFeed) -> None:
+def test_story_feed_omits_incidents_closed_before_the_cutoff(feed: ApiFeed) -> None:
     assert [story.incident.number for story in feed.stories(closed_since_unix_s=NOW_S - 60.0)] == [1]
 
 
-def test_what_has_not_changed_is_not_read_again(service: Service, feed: ApiFeed) -> None:
+def test_story_feed_does_not_reread_unchanged_incidents(service: Service, feed: ApiFeed) -> None:
     feed.stories(closed_since_unix_s=0.0)
     service.asked.clear()
     feed.stories(closed_since_unix_s=0.0)

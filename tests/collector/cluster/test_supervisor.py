@@ -182,7 +182,7 @@ def test_cluster_state_that_breaks_while_the_service_runs_is_put_aside_too(node:
     assert not earlier.exists()
 
 
-def test_what_was_put_aside_is_kept_however_often_the_next_starts_fail(node: Node, short_path: Path) -> None:
+def test_supervisor_keeps_the_first_broken_gcs_state_through_failed_restarts(node: Node, short_path: Path) -> None:
     fail, tries = short_path / "fail", short_path / "tries"
     node.supervise(f"echo >> {tries}; mkdir -p {node.files.gcs}; test -e {fail} && exit 1; {node.engine}")
     node.until(lambda: node.phase == "running")
@@ -224,7 +224,7 @@ def test_a_stop_while_the_engine_starts_leaves_nothing(node: Node) -> None:
     assert not any(is_alive(process) for process in starting)
 
 
-def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
+def test_service_control_ends_processes_left_by_a_killed_supervisor(node: Node) -> None:
     node.supervise(node.engine)
     node.until(lambda: node.phase == "running")
     assert node.supervisor is not None

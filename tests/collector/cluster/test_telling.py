@@ -31,7 +31,7 @@ class Clock:
         return self.now_s
 
 
-def test_nobody_configured_is_nothing_to_tell_of() -> None:
+def test_telling_board_is_empty_without_a_configured_sink() -> None:
     assert TellingBoard(monotonic_s=Clock()).read() == {}
 
 
@@ -58,17 +58,17 @@ def test_notifier_that_never_starts_is_missed() -> None:
 NOTIFY = decision(ActionKind.NOTIFY)
 
 
-def test_where_an_owner_was_told_is_passed_on() -> None:
+def test_messenger_returns_where_the_owner_was_notified() -> None:
     assert _messenger(lambda _: OwnerNotified(where="on Slack")).tell(NOTIFY) == "on Slack"
 
 
-def test_what_may_work_later_is_temporary() -> None:
+def test_messenger_reports_a_retryable_failure_as_temporary() -> None:
     with pytest.raises(TemporaryError, match="rate limit") as caught:
         _messenger(lambda _: OwnerNotified(problem="rate limit", retry_after_s=7.0)).tell(NOTIFY)
     assert caught.value.retry_after_s == 7.0
 
 
-def test_what_will_never_work_is_permanent() -> None:
+def test_messenger_reports_a_failure_without_retry_as_permanent() -> None:
     with pytest.raises(PermanentError, match="nobody knows ada"):
         _messenger(lambda _: OwnerNotified(problem="nobody knows ada on Slack")).tell(NOTIFY)
 

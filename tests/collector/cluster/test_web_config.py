@@ -106,7 +106,7 @@ def test_a_file_that_asks_for_nothing_is_one(text: str) -> None:
         ("#" * (MAX_FILE_CHARS + 1), "more than"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
+def test_web_config_error_names_its_place(text: str, said: str) -> None:
     with pytest.raises(WebConfigError, match=said):
         parse_web_config(text)
 
@@ -195,7 +195,9 @@ def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path, break_it: obj
     assert "CANARY" not in str(caught.value)
 
 
-def test_what_openssl_does_not_take_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_config_refuses_ciphers_and_curves_that_openssl_rejects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An OpenSSL that was built with less, or has a policy (`crypto-policies`), may refuse what is on our lists."""
     Authority(tmp_path).issue("node7")
     for more, table in (("curve_preferences: [X25519]", "CURVES"), ("cipher_suites: [ODD]", "CIPHERS")):

@@ -46,14 +46,14 @@ def world() -> Iterator[World]:
             end.close()
 
 
-def test_nobody_is_hung_up_on_while_there_is_room(world: World) -> None:
+def test_web_connections_cut_no_client_while_there_is_room(world: World) -> None:
     first = world.enter()
     world.now_s += 10 * PATIENCE_S
     second = world.enter()
     assert (world.is_cut(first), world.is_cut(second)) == (False, False)
 
 
-def test_who_has_been_asking_longest_makes_room_but_not_before_its_time(world: World) -> None:
+def test_web_connections_cut_the_longest_silent_client_only_after_its_patience(world: World) -> None:
     first = world.enter()
     world.now_s += PATIENCE_S / 2
     second = world.enter()
@@ -66,7 +66,7 @@ def test_who_has_been_asking_longest_makes_room_but_not_before_its_time(world: W
     world.enter()
 
 
-def test_who_has_asked_is_answered_however_long_that_takes(world: World) -> None:
+def test_web_connections_never_cut_a_client_awaiting_its_answer(world: World) -> None:
     first, second = world.enter(), world.enter()
     world.connections.heard(first)
     world.now_s += 10 * PATIENCE_S
@@ -74,7 +74,7 @@ def test_who_has_asked_is_answered_however_long_that_takes(world: World) -> None
     assert (world.is_cut(first), world.is_cut(second)) == (False, True)
 
 
-def test_where_tls_took_the_socket_over_that_is_what_is_cut(world: World) -> None:
+def test_web_connections_cut_the_tls_socket_that_took_over(world: World) -> None:
     first, second = world.enter(), world.enter()
     over = world.come()
     world.connections.secured(first, over)

@@ -82,7 +82,7 @@ def test_anybody_else_is_asked_who_they_are(place: Place, shown: str | None) -> 
     assert "CANARY" not in refusal.text
 
 
-def test_whoever_tries_too_many_passwords_is_told_to_wait(place: Place) -> None:
+def test_web_door_answers_429_after_too_many_passwords(place: Place) -> None:
     door = place.door()
     refusals = [door.admit(basic("ada", f"guess {number}"), "10.0.0.66") for number in range(20)]
     assert [one.status for one in refusals if isinstance(one, Refusal)] == [401] * 5 + [429] * 15

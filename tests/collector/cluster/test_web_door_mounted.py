@@ -158,6 +158,8 @@ def test_the_heads_user_refuses_what_others_may_change_or_read(
         (0o660, 0, 7, True), (0o650, 0, 7, True), (0o604, 0, 7, True), (0o602, 7, 7, True), (0o620, 0, 7, True),
     ],
 )  # fmt: skip
-def test_who_may_beside_the_reader(mode: int, owner: int, reader: int, others: bool) -> None:
+def test_others_may_access_a_file_is_judged_by_mode_owner_and_reader(
+    mode: int, owner: int, reader: int, others: bool
+) -> None:
     status = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, owner, 7, 0, 0, 0, 0))
     assert others_may(status, reader) is others

@@ -73,7 +73,7 @@ def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(bench: Bench)
     assert bench.checks == 1
 
 
-def test_whoever_guesses_has_to_wait_and_others_need_not(bench: Bench) -> None:
+def test_web_passwords_throttle_a_guessing_peer_and_no_other(bench: Bench) -> None:
     answers = [bench.ask(f"guess {number}", peer="10.0.0.66") for number in range(100)]
     assert answers == [Password.WRONG] * PEER_BURST + [Password.NOT_NOW] * (100 - PEER_BURST)
     assert bench.ask() is Password.RIGHT
@@ -91,7 +91,7 @@ def test_many_addresses_together_cannot_keep_a_core_busy_either(bench: Bench) ->
     assert bench.checks == ALL_BURST + 20
 
 
-def test_who_was_right_stays_so_while_others_guess(bench: Bench) -> None:
+def test_web_passwords_remember_a_right_password_while_others_guess(bench: Bench) -> None:
     assert bench.ask() is Password.RIGHT
     for number in range(2 * MAX_REMEMBERED):
         bench.now_s += 10.0
