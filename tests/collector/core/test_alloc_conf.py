@@ -56,7 +56,7 @@ def test_the_rocm_spelling_of_a_setting_is_the_same_setting() -> None:
     assert merged == {CUDA: "pinned_use_hip_host_register:False"}
 
 
-def test_nothing_to_change_changes_no_variable() -> None:
+def test_merge_alloc_conf_without_changes_sets_no_variable() -> None:
     assert merge_alloc_conf({CUDA: "a:1"}, {}) == {}
 
 
@@ -75,7 +75,7 @@ def test_a_torch_of_unknown_version_may_read_both_names() -> None:
 
 
 @given(st.dictionaries(keys, values, max_size=6))
-def test_what_is_written_is_read_back(settings: dict[str, str]) -> None:
+def test_alloc_conf_round_trips(settings: dict[str, str]) -> None:
     assert parse_alloc_conf(format_alloc_conf(settings)) == settings
 
 

@@ -119,7 +119,7 @@ def test_the_level_decides(escalation: Escalation, profile: str, asked: int) -> 
     ],
     ids=["quiet", "ended", "stale", "not running", "no signal", "no ranks", "no node"],
 )
-def test_who_cannot_or_need_not_be_asked_is_not(escalation: Escalation, view: JobView) -> None:
+def test_escalation_skips_ranks_that_cannot_or_need_not_answer(escalation: Escalation, view: JobView) -> None:
     assert escalation.turn(view) == []
 
 
@@ -127,7 +127,7 @@ def test_an_owner_who_wants_no_actions_gets_evidence_all_the_same(escalation: Es
     assert len(escalation.turn(job(rank(), exempt=True))) == 1
 
 
-def test_one_rank_of_a_job_at_a_time_the_worst_first(escalation: Escalation) -> None:
+def test_escalation_asks_one_rank_of_a_job_at_a_time_worst_first(escalation: Escalation) -> None:
     view = job(rank(0), rank(1), rank(2), suspects=(2, 0, 1))
     (first,) = escalation.turn(view)
     assert first.target.rank == 2
@@ -144,7 +144,7 @@ def test_a_rank_that_never_answers_holds_up_its_job_for_a_window_only(escalation
     assert [ask.target.rank for ask in escalation.turn(view, after_s=1.0)] == [1]
 
 
-def test_where_all_ranks_grow_alike_one_is_enough(escalation: Escalation) -> None:
+def test_escalation_asks_a_single_rank_if_all_ranks_grow_alike(escalation: Escalation) -> None:
     view = job(rank(0), rank(1), common=True)
     (first,) = escalation.turn(view)
     escalation.learn(no_answer(first), after_s=60.0)
@@ -183,7 +183,7 @@ def test_a_rank_is_asked_again_after_a_period_that_doubles_while_nothing_new_is_
     assert waits == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0]
 
 
-def test_what_is_new_makes_the_next_period_short_again(escalation: Escalation) -> None:
+def test_escalation_shortens_the_period_again_after_a_new_answer(escalation: Escalation) -> None:
     view = job(rank())
     for _ in range(3):
         (ask,) = escalation.turn(view, after_s=RULES.longest_period_s)

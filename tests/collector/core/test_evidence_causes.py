@@ -201,7 +201,7 @@ def test_every_cause_has_a_case() -> None:
         (FLAT._replace(gpu_children=1, children_bytes=400 * MIB, grown_bytes=None), EvidenceCause.DATALOADER_WORKER),
     ],
 )  # fmt: skip
-def test_one_source_makes_it_likely(case: CauseInput, cause: EvidenceCause) -> None:
+def test_name_cause_from_one_source_is_likely(case: CauseInput, cause: EvidenceCause) -> None:
     found = name_cause(case)
     assert (found.cause, found.confidence) == (cause, Confidence.LIKELY)
 
@@ -227,10 +227,10 @@ class TestNotKnown:
         )
         assert found.advice is None
 
-    def test_nothing_grew(self) -> None:
+    def test_name_cause_says_so_if_nothing_grew(self) -> None:
         assert name_cause(FLAT).because == ("no more is alive at the end of the window than at its beginning",)
 
-    def test_nothing_was_compared(self) -> None:
+    def test_name_cause_says_so_if_no_snapshots_were_compared(self) -> None:
         assert name_cause(CauseInput()).because == ("there are no two snapshots to compare",)
 
     def test_an_incomplete_search_that_found_nothing_speaks_for_nothing(self) -> None:
@@ -306,7 +306,7 @@ class TestPrivatePools:
         )  # fmt: skip
         assert name_cause(either).cause is EvidenceCause.UNKNOWN
 
-    def test_where_it_may_lie_in_either_nothing_is_asserted(self) -> None:
+    def test_name_cause_is_unknown_if_two_causes_are_possible(self) -> None:
         either = POOLS._replace(reserved_grown_bytes=0, early_pools=POOLS.late_pools, unused_bytes=1500 * MIB)
         assert name_cause(either).cause is EvidenceCause.UNKNOWN
 
@@ -347,7 +347,7 @@ class TestAdvice:
         advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, path=path, container="tuple"))).advice or ""
         assert advice.startswith("`Trainer.history` (deque, train.py) keeps a tensor of each step: append")
 
-    def test_one_tensor_that_becomes_larger(self) -> None:
+    def test_name_cause_names_a_single_growing_tensor_with_advice(self) -> None:
         search = kept(HolderKind.ATTRIBUTE, path="train.py: Model.seen -> Tensor[385,64]", name="Model.seen",
                       container=None, tensors=1)  # fmt: skip
         found = name_cause(grown(StackGrowth(120 * MIB, 0, (LINE,), LINE), search=search))

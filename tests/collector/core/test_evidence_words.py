@@ -55,7 +55,7 @@ def test_stacks_through_one_line_count_together() -> None:
         ({"grown_bytes": None}, "Nothing to compare on rank 1: it has no two snapshots."),
     ],
 )
-def test_what_is_not_known_is_left_out_or_said(changed: dict[str, Any], words: str) -> None:
+def test_evidence_sentence_omits_or_states_what_is_unknown(changed: dict[str, Any], words: str) -> None:
     told = evidence_sentence(replace(evidence(), **changed))
     assert told.startswith(words)
     assert "held by" not in told or "search" not in changed
@@ -126,7 +126,7 @@ def test_a_holder_is_told_with_its_share() -> None:
     assert holder_sentence(HolderSearch()) is None
 
 
-def test_what_a_cause_rests_on_are_sentences() -> None:
+def test_because_lines_are_sentences() -> None:
     assert because_lines(evidence()) == ["One line allocated 97 % of what grew.", "A list holds it."]
 
 

@@ -56,7 +56,7 @@ def test_the_band_holds_at_once_after_a_pause_or_at_another_speed(step_s: Callab
             assert band.low <= end_s - row.t <= band.high, row.step
 
 
-def test_it_is_counted_down_between_looks() -> None:
+def test_forecast_counts_down_between_evaluations() -> None:
     detector = RankDetector()
     likely = []
     for row in leak(one_second, 4000):
@@ -70,7 +70,7 @@ def test_it_is_counted_down_between_looks() -> None:
     assert all(now < before for before, now in zip(likely, likely[1:]))
 
 
-def test_what_a_copy_needs_is_what_meets_the_limit() -> None:
+def test_forecast_includes_the_transient_copy_in_the_limit() -> None:
     """``torch.cat`` into itself: twice what is kept is there at once."""
     met = int((LIMIT - 9 * GIB) / (2 * PER_STEP))
     assert_found(leak(one_second, 4000, peak=2.0), met)

@@ -25,7 +25,7 @@ ranks = st.integers(1, 16)
 
 
 @given(shares, sizes, st.none() | st.integers(0, 100 * GIB), ranks, st.integers(0, 300 * GIB))
-def test_what_allocators_and_contexts_may_take_together_is_never_above_the_share(
+def test_derived_cap_keeps_allocators_and_contexts_within_the_share(
     share: float, usable_bytes: int, nontorch_bytes: int | None, ranks_on_gpu: int, reserved_bytes: int
 ) -> None:
     cap = derive_cap(
@@ -85,7 +85,7 @@ def test_ranks_of_one_job_divide_its_share_of_a_gpu() -> None:
     assert "10.0 GiB for each of its 4 ranks" in cap.explanation
 
 
-def test_what_is_not_measured_is_said_to_be_taken_for_granted() -> None:
+def test_derived_cap_explains_an_unmeasured_overhead_as_assumed() -> None:
     cap = derive_cap(share=0.25, usable_bytes=80 * GIB, nontorch_bytes=None, ranks_on_gpu=1)
     assert cap.fraction == 0.240625
     assert "768.0 MiB outside the allocator (taken for granted:" in cap.explanation

@@ -75,7 +75,7 @@ def bound(**changes: Any) -> GrowthBound:
 
 
 class TestTheBoundInEvidence:
-    def test_what_is_to_come_is_worked_out_from_items_and_their_size(self) -> None:
+    def test_bound_computes_bytes_left_from_item_count_and_size(self) -> None:
         found = bound()
         assert (found.items, found.most_items, found.level_bytes, found.step) == (70, 220, 500 * MIB, 70)
         assert found.left_bytes == Band(150 * EACH, 150 * EACH, 150 * EACH)
@@ -86,7 +86,7 @@ class TestTheBoundInEvidence:
         assert found is not None
         assert found.left_bytes == Band(150 * MIB, 150 * EACH, 1200 * MIB)
 
-    def test_what_is_held_elsewhere_may_go_on_growing_meanwhile(self) -> None:
+    def test_bound_allows_for_growth_held_elsewhere(self) -> None:
         search = HolderSearch((HOLDER,), STEPS * EACH * 5 // 4, STEPS * EACH)
         found = find_bound(filling(search=search, grown_bytes=STEPS * EACH * 5 // 4))
         assert found is not None
@@ -121,7 +121,7 @@ class TestTheBoundInEvidence:
         ],
         ids=["no bound", "half of it", "one item that grows", "no snapshot", "no search", "no steps", "turned over"],
     )
-    def test_nothing_is_bounded_that_may_not_be(self, case: CauseInput) -> None:
+    def test_find_bound_returns_none_without_proof_of_a_bound(self, case: CauseInput) -> None:
         assert find_bound(case) is None
 
     def test_a_container_that_is_used_up_is_not_told_to_get_a_bound(self) -> None:
@@ -136,7 +136,7 @@ class TestTheBoundInEvidence:
         search = HolderSearch((grows,), 30 * MIB, 30 * MIB)
         assert find_bound(filling(search=search, grown_bytes=30 * MIB, verdict=verdict)) is None
 
-    def test_it_survives_the_way_through_reports(self) -> None:
+    def test_bound_round_trips_through_reports(self) -> None:
         found = bound(state=BoundState.TOO_LARGE, missing_bytes=5)
         assert from_wire(GrowthBound, to_wire(found)) == found
 
@@ -151,7 +151,7 @@ class TestWords:
         )
         assert advice_of(piece) == "nothing to do; lower its `maxsize` if the memory is needed for something else"
 
-    def test_one_that_does_not_fit_runs_out_of_memory_before_it_is_full(self) -> None:
+    def test_bound_that_does_not_fit_warns_of_oom_before_it_is_full(self) -> None:
         found = find_bound(filling(verdict=FILLS._replace(headroom_eaten=0.5)))
         assert found is not None
         assert bound_words(found) == (
@@ -161,14 +161,14 @@ class TestWords:
         assert bound_advice(found) == "lower its `maxsize`"
         assert end_words(found) == "needs 320.0 MiB more than there is"
 
-    def test_one_that_was_refuted_says_so(self) -> None:
+    def test_bound_that_was_refuted_says_so_in_the_brief(self) -> None:
         brief = brief_of(evidence(bound=bound(state=BoundState.REFUTED)))
         said = " ".join(brief_sentences(brief))
         assert "was expected to end at about 1.1 GiB (220 answers), but memory grew beyond that: something else" in said
         assert "Collect evidence again" in said
         assert "append" not in said
 
-    def test_where_no_limit_is_known_nobody_is_told_that_it_fits(self) -> None:
+    def test_bound_advice_does_not_claim_a_fit_without_a_known_limit(self) -> None:
         found = find_bound(filling(verdict=FILLS._replace(headroom_eaten=None)))
         assert found is not None
         assert bound_advice(found) == "it ends by itself; lower its `maxsize` if that is more than there is"
@@ -182,7 +182,7 @@ class TestWords:
         assert "ends at about 650.0 MiB to 1.7 GiB" in bound_words(found)
 
     @pytest.mark.parametrize("state", [BoundState.REFUTED, BoundState.UNRELATED, BoundState.TOO_LARGE])
-    def test_nobody_is_told_to_do_nothing_while_there_is_danger(self, state: BoundState) -> None:
+    def test_bound_texts_never_advise_doing_nothing_while_in_danger(self, state: BoundState) -> None:
         piece = evidence(cause=name_cause(filling()), bound=bound(state=state))
         said = " ".join((*because_lines(piece), advice_of(piece) or "", *brief_sentences(brief_of(piece)))).lower()
         assert "nothing to do" not in said
@@ -229,7 +229,7 @@ class TestAgainstMemory:
         now = self.watched(1000, 1125)
         assert now.holds
 
-    def test_what_a_step_needs_for_itself_refutes_nothing(self) -> None:
+    def test_bound_watch_is_not_refuted_by_memory_of_a_single_step(self) -> None:
         watch = BoundWatch(bound())
         for step in range(71, 120):
             for level in (700, 1500, 1600):  # at its end, and within the next
@@ -244,7 +244,7 @@ class TestAgainstMemory:
         ],
         ids=["fragmentation", "another growth"],
     )
-    def test_it_says_nothing_of_other_growth(self, verdict: Verdict) -> None:
+    def test_bound_watch_leaves_unrelated_growth_unchanged(self, verdict: Verdict) -> None:
         now = self.watched(600, verdict=verdict)
         assert now.state is BoundState.UNRELATED
         assert bounded_verdict(verdict, now) == verdict
@@ -270,7 +270,7 @@ class TestAgainstMemory:
         states = self.near_the_cap(spare, noise=noise)
         assert sum(before is not after for before, after in pairwise(states)) <= 1
 
-    def test_one_that_ends_beyond_the_cap_is_dangerous_from_the_first_reading_on(self) -> None:
+    def test_bound_beyond_the_cap_is_too_large_from_the_first_reading(self) -> None:
         assert set(self.near_the_cap(-10)) == {BoundState.TOO_LARGE}
 
     def test_memory_beyond_the_likely_end_is_held_against_the_largest(self) -> None:
@@ -323,7 +323,7 @@ class TestIncidents:
     def test_any_other_does(self, state: BoundState | None) -> None:
         assert Watch().see(job(dangerous(state))) == ["opened"]
 
-    def test_one_that_is_open_is_closed_once_the_bound_is_known(self) -> None:
+    def test_open_incident_closes_once_its_bound_is_known_to_hold(self) -> None:
         watch = Watch()
         watch.see(job(dangerous(None)))
         assert watch.see(job(dangerous(BoundState.HOLDS)), for_s=200) == ["recovering", "closed"]
@@ -342,7 +342,7 @@ WORKSPACE = 32 * MIB
 
 
 class TestWorkspaces:
-    def test_one_more_on_each_new_stream_ends_with_the_pool(self) -> None:
+    def test_grown_workspaces_on_new_streams_are_bounded_by_the_stream_pool(self) -> None:
         early = [(WORKSPACE, stream) for stream in range(5)]
         late = [(WORKSPACE, stream) for stream in range(11)]
         assert grown_workspaces(early, late) == Workspaces(WORKSPACE, 11, 11, 6 * WORKSPACE, 33)

@@ -34,7 +34,7 @@ def held(*live: LiveBlock, free: tuple[FreeBlock, ...] = ()) -> HeldMemory:
         ("/pytorch/aten/src/ATen/EmptyTensor.cpp", True),
     ],
 )
-def test_what_says_little_to_an_author_is_a_library(filename: str, library: bool) -> None:
+def test_is_library_recognises_files_of_libraries(filename: str, library: bool) -> None:
     assert is_library(filename) == library
 
 
@@ -64,7 +64,7 @@ def test_blocks_without_a_stack_are_grouped_by_size_and_a_workspace_is_named() -
     assert "cuBLAS" in owners[1].what
 
 
-def test_what_explains_nothing_is_not_told() -> None:
+def test_owner_lines_omit_negligible_holders() -> None:
     lines = owner_lines(held(LiveBlock(GIB, [TRAIN]), LiveBlock(512, [EVALUATE])))
     assert lines == ["1.0 GiB (100 %) in 1 block: /home/ada/lm/train.py:40 in main"]
 

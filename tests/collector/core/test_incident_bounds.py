@@ -115,7 +115,7 @@ def test_figures_that_swing_for_a_week_are_some_lines_of_history(watch: Watch) -
     assert watch.incident.findings[0].reserved_bytes == swinging(False).ranks[0].reserved_bytes, "as of the last look"
 
 
-def test_what_matters_is_told_at_once_of_an_incident_of_a_week(watch: Watch) -> None:
+def test_incident_week_old_still_reports_important_changes_at_once(watch: Watch) -> None:
     warning = LEAK._replace(severity=Severity.WARNING)
     watch.look(two_ranks(LEAK), after_s=1.0)
     for _ in range(WEEK_S // 600):

@@ -60,7 +60,7 @@ def test_evidence_goes_to_incidents_that_its_cause_explains(
 
 
 @pytest.mark.parametrize(("rank", "state"), [(1, BoundState.HOLDS), (0, BoundState.UNRELATED)])
-def test_what_ends_the_growth_of_another_rank_does_not_end_this(rank: int, state: BoundState) -> None:
+def test_incident_evidence_bound_of_another_rank_does_not_apply(rank: int, state: BoundState) -> None:
     """The incident is about rank 1."""
     ends = GrowthBound("`window`", "deque", 60, 150, 70, 300, Band(360, 360, 360), BoundState.HOLDS)
     [brief] = with_evidence(incident(), [news(rank=rank, bound=ends)]).evidence
@@ -96,7 +96,7 @@ def test_the_piece_that_says_most_is_the_first() -> None:
     assert [brief.rank for brief in after.evidence] == [1, 2, 0, 3]
 
 
-def test_what_an_incident_says_stays_when_the_database_was_pruned() -> None:
+def test_incident_keeps_its_evidence_after_the_database_was_pruned() -> None:
     known = with_evidence(incident(), [news(1)])
     after = with_evidence(known, [news(2, at_unix_s=NOW_S + 5.0, snapshots=())])
     assert {brief.rank for brief in after.evidence} == {1, 2}
@@ -130,7 +130,7 @@ def _later(number: int, *, rank: int) -> EvidenceNews:
     return news(rank, evidence_id=f"later-{number}", at_unix_s=NOW_S + number, snapshots=refs)
 
 
-def test_only_what_people_act_on_is_news() -> None:
+def test_is_news_counts_only_actionable_changes() -> None:
     before = with_evidence(incident(), [news()])
     longer_list = evidence(evidence_id="next", at_unix_s=NOW_S + 1800.0, grown_bytes=1)
     assert not is_news(before, with_evidence(before, [news(), news_of(longer_list)]))

@@ -81,7 +81,7 @@ def test_every_cause_of_a_job_is_an_incident_of_its_own(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("verdict", [OK, NOTE_LEAK, LEAK._replace(severity=None)])
-def test_what_does_not_matter_opens_nothing(watch: Watch, verdict: Verdict) -> None:
+def test_incident_tracker_opens_nothing_for_a_harmless_verdict(watch: Watch, verdict: Verdict) -> None:
     assert watch.see(two_ranks(verdict, verdict), for_s=3) == []
 
 
@@ -186,7 +186,7 @@ def test_growth_that_ends_recovers_and_then_closes(watch: Watch) -> None:
     assert watch.tracker.incidents == ()
 
 
-def test_what_comes_back_while_it_recovers_is_the_same_incident(watch: Watch) -> None:
+def test_incident_tracker_reopens_the_same_incident_during_recovery(watch: Watch) -> None:
     watch.see(two_ranks(LEAK))
     watch.see(two_ranks(OK), for_s=60)
     assert watch.see(two_ranks(WARNING_LEAK)) == [], "it grows, and is not dangerous"
@@ -195,7 +195,7 @@ def test_what_comes_back_while_it_recovers_is_the_same_incident(watch: Watch) ->
     assert (back.number, back.flaps, back.state, back.recovering_since_unix_s) == (1, 1, IncidentState.OPEN, None)
 
 
-def test_what_comes_back_has_the_severity_that_is_seen_now(warned: Watch) -> None:
+def test_incident_tracker_reopens_with_the_current_severity(warned: Watch) -> None:
     warned.see(two_ranks(LEAK))
     warned.see(two_ranks(OK), for_s=60)
     assert warned.see(two_ranks(WARNING_LEAK)) == ["reopened"]
@@ -253,7 +253,7 @@ def test_stale_ranks_raise_no_severity(warned: Watch) -> None:
     assert warned.incident == replace(before, stale=True)
 
 
-def test_that_figures_are_old_is_told_once_a_period_at_most(watch: Watch) -> None:
+def test_incident_tracker_reports_stale_figures_once_per_period(watch: Watch) -> None:
     watch.see(two_ranks(LEAK))
     assert watch.see(two_ranks(LEAK, stale=(0,)), for_s=RULES.update_every_s - 1) == []
     assert watch.see(two_ranks(LEAK, stale=(0,)), for_s=1000) == ["updated"]
@@ -298,7 +298,7 @@ def test_an_incident_whose_ranks_have_all_ended_closes_by_that_while_the_others_
     assert watch.see(HALF, for_s=120) == [], "it is over"
 
 
-def test_one_that_recovers_when_its_rank_ends_closes_by_that(watch: Watch) -> None:
+def test_incident_tracker_closes_a_recovering_incident_when_its_rank_ends(watch: Watch) -> None:
     watch.see(two_ranks(LEAK))
     watch.see(two_ranks(OK), for_s=2)
     ended_quietly = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1))
@@ -306,7 +306,7 @@ def test_one_that_recovers_when_its_rank_ends_closes_by_that(watch: Watch) -> No
     assert watch.last.closure is Closure.CULPRITS_ENDED
 
 
-def test_one_culprit_of_two_that_lives_keeps_it_open(watch: Watch) -> None:
+def test_incident_tracker_keeps_an_incident_open_while_one_culprit_lives(watch: Watch) -> None:
     watch.see(two_ranks(LEAK, LEAK))
     half = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1, verdict=LEAK))
     watch.see(half, for_s=300)

@@ -135,7 +135,7 @@ def test_an_open_incident_becomes_one_of_cuda_graphs_and_stays_the_same_incident
     assert (watch.last.number, watch.last.key.cause) == (1, IncidentCause.CUDA_GRAPHS)
 
 
-def test_one_rank_in_private_pools_is_enough_for_the_job(watch: Watch) -> None:
+def test_incident_cause_is_cuda_graphs_if_one_rank_grows_in_private_pools(watch: Watch) -> None:
     watch.found += [news(cause=PIECES), news(rank=2, evidence_id="e2", cause=GRAPHS)]
     watch.see(leaking(RESERVED))
     assert watch.last.key.cause is IncidentCause.CUDA_GRAPHS
@@ -188,7 +188,7 @@ def test_evidence_that_comes_much_later_is_not_told_of_what_is_over(watch: Watch
     assert watch.see(times=5) == []
 
 
-def test_what_comes_while_it_is_open_again_is_the_new_incidents(watch: Watch) -> None:
+def test_incident_evidence_after_closing_belongs_to_the_new_incident(watch: Watch) -> None:
     watch.see(leaking())
     assert watch.see(leaking(OK), times=400) == ["recovering", "closed"]
     assert watch.see(leaking()) == ["opened"]

@@ -34,7 +34,7 @@ SETTINGS = st.builds(
 
 
 @given(SETTINGS, ENVIRONS)
-def test_nothing_is_set_that_may_not_be(settings: JobSettings, environ: dict[str, str]) -> None:
+def test_job_settings_change_only_allowed_variables(settings: JobSettings, environ: dict[str, str]) -> None:
     for name in changes(settings, environ):
         assert name.startswith("TIDEGAUGE_") or name in (CUDA_NAME, GENERAL_NAME, HIP_NAME)
         assert may_set(name)
@@ -120,7 +120,7 @@ def test_a_wrong_file_is_refused_with_the_reason(change: dict[str, Any], why: st
         decode(json.dumps({**right, **change}).encode())
 
 
-def test_what_is_too_long_or_too_deep_is_refused() -> None:
+def test_job_settings_decode_refuses_oversized_or_deeply_nested_input() -> None:
     with pytest.raises(ValueError, match="longer than"):
         decode(encode(JobSettings("7", 1001)) + b" " * 20_000)
     with pytest.raises(ValueError):  # noqa: PT011 - which of the two depends on the Python

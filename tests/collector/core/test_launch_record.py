@@ -43,7 +43,7 @@ texts = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
         remarks=st.lists(texts, max_size=5).map(tuple),
     )
 )
-def test_what_is_written_is_read_back(record: LaunchRecord) -> None:
+def test_launch_record_round_trips(record: LaunchRecord) -> None:
     assert decode_launch_record(encode_launch_record(record)) == record
 
 

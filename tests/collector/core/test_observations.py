@@ -17,7 +17,7 @@ OWN = HostProcess(ProcessId(1001, 5), "python", 2 * GIB, 1)
 WORKER = HostProcess(ProcessId(1042, 7), "DataLoader worker", GIB, GIB // 2)
 
 
-def test_where_host_memory_grows_the_process_that_grew_most_is_seen() -> None:
+def test_observation_of_host_growth_names_the_process_that_grew_most() -> None:
     rank = rank_summary(1, verdict=LEAK._replace(signal=Signal.HOST), host_processes=(OWN, WORKER))
     [finding] = see_growth(job_view(ranks=(rank,)), IncidentCause.HOST_MEMORY, Severity.WARNING).sure
     assert finding.host_process == WORKER
@@ -31,7 +31,7 @@ def test_a_worker_that_was_just_born_is_not_said_to_grow_most() -> None:
     assert finding.host_process is None
 
 
-def test_where_the_cards_memory_grows_no_process_of_the_host_is() -> None:
+def test_observation_of_gpu_growth_names_no_host_process() -> None:
     rank = rank_summary(1, verdict=LEAK, host_processes=(OWN, WORKER))
     [finding] = see_growth(job_view(ranks=(rank,)), IncidentCause.LEAK, Severity.WARNING).sure
     assert finding.host_process is None

@@ -123,7 +123,7 @@ GRAPHS = Moment(allocated=74 * GIB, private=3 * GIB, verdict=growth(Signal.RESER
                      id="pieces that are next to nothing of what is reserved"),
     ],
 )  # fmt: skip
-def test_what_it_was_and_whether_to_try_again(moment: Moment, kind: OomKind, retry: bool) -> None:
+def test_oom_explanation_gives_its_kind_and_whether_to_retry(moment: Moment, kind: OomKind, retry: bool) -> None:
     explained = moment.explained()
     assert (explained.kind, explained.retry) == (kind, retry)
     assert explained.retry_how in explained.sentence

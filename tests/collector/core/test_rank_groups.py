@@ -39,7 +39,7 @@ def said(groups: tuple[RankGroup, ...]) -> dict[str, list[int]]:
     return {group.name: sorted(process.pid for _, process in group.places) for group in groups}
 
 
-def test_one_launch_is_one_group_without_a_name() -> None:
+def test_rank_groups_put_one_launch_in_one_unnamed_group() -> None:
     assert said(RankGroups().look(launch(100, 3))) == {"": [100, 101, 102]}
     two_nodes = [member(7, 0, 2, store="n1:29500"), member(9, 1, 2, store="n1:29500", node="n2", parent=3)]
     assert said(RankGroups().look(two_nodes)) == {"": [7, 9]}
@@ -179,7 +179,7 @@ def test_groups_keep_their_names_when_others_end() -> None:
     assert [group.key for group in groups.look([*second, *third])] == ["step 1", "step 2"], "nobody becomes the first"
 
 
-def test_what_was_known_before_a_restart_is_taken_up() -> None:
+def test_rank_groups_restore_a_remembered_group() -> None:
     groups, second = RankGroups(), launch(200, 1, step="1")
     groups.remember(0, RankGroup("step 1", "step 1", frozenset([second[0].place])))
     assert [group.key for group in groups.look(second)] == ["step 1"]
@@ -263,7 +263,7 @@ def test_a_requeued_job_begins_with_new_names() -> None:
     assert [(group.key, group.name) for group in found] == [("", "step 0"), ("step 1", "step 1")]
 
 
-def test_what_was_known_before_a_restart_is_taken_up_for_that_start_of_the_job() -> None:
+def test_rank_groups_restore_a_remembered_group_of_the_same_attempt_only() -> None:
     groups, first = RankGroups(), launch(100, 1, step="1", attempt=5, each=4)
     groups.remember(4, RankGroup("step 1", "step 1", frozenset([first[0].place])))
     groups.remember(0, RankGroup("", "step 0", frozenset([("n9", ProcessId(1, 1))])))

@@ -74,7 +74,7 @@ def test_a_peer_that_grows_otherwise_is_as_dangerous_as_before(changes: dict[str
     assert with_shared_bounds([looked_into(), one], [False, False])[1] == one
 
 
-def test_what_a_peer_grew_beyond_the_other_filled_nothing() -> None:
+def test_shared_bound_is_not_lent_to_a_peer_that_grew_beyond_it() -> None:
     """Rank 0 is to take 200 MiB yet, and so is its peer, whatever has leaked there meanwhile."""
     ahead = {"grown_bytes": 500 * MIB, "bytes_per_step": Band(4.8 * MIB, 4.8 * MIB, 4.8 * MIB)}
     assert lent(looked_into(), peer(**ahead, headroom_eaten=0.7)) is not None
@@ -102,14 +102,14 @@ def test_a_node_that_applied_it_already_is_judged_anew_each_time() -> None:
     assert lent(looked_into(), outgrown) is None
 
 
-def test_what_was_lent_is_not_lent_on() -> None:
+def test_shared_bound_is_not_lent_on_by_its_borrower() -> None:
     borrower = with_shared_bounds([looked_into(), peer()], [False, False])[1]
     assert borrower.bound is not None
     assert borrower.bound.of_rank == 0
     assert lent(borrower, rank_summary(2, verdict=GROWS)) is None
 
 
-def test_only_what_is_heard_alive_and_not_refuted_lends() -> None:
+def test_shared_bound_is_lent_only_by_a_live_fresh_rank_with_an_unrefuted_bound() -> None:
     first = looked_into()
     assert first.bound is not None
     assert lent(first, peer(), stale=True) is None

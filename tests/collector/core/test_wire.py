@@ -102,7 +102,7 @@ def test_a_value_comes_back_as_it_was(value: Any) -> None:
     assert from_wire(type(value), json.loads(to_json(value))) == value
 
 
-def test_what_a_newer_service_adds_is_passed_over_and_what_an_older_one_lacks_is_the_default() -> None:
+def test_wire_ignores_unknown_fields_and_defaults_missing_ones() -> None:
     raw = json.loads(to_json(LoopStatus("act", None, incidents_open=3)))
     del raw["incidents_open"]
     assert from_wire(LoopStatus, {**raw, "shiny": 1}) == LoopStatus("act", None)

@@ -232,7 +232,7 @@ def test_evidence_says_what_is_known_best(brief: EvidenceBrief, text: str) -> No
     assert change_in_words(IncidentChange(ChangeKind.EVIDENCE, NOW_S, incident(evidence=(brief,)))) == text
 
 
-def test_where_to_look_is_what_is_known_of_it_else_the_usual_places() -> None:
+def test_guidance_uses_known_evidence_else_a_general_hint() -> None:
     assert guidance(incident()) == hint(IncidentCause.LEAK)
     assert guidance(incident(evidence=(NOTHING,))) == hint(IncidentCause.LEAK)
     assert guidance(incident(evidence=(NOTHING, FOUND))) == " ".join(evidence_sentences(incident(evidence=(FOUND,))))

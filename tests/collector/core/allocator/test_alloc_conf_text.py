@@ -66,7 +66,7 @@ def test_texts_mean_what_torch_reads(conf: str, expected: dict[str, object]) -> 
         ("nonsense:1", "no allocator setting 'nonsense'"),
     ],
 )
-def test_what_torch_would_not_start_with_is_refused_in_words(conf: str, reason: str) -> None:
+def test_alloc_conf_parser_refuses_settings_that_torch_refuses(conf: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_settings(conf, NEW)
 
@@ -88,7 +88,7 @@ def test_a_key_is_refused_by_a_torch_that_does_not_know_it_yet(key: str, before:
         parse_settings(key, before)
 
 
-def test_how_much_address_space_torch_2_15_reserves_is_not_modelled() -> None:
+def test_alloc_conf_parser_refuses_expandable_segments_reserve_of_torch_2_15() -> None:
     with pytest.raises(ValueError, match="not modelled"):
         parse_settings("expandable_segments_reserve:0.5", "2.15.0")
     with pytest.raises(ValueError, match=r"came with 2\.15"):

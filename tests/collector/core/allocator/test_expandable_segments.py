@@ -87,7 +87,7 @@ def test_a_block_that_need_not_grow_so_far_is_preferred() -> None:
     assert block_of(outcome, asked).address < block_of(outcome, fence).address
 
 
-def test_what_was_mapped_before_the_device_refused_stays() -> None:
+def test_expandable_segment_keeps_what_it_mapped_before_the_device_refused() -> None:
     """A range with a hole in it is mapped piece by piece."""
     requests = Requests()
     left, between, right = requests.alloc(40 * MIB), requests.alloc(40 * MIB), requests.alloc(10 * MIB)

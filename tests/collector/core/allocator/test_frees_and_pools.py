@@ -38,7 +38,7 @@ def test_a_free_without_a_recorded_end_is_pending_at_the_end() -> None:
     assert states == [BlockState.ACTIVE_PENDING_FREE]
 
 
-def test_where_no_ends_are_recorded_at_all_frees_are_taken_for_complete() -> None:
+def test_replay_treats_frees_as_complete_if_no_completions_are_recorded() -> None:
     requests = Requests()
     requests.request_free(requests.alloc(20 * MIB))
     requests.alloc(20 * MIB)

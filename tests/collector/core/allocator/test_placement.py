@@ -143,7 +143,7 @@ def test_max_split_keeps_large_blocks_whole_and_small_requests_away() -> None:
         ("max_split_size_mb:64,large_segment_size_mb:32", 100 * MIB),  # by default as much as a large segment has
     ],
 )
-def test_how_much_larger_an_unsplit_block_may_be(conf: str, reserved_bytes: int) -> None:
+def test_replay_reuses_an_unsplit_block_within_the_non_split_rounding(conf: str, reserved_bytes: int) -> None:
     requests = Requests()
     requests.free(requests.alloc(100 * MIB))
     requests.alloc(80 * MIB)

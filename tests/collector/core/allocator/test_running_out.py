@@ -78,7 +78,7 @@ def test_the_whole_cache_goes_before_a_request_fails(limit: str) -> None:
     assert outcome.reserved_bytes == 32 * MIB  # the small segment of the other stream is still in use
 
 
-def test_what_was_freed_by_the_flush_but_is_split_serves_only_the_next_request() -> None:
+def test_replay_offers_split_blocks_freed_by_the_flush_only_to_the_next_request() -> None:
     """pytorch#189504: the pool is not searched again after the flush."""
     requests = Requests()
     waited_for = requests.alloc(9 * MIB)
