@@ -77,7 +77,7 @@ def test_most_live_counts_the_wanted_categories_together() -> None:
     assert most_live(trace, [0, 1, 2, 0, 0, 1], frozenset({0, 1})) == 150
 
 
-def test_what_lived_only_while_the_model_was_made_is_cut_out_and_marks_move() -> None:
+def test_without_the_making_cuts_blocks_freed_during_the_build_and_shifts_marks() -> None:
     trace = trace_of(made(1, KIB), made(2, KIB), freed(1, KIB), made(1, 3 * KIB), made(5, KIB), build=[5], step=[6])
     cut = without_the_making(recording_of(trace))
     assert list(cut.kinds) == list(cut.phases) == list(cut.sites) == [1, 4, 5]

@@ -34,7 +34,7 @@ def test_around_the_size_of_the_gpu_it_is_too_close_to_say() -> None:
     assert fit(H100.target.total_bytes, H100, out_of_memory).verdict is FitVerdict.TOO_CLOSE
 
 
-def test_what_might_still_fit_if_the_estimate_is_as_wrong_as_it_may_be_is_too_close_to_say() -> None:
+def test_fit_is_too_close_to_call_within_the_estimates_error() -> None:
     small = H100._replace(target=replace(H100.target, total_bytes=9 * GIB))
     assert fit(10 * GIB, small, out_of_memory).verdict is FitVerdict.TOO_CLOSE
     assert fit(10 * GIB + 1, small, out_of_memory).verdict is FitVerdict.DOES_NOT_FIT

@@ -61,7 +61,7 @@ def test_a_missing_function_is_answered_with_those_that_the_module_has(folder: P
         find_function("my_other:build")
 
 
-def test_what_a_module_itself_cannot_import_comes_through(folder: Path) -> None:
+def test_find_function_lets_the_modules_own_import_error_through(folder: Path) -> None:
     (folder / "my_needy.py").write_text("import my_absent_dependency\n")
     with pytest.raises(ModuleNotFoundError, match="my_absent_dependency"):
         find_function("my_needy:build")
@@ -77,7 +77,7 @@ def test_own_frames_are_those_of_the_users_files_alone(folder: Path) -> None:
     assert "json/decoder.py" not in frames
 
 
-def test_what_is_printed_again_is_dropped_and_stderr_and_what_follows_are_not(
+def test_dropped_output_drops_stdout_only_while_active(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print("first")

@@ -23,7 +23,7 @@ def test_the_agreed_keys_are_there_as_whole_bytes() -> None:
     assert sum(data["breakdown"].values()) == data["device_bytes"]
 
 
-def test_what_lacks_a_figure_is_no_estimate() -> None:
+def test_estimate_from_wire_refuses_a_missing_figure() -> None:
     data: Any = to_wire(ESTIMATE)
     del data["device_bytes"]
     with pytest.raises(ValueError, match="device_bytes"):

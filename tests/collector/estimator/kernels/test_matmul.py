@@ -25,7 +25,7 @@ def test_autograd_has_workspaces_of_its_own() -> None:
     assert {workspace.key for workspace in forward.keep}.isdisjoint(workspace.key for workspace in backward.keep)
 
 
-def test_only_a_bias_for_each_column_goes_through_cublaslt() -> None:
+def test_matmul_uses_cublaslt_only_with_a_bias_per_column() -> None:
     columns = scratch(call("addmm.default", "f32[2304]", "f32[1024,768]", "f32[768,2304]"))
     assert [workspace.size_bytes for workspace in columns.keep] == [32 * MIB, MIB]
     for bias in ("f32[1024,2304]", "f32[2304]@(2)"):

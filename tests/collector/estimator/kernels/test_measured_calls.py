@@ -58,7 +58,7 @@ def test_temporaries_are_those_that_were_measured(operator: str) -> None:
             assert abs(sum(told) - sum(took)) <= CLOSE * sum(took), (row["job"], row["args"], told)
 
 
-def test_nothing_is_taken_for_what_runs_on_the_cpu_or_has_no_values() -> None:
+def test_measured_call_needs_no_scratch_on_the_cpu_or_without_values() -> None:
     softmax = call("_softmax_backward_data.default", "f32[64,512]", "f32[64,512]", -1, outputs=["f32[64,512]"])
     assert scratch(softmax) != NOTHING
     assert scratch(on_the_cpu(softmax)) == NOTHING

@@ -24,7 +24,7 @@ RESERVES = [
 
 
 @pytest.mark.parametrize(("network", "dropout", "measured"), RESERVES)
-def test_what_is_kept_for_backward_is_as_measured(network: Network, dropout: float, measured: int) -> None:
+def test_recurrent_reserve_bytes_match_the_measurement(network: Network, dropout: float, measured: int) -> None:
     assert reserve_bytes(network, dropout) == measured
 
 
