@@ -56,7 +56,7 @@ def test_each_end_of_a_step_is_one(huggingface: tuple[ModuleType, FakeTidegauge]
     assert tidegauge.save is None
 
 
-def test_it_saves_as_the_trainer_does_and_the_trainer_not_once_more(
+def test_huggingface_callback_saves_once_as_the_trainer_does(
     huggingface: tuple[ModuleType, FakeTidegauge],
 ) -> None:
     module, tidegauge = huggingface
@@ -105,7 +105,7 @@ def test_a_trainer_that_failed_is_not_kept_alive(huggingface: tuple[ModuleType, 
         tidegauge.save()
 
 
-def test_what_fails_in_a_hook_does_not_reach_the_trainer(
+def test_huggingface_hook_failure_does_not_reach_the_trainer(
     huggingface: tuple[ModuleType, FakeTidegauge], caplog: pytest.LogCaptureFixture
 ) -> None:
     module, tidegauge = huggingface

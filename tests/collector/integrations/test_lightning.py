@@ -56,7 +56,9 @@ def test_a_batch_counts_if_an_optimizer_stepped_in_it(lightning: tuple[ModuleTyp
     assert tidegauge.calls == ["attach auto", "attach auto", "step", "step", "step"]
 
 
-def test_only_a_folder_given_makes_it_save(lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path) -> None:
+def test_lightning_callback_saves_only_with_a_checkpoint_dir(
+    lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path
+) -> None:
     module, tidegauge = lightning
     trainer = FakeTrainer()
     callback = fitting(module, trainer, level="stats")
@@ -68,7 +70,7 @@ def test_only_a_folder_given_makes_it_save(lightning: tuple[ModuleType, FakeTide
 
 
 @pytest.mark.parametrize("end", ["on_train_end", "on_exception", "teardown"])
-def test_nothing_is_registered_after_the_end(
+def test_lightning_callback_registers_no_save_after_the_end(
     lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path, end: str
 ) -> None:
     module, tidegauge = lightning
@@ -150,7 +152,7 @@ def test_a_url_is_refused_before_training(lightning: tuple[ModuleType, FakeTideg
         module.TidegaugeCallback(checkpoint_dir="s3://bucket/run")
 
 
-def test_what_fails_in_a_hook_is_said_once_and_training_goes_on(
+def test_lightning_hook_failure_is_logged_once_and_training_continues(
     lightning: tuple[ModuleType, FakeTidegauge], caplog: pytest.LogCaptureFixture
 ) -> None:
     module, tidegauge = lightning
@@ -167,9 +169,7 @@ def test_what_fails_in_a_hook_is_said_once_and_training_goes_on(
         batch(callback, trainer, steps=1)
 
 
-def test_it_is_a_callback_of_each_lightning_that_the_program_uses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_lightning_callback_subclasses_both_lightning_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_framework(monkeypatch, tmp_path, {"lightning.pytorch": CALLBACK, "pytorch_lightning": CALLBACK})
     import lightning.pytorch  # type: ignore[import-not-found] # the stand-in
     import pytorch_lightning  # type: ignore[import-not-found] # the stand-in

@@ -89,7 +89,7 @@ def test_a_checkpoint_is_saved_when_the_controller_has_registered_it(
     assert timeout_s > 1.0
 
 
-def test_it_is_no_proof_that_a_checkpoint_was_reported(ray_train: tuple[ModuleType, FakeTidegauge]) -> None:
+def test_ray_train_save_fails_unless_ray_registers_the_checkpoint(ray_train: tuple[ModuleType, FakeTidegauge]) -> None:
     ray_train[0].ray_train.registers = False
     with pytest.raises(TimeoutError, match="not registered tidegauge-step-7"):
         registered(ray_train)(REQUEST)
