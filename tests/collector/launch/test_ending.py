@@ -48,7 +48,7 @@ def test_the_command_is_asked_alone_at_first() -> None:
     assert family.look(0.1) == family.look(4.9) == []
 
 
-def test_what_the_command_left_behind_is_asked_too() -> None:
+def test_ending_signals_processes_left_by_the_command() -> None:
     family = Family(obey={LAUNCHER, LOADER})
     assert family.look(0.1) == [(RANK, TERM), (LOADER, TERM)]
     assert family.alive == {RANK}

@@ -71,7 +71,7 @@ def test_the_command_begins_with_no_signal_blocked_or_ignored(start: Start) -> N
     assert int(masks["SigIgn"], 16) & (1 << 31) - 1 == 0  # above are those that glibc keeps for itself
 
 
-def test_what_was_ignored_before_stays_ignored(start: Start) -> None:
+def test_keeper_leaves_ignored_signals_ignored(start: Start) -> None:
     job = start(SLEEP, ignored=[signal.SIGHUP])
     job.line()
     send_signal(job.command(), signal.SIGHUP)
@@ -107,7 +107,7 @@ def test_its_files_are_the_users_own_and_gone_at_the_end(start: Start) -> None:
     assert list(job.folder.iterdir()) == []
 
 
-def test_what_the_command_leaves_running_runs_on(start: Start) -> None:
+def test_keeper_leaves_background_processes_of_the_command_running(start: Start) -> None:
     job = start("sleep 600 >&- 2>&- & echo $!")
     left = identity(job.line())
     job.adopt(left)

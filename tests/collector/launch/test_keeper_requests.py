@@ -111,7 +111,7 @@ def test_an_exempt_job_is_told_things_and_nothing_else(command: str) -> None:
     assert job.requests.stop is None
 
 
-def test_only_a_job_whose_owner_allows_it_is_requeued() -> None:
+def test_keeper_requeues_only_a_job_whose_owner_allows_it() -> None:
     job = Job(requeueable=False)
     reply = job.ask("requeue")
     assert reply["kind"] == "refused"

@@ -132,7 +132,7 @@ def test_rings_that_cannot_be_read_are_passed_over(dead: Dead, tmp_path: Path) -
     assert len(dead.notes()) == 1
 
 
-def test_who_held_the_memory_is_told_where_the_probe_left_a_snapshot(dead: Dead) -> None:
+def test_post_mortem_names_the_holder_from_the_probes_oom_snapshot(dead: Dead) -> None:
     dead.rank(1, growth=0)
     dead.snapshot(1)
     (note,) = dead.notes()

@@ -44,7 +44,7 @@ def shared() -> Iterator[SharedFolder]:
         yield folder
 
 
-def test_only_the_process_and_we_can_read_the_script(shared: SharedFolder) -> None:
+def test_shared_folder_script_is_readable_by_its_owner_only(shared: SharedFolder) -> None:
     script = shared.write("pass\n")
     assert stat.S_IMODE(shared.path.stat().st_mode) == 0o700
     assert stat.S_IMODE(script.stat().st_mode) == 0o600
@@ -65,7 +65,7 @@ def test_the_folder_is_gone_afterwards_and_stays_if_it_is_left() -> None:
     left.path.rmdir()
 
 
-def test_what_somebody_else_puts_into_the_folder_stays_theirs(tmp_path: Path) -> None:
+def test_shared_folder_leaves_files_of_others_in_place(tmp_path: Path) -> None:
     with SharedFolder(os.geteuid(), os.getegid()) as folder:
         folder.write("pass\n")
         (folder.path / "mine").symlink_to(tmp_path)
@@ -156,7 +156,7 @@ def test_an_interpreter_without_remote_debugging_is_named_so(monkeypatch: pytest
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Yama lets root alone do more")
 @pytest.mark.parametrize(("python", "callers"), [(sys.version_info[:2], ["its", "our own"]), ((3, 99), ["its"])])
-def test_where_the_process_may_not_root_asks_with_an_interpreter_of_the_same_release(
+def test_remote_exec_retries_as_root_with_an_interpreter_of_the_same_release(
     python: tuple[int, int], callers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
