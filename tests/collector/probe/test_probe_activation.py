@@ -174,7 +174,7 @@ class PythonpathFolder(ActivationTestCase):
     def test_the_probe_is_armed_without_tidegauge_installed(self) -> None:
         self.check(self.run_code("import torch; print(len(torch.hooks))"), "1")
 
-    def test_only_tidegauge_becomes_importable_not_its_neighbours(self) -> None:
+    def test_activation_makes_only_tidegauge_importable_not_its_neighbours(self) -> None:
         result = self.run_code(
             f"import tidegauge; print(any(p.startswith({ROOT!r} + '/tide') or p == {ROOT!r}"
             " for p in sys.path if not p.endswith('pythonpath')), tidegauge.__version__)"
@@ -296,7 +296,7 @@ class InCode(ActivationTestCase):
         plain = self.run_code("import sys; print(len(sys.meta_path))")
         self.check(result, f"False {plain.stdout.strip()}")
 
-    def test_what_cannot_save_is_an_error_at_once(self) -> None:
+    def test_on_checkpoint_request_refuses_a_value_that_is_not_callable(self) -> None:
         result = self.run_code(
             """
             import tidegauge

@@ -75,7 +75,7 @@ class OnCuda(unittest.TestCase):
         torch.cuda.queued[0]()
         self.assertEqual(calls, ["ready"])
 
-    def test_what_is_up_is_not_waited_for(self) -> None:
+    def test_backend_when_ready_calls_back_at_once_if_cuda_is_initialised(self) -> None:
         torch = cuda_torch(initialised=True)
         calls: list[str] = []
         Cuda(torch).when_ready(lambda: calls.append("ready"))

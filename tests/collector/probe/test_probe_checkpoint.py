@@ -133,7 +133,7 @@ class AskingAtAStep(RequestTestCase):
         rank.step()
         self.assertEqual([request.step for request in rank.got], [3])
 
-    def test_one_request_at_a_time(self) -> None:
+    def test_checkpoint_request_is_refused_while_another_is_pending(self) -> None:
         rank = Rank()
         rank.ask("r1", at_step=9)
         self.assertIn("'r1'", self.assert_refused("busy", lambda: rank.ask("r2")))
@@ -182,7 +182,7 @@ class AskingAtAStep(RequestTestCase):
         rank.step()
         self.assert_refused("begun", lambda: rank.checkpoints.withdraw("r1"))
 
-    def test_only_the_last_requests_are_remembered(self) -> None:
+    def test_checkpoint_remembers_only_the_latest_requests(self) -> None:
         rank = Rank()
         for number in range(MAX_REMEMBERED + 1):
             rank.ask(f"r{number}")
@@ -277,7 +277,7 @@ class Callbacks(RequestTestCase):
         rank.step()
         self.assertEqual((stages, rank.stage()), (["asked"], "done"))
 
-    def test_it_gets_the_request_if_it_needs_an_argument_and_else_nothing(self) -> None:
+    def test_checkpoint_saver_passes_the_request_only_to_functions_that_require_it(self) -> None:
         got: list[object] = []
 
         class Saving:
@@ -303,7 +303,7 @@ class Callbacks(RequestTestCase):
             saver(fn)(request)
         self.assertEqual(got, ["r1", "last.pt", request, "key", request, request])
 
-    def test_what_cannot_be_called_so_is_a_type_error_at_once(self) -> None:
+    def test_checkpoint_saver_refuses_an_unusable_signature_with_type_error(self) -> None:
         def of_two(_one: object, _two: object) -> None: ...
         def of_a_keyword(*, _key: object) -> None: ...
 
@@ -394,7 +394,7 @@ class WithDeclaredFolder(RequestTestCase):
         self.addCleanup(scratch.cleanup)
         self.folder = scratch.name
 
-    def test_what_the_callback_wrote_is_named(self) -> None:
+    def test_checkpoint_reply_names_files_that_the_callback_wrote(self) -> None:
         rank = Rank(environ={"TIDEGAUGE_CHECKPOINT_PATH": self.folder})
 
         def save() -> None:
@@ -468,7 +468,7 @@ class OverTheProbe(RequestTestCase):
         self.assertLess(len(json.dumps(reply)), 8192)
         return reply
 
-    def test_it_is_called_at_a_boundary_that_makes_no_record(self) -> None:
+    def test_checkpoint_callback_runs_at_a_step_that_makes_no_record(self) -> None:
         """Steps less than 10 ms apart share a record; the step that was asked for is met all the same."""
         probe = self.probe()
         self.backend.hold(0, MIB, MIB)
@@ -479,7 +479,7 @@ class OverTheProbe(RequestTestCase):
         self.assertEqual([request.step for request in self.got], [50])
         self.assertEqual(self.ask(probe)["stage"], "done")
 
-    def test_it_is_called_at_an_explicit_step_too(self) -> None:
+    def test_checkpoint_callback_runs_at_an_explicit_step(self) -> None:
         probe = self.probe()
         self.ask(probe, at_step=2, deadline_unix_s=9e9, way="callback")
         probe.explicit_step()
@@ -517,7 +517,7 @@ class OverTheProbe(RequestTestCase):
         reply = self.ask(probe, at_step=1, deadline_unix_s=9e9, way="callback")
         self.assertEqual((reply["kind"], reply["step"]), ("passed", 1))
 
-    def test_what_the_callback_raises_to_leave_reaches_the_training_loop(self) -> None:
+    def test_checkpoint_callback_exit_reaches_the_training_loop(self) -> None:
         probe = self.probe()
 
         def leave() -> None:
@@ -566,7 +566,7 @@ class OverTheProbe(RequestTestCase):
 
 
 class Registering(unittest.TestCase):
-    def test_it_is_remembered_until_there_is_a_probe(self) -> None:
+    def test_checkpoint_callback_is_remembered_until_a_probe_exists(self) -> None:
         self.addCleanup(entry.on_checkpoint_request, None)
         entry.on_checkpoint_request(lambda: None)
         self.assertIsNotNone(entry._save)

@@ -68,7 +68,7 @@ class ClocksThatDiffer(unittest.TestCase):
         rank.step()
         self.assertEqual(rank.got, [CheckpointRequest("r1", 1, HEAD_S + HOUR_S + 60, None)])
 
-    def test_nobody_saves_after_the_time_whatever_the_clock_says(self) -> None:
+    def test_checkpoint_after_its_deadline_is_not_saved_at_any_clock_skew(self) -> None:
         for skew_s in (-HOUR_S, 0.0, HOUR_S):
             with self.subTest(skew_s=skew_s):
                 rank = Rank(skew_s)

@@ -71,7 +71,7 @@ class Freshness(FolderTestCase):
             self.assertFalse(self.look().proven)
         self.assertTrue(self.look().proven)
 
-    def test_what_was_there_before_is_not_however_young(self) -> None:
+    def test_checkpoint_files_that_existed_before_are_no_proof_at_any_mtime(self) -> None:
         self.write("step-6.pt", mtime_s=4_000_000_000)
         self.begin()
         self.assertFalse(self.proven())
@@ -164,7 +164,7 @@ class Freshness(FolderTestCase):
 
 
 class Listing(FolderTestCase):
-    def test_what_lies_too_deep_is_not_seen(self) -> None:
+    def test_checkpoint_files_below_the_depth_limit_are_not_listed(self) -> None:
         self.write("1/2/3/seen")
         self.write("1/2/3/4/unseen")
         self.assertEqual([name.below for name in list_files([self.folder])], ["1/2/3/seen"])

@@ -36,7 +36,7 @@ class Words(unittest.TestCase):
         for text, number in table.items():
             self.assertEqual(parse_signal(text), number, text)
 
-    def test_what_ends_stops_or_comes_by_itself_is_not_allowed(self) -> None:
+    def test_checkpoint_signal_refuses_signals_that_end_stop_or_arrive_unasked(self) -> None:
         for text in ("KILL", "SIGTERM", "INT", "HUP", "STOP", "ABRT", "WINCH", "9", "15", "0", "-10", "64000", "",
                      "RTMIN-1", "RTMAX+1", "USR3", "١٠", "no"):  # fmt: skip
             self.assertIsNone(parse_signal(text), text)
@@ -161,7 +161,7 @@ class Asking(SignalTestCase):
         self.step()
         self.assertEqual(self.look()["stage"], "failed")
 
-    def test_what_the_handler_raises_reaches_the_training_loop(self) -> None:
+    def test_checkpoint_signal_handler_error_reaches_the_training_loop(self) -> None:
         class PreemptedError(Exception):
             pass
 
@@ -229,7 +229,7 @@ class NothingToSave(unittest.TestCase):
         self.assertIsNone(means.way)
         self.assertIn("TIDEGAUGE_CHECKPOINT='never'", means.complaint() or "")
 
-    def test_nobody_asks_a_rank_that_has_nothing_to_save(self) -> None:
+    def test_checkpoint_request_for_a_rank_with_nothing_to_save_is_refused(self) -> None:
         with self.assertRaises(RequestRefusedError):
             parse_ask({"id": "d", "at_step": None, "deadline_unix_s": 1, "way": "none"})
 

@@ -58,7 +58,7 @@ class Commands(unittest.TestCase):
         self.turn(self.server)
         return json.loads(client.recv(65536))
 
-    def test_one_line_gets_one_reply(self) -> None:
+    def test_command_socket_sends_one_reply_per_line(self) -> None:
         self.assertEqual(self.ask(self.connect(self.server), b'{"command": "ping"}\n')["got"], {"command": "ping"})
 
     def test_a_connection_may_ask_again(self) -> None:
@@ -72,7 +72,7 @@ class Commands(unittest.TestCase):
         self.turn(self.server)
         self.assertEqual(self.ask(client, b'"ping"}\n')["got"], {"command": "ping"})
 
-    def test_what_is_not_a_request_is_told_how_one_looks(self) -> None:
+    def test_command_socket_answers_a_malformed_request_with_the_expected_format(self) -> None:
         for line in (b"hello\n", b"[1]\n", b"\xff\xfe\n", b"[" * 4000 + b"\n", b"\n"):
             with self.subTest(line[:10]):
                 self.assertIn("one JSON object a line", self.ask(self.connect(self.server), line)["error"])

@@ -123,18 +123,18 @@ class AWindow(WindowTestCase):
         self.gather(window)
         self.assertEqual(self.evidence().ended_unix_s, window.began_unix_s)
 
-    def test_only_the_late_snapshot_has_events(self) -> None:
+    def test_evidence_records_events_only_in_the_late_snapshot(self) -> None:
         self.backend.stats[0]["allocation"]["all"]["allocated"] = 900
         self.train(self.window(), 8)
         self.assertEqual(self.backend.snapshots_with_history, [False, True])
 
-    def test_what_grew_meanwhile_is_looked_for(self) -> None:
+    def test_evidence_search_looks_for_blocks_that_grew_in_the_window(self) -> None:
         window = self.window()
         self.train(window, 8)
         self.gather(window)
         self.assertEqual(self.looked_for, [tuple((BASE + MIB * index, MIB) for index in range(43, 48))])
 
-    def test_nobody_looks_where_nothing_grew_or_nobody_asked(self) -> None:
+    def test_evidence_search_is_skipped_if_holders_are_not_requested(self) -> None:
         window = self.window(ASK._replace(holders=False))
         self.train(window, 8)
         self.gather(window)
@@ -336,7 +336,7 @@ class AJobThatRecords(WindowTestCase):
         self.assertIn("cannot leave out the events", evidence.problem or "")
         self.assertEqual(self.backend.recording.calls, ["all"])
 
-    def test_one_that_begins_during_the_window_is_given_way_to(self) -> None:
+    def test_evidence_window_yields_to_a_recording_the_job_starts(self) -> None:
         window = self.window()
         self.train(window, 5)
         self.backend.recording.of_the_job(max_entries=77)
@@ -347,7 +347,7 @@ class AJobThatRecords(WindowTestCase):
         self.assertIn("recording was stopped", self.evidence().problem or "")
         self.assertEqual(self.evidence().late_step, 48)
 
-    def test_one_that_ends_during_the_window_is_said(self) -> None:
+    def test_evidence_reports_a_recording_that_the_job_stops_in_the_window(self) -> None:
         self.backend.recording.of_the_job()
         window = self.window()
         self.train(window, 5)
@@ -356,7 +356,7 @@ class AJobThatRecords(WindowTestCase):
         self.gather(window)
         self.assertIn("switched allocation history off", self.evidence().problem or "")
 
-    def test_one_that_begins_after_the_window_is_not_touched(self) -> None:
+    def test_evidence_leaves_a_recording_started_after_the_window_alone(self) -> None:
         window = self.window()
         self.train(window, 8)
         self.backend.recording.of_the_job(max_entries=77)

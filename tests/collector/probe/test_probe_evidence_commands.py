@@ -146,7 +146,7 @@ class AskingForEvidence(CommandsTestCase):
         self.assertEqual(self.ask(**{**ASK, "id": "e2"})["state"], "recording")
         self.assertEqual(self.ask("evidence_status", id="e1")["kind"], "unknown")
 
-    def test_what_makes_no_sense_is_told_what_would(self) -> None:
+    def test_evidence_command_refuses_an_invalid_value_and_names_the_field(self) -> None:
         self.probe()
         for key, value in (
             ("id", ""), ("id", 7), ("warm_up_steps", -1), ("warm_up_steps", True), ("window_steps", 0),
@@ -224,7 +224,7 @@ class AskingForEvidence(CommandsTestCase):
         self.assertIn("no history today", self.ask("evidence_status", id="e1")["problem"])
         self.assertTrue(self.backend.recording.as_it_was)
 
-    def test_where_no_thread_can_be_had_nothing_is_left_on(self) -> None:
+    def test_evidence_command_leaves_no_recording_on_without_a_thread(self) -> None:
         probe = self.probe()
 
         def refuse(_run: object) -> Optional[threading.Thread]:
@@ -353,7 +353,7 @@ class OnDemand(CommandsTestCase):
 
 
 class Tracing(CommandsTestCase):
-    def test_it_records_from_the_start_until_the_end(self) -> None:
+    def test_trace_level_records_history_from_start_to_close(self) -> None:
         probe = self.probe("trace")
         self.assertEqual((self.backend.recording.entries, self.backend.recording.stacks), (DEFAULT_ENTRIES, "python"))
         probe.close()
@@ -366,7 +366,7 @@ class Tracing(CommandsTestCase):
                 self.step(self.probe(level))
                 self.assertEqual(self.backend.recording.calls, [])
 
-    def test_it_follows_the_level(self) -> None:
+    def test_trace_recording_follows_the_attach_level(self) -> None:
         probe = self.probe()
         self.commands.answer({"command": "attach", "level": "trace"})
         self.assertEqual(self.backend.recording.enabled, "all")

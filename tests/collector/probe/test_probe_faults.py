@@ -14,7 +14,7 @@ class CountingFaults(unittest.TestCase):
         self.said: list[str] = []
         self.faults = Faults(say=self.said.append, limit=3)
 
-    def test_only_the_first_is_said_and_says_that_the_job_is_fine(self) -> None:
+    def test_fault_message_is_printed_once_and_says_the_job_is_unaffected(self) -> None:
         for _ in range(2):
             self.faults.caught("a test", ValueError("one\ntwo"))
         self.assertEqual(self.faults.count, 2)

@@ -38,7 +38,7 @@ class Grown(unittest.TestCase):
         assert grown is not None
         self.assertEqual([size_bytes for _, size_bytes in grown.blocks], [4 * MIB, 512])
 
-    def test_nothing_grew(self) -> None:
+    def test_grown_blocks_is_none_without_growth(self) -> None:
         self.assertIsNone(grown_blocks(packed((MIB, 7)), packed((MIB, 7)), PACER))
         self.assertIsNone(grown_blocks(packed((MIB, 7), (MIB, 7)), packed((MIB, 7)), PACER))
 

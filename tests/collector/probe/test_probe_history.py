@@ -23,7 +23,7 @@ class HistoryTestCase(unittest.TestCase):
 
 
 class Ours(HistoryTestCase):
-    def test_it_records_python_stacks_in_a_bounded_ring(self) -> None:
+    def test_history_records_python_stacks_in_a_bounded_ring(self) -> None:
         self.assertTrue(self.begin())
         self.assertEqual((self.recording.enabled, self.recording.stacks), ("all", "python"))
         self.assertEqual((self.recording.entries, self.history.entries, self.history.began_step), (10_000, 10_000, 7))
@@ -33,7 +33,7 @@ class Ours(HistoryTestCase):
         self.history.begin(entries=100, stacks="none", step=0)
         self.assertIsNone(self.recording.stacks)
 
-    def test_it_ends_and_torch_is_as_it_was(self) -> None:
+    def test_history_end_restores_torch(self) -> None:
         self.begin()
         self.assertFalse(self.recording.as_it_was)
         self.history.end()
@@ -41,7 +41,7 @@ class Ours(HistoryTestCase):
         self.assertTrue(self.recording.as_it_was)
         self.assertIs(self.history.recorder(), Recorder.NOBODY)
 
-    def test_it_is_not_begun_twice_for_other_parameters_would_spoil_the_ring(self) -> None:
+    def test_history_begin_while_recording_changes_nothing(self) -> None:
         self.begin()
         self.assertFalse(self.history.begin(entries=50, step=9))
         self.assertEqual((self.recording.calls, self.recording.entries), (["all"], 10_000))
@@ -118,7 +118,7 @@ class TheJobs(HistoryTestCase):
         self.assertIs(self.history.recorder(), Recorder.NOBODY)
         self.assertTrue(self.history.taken_over)
 
-    def test_what_torch_says_to_the_job_comes_through(self) -> None:
+    def test_history_passes_torch_errors_to_the_job(self) -> None:
         self.begin()
         with self.assertRaises(TypeError):
             self.recording.torch._C._cuda_record_memory_history("all", "too few")
@@ -135,7 +135,7 @@ class TheJobs(HistoryTestCase):
         self.assertEqual(self.recording.entries, 5)
         self.assertEqual(len(self.said), 1)
 
-    def test_it_can_begin_again_after_the_job_is_through(self) -> None:
+    def test_history_can_begin_again_after_the_job_stops_recording(self) -> None:
         self.begin()
         self.recording.of_the_job()
         self.recording.of_the_job(None)

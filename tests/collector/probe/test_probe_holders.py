@@ -224,7 +224,7 @@ class ReplacedTest(HolderTestCase):
         self.assertIn("Module.seen -> Tensor[1,16384]", holder.path)
         self.assertIn("made anew in each step", holder.detail or "")
 
-    def test_one_of_another_size_is_not(self) -> None:
+    def test_holder_search_ignores_a_tensor_of_another_size(self) -> None:
         self.assertEqual(self.found(2).holders[0].kind, HolderKind.NATIVE)
 
 
@@ -502,7 +502,7 @@ class CycleTest(HolderTestCase):
 
 
 class GraphTest(HolderTestCase):
-    def test_what_graphs_saved_goes_to_the_kept_tensors(self) -> None:
+    def test_holder_search_attributes_saved_tensors_to_the_tensors_that_keep_the_graph(self) -> None:
         losses = []
         for number in range(4):
             inner = Node("GeluBackward0", (8, 128), Node("ViewBackward0", (8, 128)))
@@ -591,7 +591,7 @@ class GuestTest(HolderTestCase):
         self.assertIn("strange -> HostileObject.kept (HostileDict, 1 item)['key'] (HostileList, 1 item)", holder.path)
         self.assertEqual(Hostile.ran, [])
 
-    def test_nothing_is_left_behind(self) -> None:
+    def test_holder_search_leaves_no_references_behind(self) -> None:
         trainer, gone = Trainer(), []
         output = tensor(1)
         kept = [tensor(2)]
@@ -613,7 +613,7 @@ class GuestTest(HolderTestCase):
             kept,
         )
 
-    def test_what_was_frozen_is_found(self) -> None:
+    def test_holder_search_finds_frozen_objects(self) -> None:
         kept = [tensor(1)]
         self.addCleanup(gc.unfreeze)
         gc.freeze()
@@ -625,13 +625,13 @@ class GuestTest(HolderTestCase):
         self.held(1)
         self.assertIs(variables["kept"], kept)
 
-    def test_it_ends_in_time_with_what_it_has(self) -> None:
+    def test_holder_search_stops_at_its_time_limit_with_partial_results(self) -> None:
         kept = [tensor(1)]
         found = searched([1, 2], most_s=0.0)
         self.assertIn("not finished after 0 s", found.problem or "", kept)
         self.assertEqual(found.wanted_bytes, 2 * BLOCK)
 
-    def test_what_pause_raises_comes_through(self) -> None:
+    def test_holder_search_raises_what_pause_raises(self) -> None:
         class StoppedError(Exception):
             pass
 
@@ -641,7 +641,7 @@ class GuestTest(HolderTestCase):
         with self.assertRaises(StoppedError):
             search_here([(FIRST, BLOCK)], pause=pause)
 
-    def test_it_looks_in_short_slices_at_step_boundaries(self) -> None:
+    def test_holder_search_runs_in_short_slices_at_step_boundaries(self) -> None:
         slices: list[int] = []
 
         def at_boundary(call: Callable[[], bool]) -> bool:
@@ -676,7 +676,7 @@ class GuestTest(HolderTestCase):
         found = searched([1], at_boundary=at_boundary)
         self.assertEqual((found.problem, found.found_bytes), ("the process makes no steps", 0))
 
-    def test_it_leaves_tensors_alone_while_a_backward_pass_runs(self) -> None:
+    def test_holder_search_waits_while_a_backward_pass_runs(self) -> None:
         running, done = threading.Event(), threading.Event()
         code = compile("def backward(go):\n    go()\n", "/x/site-packages/torch/autograd/__init__.py", "exec")
         names: dict[str, Any] = {}
@@ -734,7 +734,7 @@ class FactsTest(unittest.TestCase):
         facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once, clock_s=ticking())
         self.assertIsNone(facts.cuda_graphs)
 
-    def test_what_fails_is_not_known(self) -> None:
+    def test_read_facts_leaves_a_value_that_fails_unknown(self) -> None:
         torch = fake_tensor_torch()
         del torch.cuda
         self.assertIsNone(read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking()).pinned_bytes)

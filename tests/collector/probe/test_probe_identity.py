@@ -187,7 +187,7 @@ class OtherClaims(unittest.TestCase):
             self.assertEqual(who({"TIDEGAUGE_GPU_SHARE": text}).gpu_share, share, text)
         self.assertIsNone(who({}).gpu_share)
 
-    def test_only_a_torch_that_reads_the_new_name_is_said_to_use_it(self) -> None:
+    def test_identity_reads_pytorch_alloc_conf_only_for_a_torch_that_does(self) -> None:
         new = {"PYTORCH_ALLOC_CONF": "a:1"}
         old_too = {**new, "PYTORCH_CUDA_ALLOC_CONF": "b:2"}
         for version, environ, conf in (

@@ -126,7 +126,7 @@ class Refusing(SettingsTestCase):
         self.lay(wanted(uid=UID + 1))
         self.check_ignored(f"it is for job 4711 of uid {UID + 1}")
 
-    def test_what_is_no_settings(self) -> None:
+    def test_job_settings_ignore_a_malformed_file(self) -> None:
         for content in (b"", b"{", b"[]", b"\xff", b"x" * 100_000, b"[" * 5000):
             with self.subTest(content[:9]):
                 with open(self.path(), "wb") as file:
@@ -134,7 +134,7 @@ class Refusing(SettingsTestCase):
                 os.chmod(self.path(), 0o644)
                 self.check_ignored("")
 
-    def test_what_others_may_write(self) -> None:
+    def test_job_settings_ignore_a_file_that_others_can_write(self) -> None:
         self.lay(wanted())
         for path, mode in ((self.path(), 0o664), (self.path(), 0o646), (self.folder, 0o775), (self.folder, 0o1777)):
             with self.subTest(f"{path} {mode:o}"):
@@ -197,7 +197,7 @@ class Refusing(SettingsTestCase):
         self.assertEqual(changed, {})
         self.assertIn("not a valid job id", str(news))
 
-    def test_what_it_says_is_one_bounded_line(self) -> None:
+    def test_job_settings_message_is_one_bounded_line(self) -> None:
         news, _ = self.take(SLURM_JOB_ID="x", TIDEGAUGE_RUN_DIR=self.folder)
         self.assertIsNone(news)
         os.mkdir(os.path.join(self.folder, "jobs"))
@@ -220,7 +220,7 @@ class Telling(unittest.TestCase):
             tell("the news", after)
         return stderr.getvalue(), after
 
-    def test_one_process_of_a_node_tells_and_those_that_it_starts_do_not(self) -> None:
+    def test_job_settings_are_announced_by_one_process_per_node(self) -> None:
         torchrun = {"SLURM_PROCID": "3", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
         said, after = self.said(torchrun)
         self.assertEqual(said, "tidegauge: the news\n")
@@ -281,7 +281,7 @@ optim.Optimizer.__module__ = __name__
         self.assertEqual(result.stdout, "expandable_segments:True\n")
         self.assertEqual(self.news(result), [f"tidegauge: {LINE}"])
 
-    def test_what_the_script_sets_itself_wins(self) -> None:
+    def test_job_settings_yield_to_values_the_script_sets(self) -> None:
         self.lay(wanted())
         result = self.python(f"import os; os.environ[{CONF!r}] = 'mine'; import torch; print(torch.conf)")
         self.assertEqual(result.stdout, "mine\n")

@@ -25,26 +25,26 @@ class NoticesTest(unittest.TestCase):
         self.assertEqual(self.notices.tell({"id": "d-1", "text": "rank 3 leaks\nsave your work"}), {"ok": True})
         self.assertEqual(self.printed(), "tidegauge: rank 3 leaks\ntidegauge: save your work\n")
 
-    def test_what_is_sent_again_is_printed_once(self) -> None:
+    def test_notice_sent_again_is_printed_once(self) -> None:
         for _ in range(3):
             answer = self.notices.tell({"id": "d-1", "text": "rank 3 leaks"})
         self.assertEqual(answer, {"ok": True, "already": True})
         self.assertEqual(self.printed().count("rank 3"), 1)
 
-    def test_nothing_in_it_is_obeyed_by_a_terminal_and_it_has_an_end(self) -> None:
+    def test_notice_is_stripped_of_control_characters_and_limited_in_lines(self) -> None:
         self.notices.tell({"id": "d-1", "text": "\x1b[2J\x07gone" + "\nmore" * 100})
         lines = self.printed().splitlines()
         self.assertEqual(lines[0], "tidegauge: ?[2J?gone")
         self.assertEqual(len(lines), MAX_LINES)
 
-    def test_only_so_many_are_remembered(self) -> None:
+    def test_notices_remember_only_the_latest_ids(self) -> None:
         for number in range(MAX_REMEMBERED + 1):
             self.notices.tell({"id": f"d-{number}", "text": "."})
         self.assertEqual(self.notices.tell({"id": "d-0", "text": "."}), {"ok": True})
         latest = {"id": f"d-{MAX_REMEMBERED}", "text": "."}
         self.assertEqual(self.notices.tell(latest), {"ok": True, "already": True})
 
-    def test_what_is_no_notice_is_refused(self) -> None:
+    def test_notice_without_a_valid_id_and_text_is_refused(self) -> None:
         for request in ({"text": "x"}, {"id": "d"}, {"id": "d", "text": " "}, {"id": "d", "text": 3}):
             with self.subTest(request), self.assertRaises(RequestRefusedError):
                 self.notices.tell(request)

@@ -95,7 +95,7 @@ class TakingSnapshots(OomTestCase):
         assert line is not None
         self.assertEqual((line.filename, line.line), ("/home/ada/train.py", 41))
 
-    def test_only_the_device_that_ran_out_is_summed_up(self) -> None:
+    def test_oom_snapshot_sums_up_only_the_device_that_ran_out(self) -> None:
         held = self.snapshots.take(REFUSAL._replace(device=1), [0, 1], {})
         assert held is not None
         self.assertEqual(held.live_bytes, 64 * MIB)
@@ -138,7 +138,7 @@ class TakingSnapshots(OomTestCase):
         self.assertIsNone(self.snapshots.take(REFUSAL, [0], {}))
         self.assertEqual(self.files(), [])
 
-    def test_what_does_not_fit_takes_the_older_one_with_it(self) -> None:
+    def test_oom_snapshot_over_the_size_limit_removes_the_older_file(self) -> None:
         self.snapshots.take(REFUSAL, [0], {})
         self.now_s += 1.0
         self.backend.snapshot_taken = {**snapshot(), "allocator_settings": "x" * (17 * MIB)}
@@ -152,11 +152,11 @@ class TakingSnapshots(OomTestCase):
         self.assertIsNotNone(self.snapshots.take(REFUSAL, [0], {}))
         self.assertEqual(self.files(), [])
 
-    def test_where_nothing_can_be_written_the_words_at_the_end_have_it_all_the_same(self) -> None:
+    def test_oom_summary_is_returned_if_no_file_can_be_written(self) -> None:
         os.mkdir(os.path.join(self.folder, "12-34.oom.pickle"))  # a file of that name cannot be made
         self.assertIsNotNone(self.snapshots.take(REFUSAL, [0], {}))
 
-    def test_it_is_removed_with_other_leftovers(self) -> None:
+    def test_oom_snapshot_file_is_removed_with_other_leftovers(self) -> None:
         self.snapshots.take(REFUSAL, [0], {})
         path = os.path.join(self.folder, self.files()[0])
         os.utime(path, (1e9, 1e9))
@@ -300,7 +300,7 @@ class TheObserver(OomTestCase):
         events = [sample.event for sample in probe._run_files.ring.samples(0)]
         self.assertEqual(events, [EventCode.ATTACHED, EventCode.OUT_OF_MEMORY])
 
-    def test_what_was_free_in_private_pools_is_noted_beside_the_error(self) -> None:
+    def test_oom_event_is_followed_by_free_private_pool_bytes(self) -> None:
         pooled = snapshot()
         pooled["segments"].append({**pooled["segments"][0], "segment_pool_id": (1, 0)})
         self.backend.snapshot_taken = pooled

@@ -25,7 +25,7 @@ class WhoWeAreOutside(unittest.TestCase):
             with self.subTest(uid_map=uid_map, inside=inside):
                 self.assertEqual(mapped(uid_map, inside), outside)
 
-    def test_whoever_is_not_in_the_map_and_whatever_is_no_map_changes_nothing(self) -> None:
+    def test_own_user_is_unchanged_outside_the_map_or_with_an_invalid_map(self) -> None:
         for uid_map in (REMAPPED_ROOT, "", "0 1\n", "a b c\n", "0 -5 1\n"):
             with self.subTest(uid_map=uid_map):
                 self.assertEqual(mapped(uid_map, 33), 33)

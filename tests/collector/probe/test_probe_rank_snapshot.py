@@ -43,7 +43,7 @@ class Taking(unittest.TestCase):
     def allocations(self, current: int, allocated: int = 5, freed: int = 0) -> None:
         self.backend.stats[0]["allocation"]["all"].update(current=current, allocated=allocated, freed=freed)
 
-    def test_it_says_what_torch_does_not(self) -> None:
+    def test_snapshot_records_total_bytes_step_and_recorder_that_torch_omits(self) -> None:
         self.history.begin(entries=100, step=4)
         facts = self.snapshots.take(most_events=0).facts
         self.assertEqual((facts["torch_version"], facts["step"], facts["total_bytes"]), ("2.13.0", 12, 8192 * MIB))
@@ -215,7 +215,7 @@ class Packing(unittest.TestCase):
         self.assertEqual(packed.facts["skipped"], {"defragment": 1})
         self.assertEqual(len(packed.devices[0].events["action"]), 1)
 
-    def test_what_torch_gave_is_freed_in_pieces(self) -> None:
+    def test_snapshot_release_frees_torch_objects_in_slices(self) -> None:
         content = torch_snapshot([block(4096 + 512 * n, 512) for n in range(1000)], events=1000)
         rests: list[float] = []
         let_go(RawSnapshot(content, {}, 0.0), Pacer(sleep=rests.append, clock_s=iter(range(100_000)).__next__))
@@ -224,7 +224,7 @@ class Packing(unittest.TestCase):
 
 
 class Pacing(unittest.TestCase):
-    def test_it_rests_when_a_slice_is_used_up(self) -> None:
+    def test_pacer_rests_when_its_slice_is_used_up(self) -> None:
         now_s, rests = [0.0], list[float]()
         pacer = Pacer(clock_s=lambda: now_s[0], sleep=rests.append)
         pacer.pace()
@@ -234,7 +234,7 @@ class Pacing(unittest.TestCase):
         pacer.pace()
         self.assertEqual(rests, [REST_S])
 
-    def test_it_ends_work_that_nobody_wants(self) -> None:
+    def test_pacer_raises_stopped_error_for_unwanted_work(self) -> None:
         with self.assertRaises(StoppedError):
             Pacer(lambda: True, sleep=lambda _seconds: None).rest()
 

@@ -26,7 +26,7 @@ class ReadingStatistics(unittest.TestCase):
         self.assertEqual((sample.device_allocs, sample.device_frees), (6, 7))
         self.assertEqual((sample.segments, sample.blocks), (4, 5))
 
-    def test_what_an_older_torch_lacks_is_unknown(self) -> None:
+    def test_readings_that_an_older_torch_lacks_are_unknown(self) -> None:
         stats = nested_stats(1000, 5000)
         del stats["requested_bytes"], stats["num_device_alloc"]
         counts = counts_of(stats)

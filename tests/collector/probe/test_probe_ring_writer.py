@@ -40,7 +40,7 @@ class RingTestCase(unittest.TestCase):
 
 
 class WritingRings(RingTestCase):
-    def test_what_is_written_is_read(self) -> None:
+    def test_ring_writer_output_reads_back_unchanged(self) -> None:
         ring = self.ring()
         ring.publish(IDENTITY)
         ring.reserve(1)
@@ -55,7 +55,7 @@ class WritingRings(RingTestCase):
         self.assertEqual((event.event, event.event_a, event.event_b, event.event_c), (EventCode.OUT_OF_MEMORY, 7, 8, 9))
         self.assertEqual(read.samples(0), [])
 
-    def test_it_is_no_ring_to_readers_before_the_identity_is_complete(self) -> None:
+    def test_ring_writer_hides_the_ring_until_its_identity_is_complete(self) -> None:
         ring = self.ring()
         with open(ring.path, "rb") as file, self.assertRaises(LayoutError) as caught:
             decode_header(file.read(HEADER_BYTES), file_bytes=os.path.getsize(ring.path))
@@ -108,7 +108,7 @@ class WritingRings(RingTestCase):
         times = [sample.mono_ns for sample in samples]
         self.assertEqual(times, sorted(times))
 
-    def test_only_the_user_can_read_it(self) -> None:
+    def test_ring_writer_creates_files_readable_by_the_user_only(self) -> None:
         self.assertEqual(os.stat(self.ring().path).st_mode & 0o777, 0o600)
 
     def test_pages_are_taken_for_devices_in_use_only(self) -> None:

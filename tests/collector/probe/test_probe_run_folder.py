@@ -27,12 +27,12 @@ class FolderTestCase(unittest.TestCase):
 
 
 class OpeningTheFolder(FolderTestCase):
-    def test_it_is_made_for_the_user_alone(self) -> None:
+    def test_run_folder_is_created_for_the_user_only(self) -> None:
         folder = self.open()
         self.assertEqual(folder.path, os.path.join(self.run_dir, str(UID)))
         self.assertEqual(os.stat(folder.path).st_mode & 0o777, 0o700)
 
-    def test_one_that_others_could_read_is_closed_to_them(self) -> None:
+    def test_run_folder_that_others_can_read_is_closed_to_them(self) -> None:
         os.makedirs(os.path.join(self.run_dir, str(UID)), 0o755)
         self.assertEqual(os.stat(self.open().path).st_mode & 0o777, 0o700)
 

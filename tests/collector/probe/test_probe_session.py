@@ -65,7 +65,7 @@ class GuestTestCase(unittest.TestCase):
 
 
 class Beginning(GuestTestCase):
-    def test_nothing_happens_before_the_device_is_initialised(self) -> None:
+    def test_session_starts_nothing_before_the_device_is_initialised(self) -> None:
         self.probe(with_helper=True)
         self.assertEqual(os.listdir(self.run_dir), [])
         self.assertEqual(self.helpers(), [])
@@ -251,7 +251,7 @@ class Capping(GuestTestCase):
                 self.assertEqual(len(self.said), 1)
                 self.assertIn(f"TIDEGAUGE_MEMORY_FRACTION={value!r}", self.said[0])
 
-    def test_where_a_cap_would_make_contexts_only_devices_in_use_are_capped(self) -> None:
+    def test_session_caps_only_devices_in_use_if_a_cap_would_create_contexts(self) -> None:
         self.backend = FakeBackend(2, caps_without_context=False)
         self.probe(TIDEGAUGE_MEMORY_FRACTION="0.5")
         self.backend.initialise()
@@ -298,7 +298,7 @@ class ErrorsOfItsOwn(GuestTestCase):
         assert self.backend.step_hook is not None
         self.backend.step_hook(object(), sys._getframe())
 
-    def test_what_the_jobs_own_signal_handler_raises_goes_through(self) -> None:
+    def test_session_lets_errors_of_the_jobs_signal_handler_through(self) -> None:
         probe = self.probe()
         self.backend.initialise()
         assert probe.watch is not None
@@ -497,7 +497,7 @@ class EmptyingTheCache(GuestTestCase):
         asking.join(PATIENCE_S)
         return reply
 
-    def test_it_happens_in_the_training_thread_at_a_step_boundary(self) -> None:
+    def test_empty_cache_runs_in_the_training_thread_at_a_step_boundary(self) -> None:
         reply = self.ask_during_a_step()
         self.assertTrue(reply["ok"])
         self.assertGreaterEqual(reply["duration_s"], 0)

@@ -23,7 +23,7 @@ def due_of(calls: Sequence[tuple[int, int]]) -> tuple[StepCounter, list[int]]:
 
 
 class CountingSteps(unittest.TestCase):
-    def test_one_optimizer_makes_a_step_of_every_call(self) -> None:
+    def test_step_counter_counts_every_call_of_a_single_optimizer(self) -> None:
         counter, due = due_at([1] * 5)
         self.assertEqual((counter.steps, counter.raw_steps, due), (5, 5, [0, 1, 2, 3, 4]))
 
@@ -187,7 +187,7 @@ class TellingNewOptimizersFromOldOnes(unittest.TestCase):
         self.step(Optimizer(parameter))
         self.assertEqual(weakref.getweakrefcount(parameter), 0)
 
-    def test_nothing_piles_up_while_models_come_and_go(self) -> None:
+    def test_step_counter_keeps_no_state_of_deleted_optimizers(self) -> None:
         for _ in range(100):
             self.step(Optimizer())
         counter = self.counter
@@ -238,7 +238,7 @@ class SeeingNestedSteps(unittest.TestCase):
     def setUp(self) -> None:
         self.answers: list[bool] = []
 
-    def test_only_the_outermost_step_is_not_nested(self) -> None:
+    def test_step_counter_treats_only_the_outermost_step_as_not_nested(self) -> None:
         outermost = self.wrapper(2)
         self.assertEqual((self.answers, outermost), ([True, True], False))
 

@@ -58,7 +58,7 @@ class WatchTestCase(unittest.TestCase):
 
 
 class ChoosingDevices(WatchTestCase):
-    def test_only_devices_with_memory_of_this_process_are_recorded(self) -> None:
+    def test_watch_records_only_devices_this_process_uses(self) -> None:
         self.backend.hold(2, 10, 20)
         self.watch.step()
         self.assertEqual(self.watch.used, [2])
