@@ -102,7 +102,7 @@ def test_a_staircase_that_misses_a_stair_has_ended() -> None:
     assert isinstance(look(mins, 0.5, DEFAULT), Ended)
 
 
-def test_one_jump_is_not_growth() -> None:
+def test_detector_does_not_call_a_single_jump_growth() -> None:
     assert not isinstance(look([0.0] * 40 + [1000.0] * 40, 1, DEFAULT), Growth)
 
 
@@ -321,7 +321,7 @@ def test_a_rank_that_grows_on_another_signal_is_odd() -> None:
     assert [suspect.rank for suspect in verdict.suspects if suspect.odd] == [2]
 
 
-def test_one_suspect_of_many_ranks_is_a_suspect() -> None:
+def test_judge_job_suspects_a_single_rank_of_many() -> None:
     """The more ranks are looked at, the more likely one of them wanders."""
     suspected = leaking(1000, state=LeakState.SUSPECTED)
     assert judge_job({1: suspected, **dict.fromkeys(range(2, 4096), OK)}).state is LeakState.SUSPECTED

@@ -65,7 +65,7 @@ def test_a_duration_is_said_in_the_unit_a_person_would_use(seconds: float, text:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, -math.inf])
-def test_what_is_not_a_duration_is_refused(seconds: float) -> None:
+def test_format_duration_refuses_an_invalid_value(seconds: float) -> None:
     with pytest.raises(ValueError, match="duration"):
         format_duration(seconds)
 

@@ -112,7 +112,7 @@ def test_the_newest_time_is_the_old_ones_so_that_the_clock_goes_on_from_there(re
     assert newest_s >= max(one["opened_unix_s"] for one in told(release).values())
 
 
-def test_what_is_old_enough_can_be_pruned(store: Store) -> None:
+def test_upgraded_database_can_be_pruned(store: Store) -> None:
     closed = [one for one in store.incidents.incidents() if not one.is_open]
     assert store.prune(before_s=1e12) == len(closed)
 

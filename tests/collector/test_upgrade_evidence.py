@@ -33,7 +33,7 @@ def trace_of(path: Path) -> Trace:
     return read_snapshot(path).traces[0]
 
 
-def test_what_the_rank_found_is_read(folder: Path) -> None:
+def test_upgrade_reads_old_rank_evidence(folder: Path) -> None:
     evidence = from_wire(RankEvidence, json.loads((folder / "rank.evidence.json").read_text()))
     assert evidence.search is not None
     assert "kept" in evidence.search.holders[0].path
@@ -48,14 +48,14 @@ def test_its_snapshots_are_compared_and_name_the_line(folder: Path) -> None:
     assert Path(line.filename).name == "train.py"
 
 
-def test_what_the_agent_stored_is_read(folder: Path) -> None:
+def test_upgrade_reads_old_stored_snapshots(folder: Path) -> None:
     stored = sorted(folder.glob("*.snap.zst"))
     assert len(stored) >= 2
     for path in stored:
         assert trace_of(path).end
 
 
-def test_what_a_newer_rank_adds_is_passed_over(folder: Path) -> None:
+def test_upgrade_ignores_unknown_fields_of_newer_rank_evidence(folder: Path) -> None:
     raw = json.loads((folder / "rank.evidence.json").read_text())
     assert from_wire(RankEvidence, {**raw, "weather": {"sun": True}}) == from_wire(RankEvidence, raw)
 

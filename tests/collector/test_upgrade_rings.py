@@ -120,7 +120,7 @@ def test_a_record_of_an_unknown_kind_is_counted_and_the_others_are_read(tmp_path
         assert (reader.seen_records, reader.refused_records, reader.lost_records) == (3, 1, 0)
 
 
-def test_what_a_newer_identity_adds_is_passed_over(path: Path) -> None:
+def test_upgrade_ignores_unknown_fields_of_a_newer_identity(path: Path) -> None:
     page = bytearray(path.read_bytes()[:HEADER_BYTES])
     generation, length, _ = struct.unpack_from("<III", page, IDENTITY_OFFSET)
     at = IDENTITY_OFFSET + 12

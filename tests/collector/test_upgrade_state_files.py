@@ -42,7 +42,7 @@ def test_the_service_that_ran_is_known(files: StateFiles) -> None:
     assert not record.alive, "boot id and start time say so, whatever has its pid now"
 
 
-def test_how_it_was_asked_to_run_is_a_set_of_settings_today(files: StateFiles) -> None:
+def test_upgrade_reads_old_service_settings_unchanged(files: StateFiles) -> None:
     spec = read_spec(files.node)
     raw = json.loads(files.node.read_text())["settings"]
     settings = Settings(**spec.settings).model_dump(mode="json")
@@ -56,14 +56,14 @@ def test_addresses_of_processes_that_ended_are_none(files: StateFiles) -> None:
 
 
 @having("actions.json")
-def test_what_was_paused_stays_paused(files: StateFiles) -> None:
+def test_upgrade_keeps_actions_paused(files: StateFiles) -> None:
     paused = ActionSwitch(files.actions).read(now_s=0.0).paused
     assert paused is not None
     assert "an upgrade" in paused
 
 
 @having("notified.jsonl")
-def test_nobody_is_told_again_what_the_old_notifier_said(files: StateFiles) -> None:
+def test_upgrade_keeps_the_old_notifiers_delivery_journal(files: StateFiles) -> None:
     path = files.root / "notified.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     journal = DeliveryJournal(path, wall_s=lambda: 0.0)
@@ -95,7 +95,7 @@ def test_keys_that_a_newer_version_added_do_not_keep_this_one_from_ending_it(fil
 
 @pytest.mark.parametrize("release", RELEASES[-1:], indirect=True)
 @pytest.mark.parametrize("damaged", ['{"supervisor": [1]}', '{"supervisor": 7, "spec": 7}', "[]", "{"])
-def test_what_makes_no_sense_is_named(files: StateFiles, damaged: str) -> None:
+def test_upgrade_names_a_damaged_record_file(files: StateFiles, damaged: str) -> None:
     files.record.write_text(damaged)
     with pytest.raises(RecordError, match=r"service\.json"):
         read_record(files)
