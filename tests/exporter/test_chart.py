@@ -38,7 +38,7 @@ def test_the_drawing_is_well_formed_whatever_it_is_called() -> None:
     assert "rank <1>" in texts(svg)
 
 
-def test_nothing_to_draw_is_said_in_words() -> None:
+def test_chart_without_readings_says_so() -> None:
     assert draw([], description="x") == '<p class="muted">No readings.</p>'
     assert draw([ChartLine([], "bad", title="x")], description="x") == '<p class="muted">No readings.</p>'
 

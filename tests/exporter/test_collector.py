@@ -241,7 +241,7 @@ def test_a_name_that_was_not_shown_takes_nothing_of_the_budget() -> None:
     assert values(samples, "tidegauge_series_dropped_total", reason="budget") == [0]
 
 
-def test_one_rank_on_two_gpus_is_two_series() -> None:
+def test_node_collector_exports_one_series_per_gpu_of_a_rank() -> None:
     samples = scrape(node_view(ranks=(rank_view(0), rank_view(0, gpu=1, uuid=uuid_of(1)))))
     assert len(values(samples, "tidegauge_rank_allocated_bytes", rank="0")) == 2
     assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [0]
@@ -264,7 +264,7 @@ def test_ranks_beyond_the_budget_are_left_out_whole_and_counted() -> None:
     assert f'tidegauge_series_dropped_total{{reason="budget"}} {10 * per_rank}.0' in lines
 
 
-def test_what_the_agent_dropped_itself_is_told_too() -> None:
+def test_node_collector_exports_series_dropped_by_the_agent() -> None:
     samples = scrape(node_view(series_dropped={"ended": 7, "duplicate": 2}))
     assert values(samples, "tidegauge_series_dropped_total", reason="ended") == [7]
     assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [2]
@@ -289,7 +289,7 @@ def test_a_view_that_raises_is_a_scrape_that_says_so(caplog: pytest.LogCaptureFi
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
-def test_only_the_collector_speaks_of_the_view() -> None:
+def test_node_collector_alone_sets_the_success_of_the_view() -> None:
     samples = scrape(node_view(collect_success={"view": False, "rings": True}, collect_duration_s={"view": 9.0}))
     assert values(samples, "tidegauge_collect_success", source="view") == [1]
     assert len(values(samples, "tidegauge_collect_duration_seconds", source="view")) == 1
@@ -307,7 +307,7 @@ def test_a_node_without_ranks_and_gpus_still_says_how_it_is() -> None:
     }
 
 
-def test_only_what_is_asked_for_is_told_and_nothing_is_counted_less() -> None:
+def test_node_collector_restricted_scrape_exports_one_family_and_counts_all_drops() -> None:
     collector = NodeCollector(lambda: node_view(ranks=(rank_view(0), rank_view(0))))
     registry = CollectorRegistry()
     registry.register(collector)

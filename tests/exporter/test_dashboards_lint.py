@@ -86,7 +86,7 @@ def test_rates_follow_the_zoom_and_totals_are_never_shown_bare(board: Dashboard)
 
 
 @boards
-def test_nothing_hides_a_missing_series_behind_a_zero(board: Dashboard) -> None:
+def test_dashboard_queries_replace_no_missing_series_by_zero(board: Dashboard) -> None:
     for panel in board.panels():
         for query in panel.all_queries():
             assert "vector(0)" not in query.expression, panel.title
@@ -161,7 +161,7 @@ def test_links_at_the_top_keep_time_and_variables(board: Dashboard) -> None:
 
 
 @pytest.mark.parametrize("board", [board for board in dashboards() if board.uid in (JOB, RANK)], ids=["job", "rank"])
-def test_what_happened_to_the_job_is_drawn_over_its_curves(board: Dashboard) -> None:
+def test_job_dashboard_annotates_what_happened_to_the_job(board: Dashboard) -> None:
     told = {mark["name"]: mark for mark in board.to_json()["annotations"]["list"]}
     assert {"Attempts", "Growth established", "Out of memory", "Incidents", "Actions"} < set(told)
     assert told["Actions"]["useValueForTime"]

@@ -104,7 +104,7 @@ def test_the_script_and_the_style_are_allowed_by_their_hashes_and_nothing_else_i
     assert not re.search(r"<[^>]+ (style|on\w+)=", re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL))
 
 
-def test_what_a_job_chose_is_text_in_the_page_and_in_its_data() -> None:
+def test_evidence_report_escapes_hostile_text_in_page_and_data() -> None:
     line = CodeLine(f"/home/{EVIL}/train.py", 41, EVIL)
     about = evidence()
     assert about.search is not None
@@ -140,7 +140,7 @@ def test_without_a_service_the_headline_is_what_the_snapshots_say() -> None:
     assert "Actions" not in words
 
 
-def test_one_snapshot_says_what_lives() -> None:
+def test_evidence_report_of_one_snapshot_shows_live_memory() -> None:
     html = render_report(files_only(evidence=None, early=None, whatif=None))
     assert "552.0 MiB of live tensors" in Page(html).text
     assert "not what grows" in Page(html).text
@@ -164,7 +164,7 @@ def test_an_unknown_cause_is_said_so() -> None:
     assert "What to change" not in words
 
 
-def test_where_nothing_grew_nobody_looks_for_a_cause() -> None:
+def test_evidence_report_without_growth_names_no_root_cause() -> None:
     calm = evidence(cause=NOT_KNOWN, grown_bytes=-5, growth=())
     words = Page(render_report(files_only(evidence=calm))).text
     assert "Nothing grew on rank 1" in words
@@ -236,7 +236,7 @@ def test_a_long_series_has_120_figures_at_most_with_the_last_among_them() -> Non
     assert readouts[-1].startswith("step 10,010: ")
 
 
-def test_what_was_done_to_the_job_is_marked_in_the_chart() -> None:
+def test_evidence_report_chart_marks_actions() -> None:
     done = [
         record(decision(action, decided_s=NOW_S - 500.0), Outcome.DONE)
         for action in (ActionKind.CHECKPOINT, ActionKind.REQUEUE, ActionKind.NOTIFY)

@@ -58,7 +58,7 @@ def test_a_history_that_lacks_its_beginning_starts_at_what_lived_before_it() -> 
     assert curve(all_told, "allocated")[-len(told["allocated"]) :] == curve(told, "allocated")
 
 
-def test_only_the_newest_events_are_told() -> None:
+def test_evidence_report_history_keeps_the_newest_events() -> None:
     trace = made_trace(steps=700)
     told = history(trace, StackNumbers())
     assert told is not None
@@ -107,7 +107,7 @@ def test_the_map_holds_every_byte_of_the_snapshot_once() -> None:
     assert not told["compared"]
 
 
-def test_only_what_is_new_and_from_a_growing_stack_is_marked_as_grown() -> None:
+def test_evidence_report_map_marks_only_new_blocks_of_growing_stacks() -> None:
     early, late, numbers = made_trace(steps=1), made_trace(steps=30), StackNumbers()
     told = memory_map(late, early, (LEAK,), numbers)
     assert told is not None
@@ -160,6 +160,6 @@ def test_a_flood_of_stacks_is_bounded() -> None:
     assert max(map(len, numbers.table()["texts"])) <= MAX_TEXT_CHARS
 
 
-def test_what_shrank_is_not_in_the_flame_graph_of_growth() -> None:
+def test_evidence_report_growth_flame_graph_omits_shrunk_stacks() -> None:
     numbers = StackNumbers()
     assert growth_weights((LEAK, LEAK._replace(grown_bytes=-5)), numbers) == [(0, 29 * LEAK_BYTES, 29)]

@@ -33,7 +33,7 @@ def test_no_series_has_two_values_at_one_time(tmp_path: Path) -> None:
     assert len(set(samples)) == len(samples)
 
 
-def test_it_covers_the_time_asked_for_in_order_and_ends_as_openmetrics_does(tmp_path: Path) -> None:
+def test_fleet_history_covers_the_requested_time_in_order_as_openmetrics(tmp_path: Path) -> None:
     *lines, last = history(tmp_path).splitlines()
     stamps = [float(line.rpartition(" ")[2]) for line in lines]
     assert stamps == sorted(stamps)

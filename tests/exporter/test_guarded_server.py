@@ -131,7 +131,7 @@ def test_a_handshake_has_to_end_in_time(tls: Tls) -> None:
         assert is_closed(connection)
 
 
-def test_it_ends_when_it_is_told_to_and_not_at_its_next_look() -> None:
+def test_guarded_server_stops_without_waiting_for_its_next_check() -> None:
     with serving(ServerLimits(4, ask_within_s=60, whole_s=60), look_s=3600.0) as port:
         assert ask(port) == (200, b"ok")
 
@@ -173,7 +173,7 @@ def test_a_method_without_a_route_is_not_implemented() -> None:
         assert b" 501 " in connection.recv(100)
 
 
-def test_where_all_are_being_answered_one_more_waits_if_the_limits_say_so() -> None:
+def test_guarded_server_at_its_limit_queues_a_connection_only_if_configured() -> None:
     for queues, answer in ((True, b"HTTP/1.0 200"), (False, b"")):
         limits = ServerLimits(1, ask_within_s=60, whole_s=0.5 if queues else 60, queues=queues)
         with running(limits) as server, connected(server.port) as slow:
@@ -186,7 +186,7 @@ def test_where_all_are_being_answered_one_more_waits_if_the_limits_say_so() -> N
                     assert other.recv(12) == answer
 
 
-def test_it_ends_while_a_connection_waits_for_its_place() -> None:
+def test_guarded_server_stops_while_a_connection_is_queued() -> None:
     limits = ServerLimits(1, ask_within_s=60, whole_s=60, queues=True)
     with running(limits) as server, connected(server.port) as slow:
         slow.sendall(b"GET /endless HTTP/1.0\r\n\r\n")
@@ -250,7 +250,7 @@ def test_while_a_file_is_broken_from_the_start_connections_are_closed_without_a_
 CLIENTS = ", client_auth_type: RequireAndVerifyClientCert, client_ca_file: test-authority.pem"
 
 
-def test_only_clients_with_a_certificate_of_the_authority_come_in(tmp_path: Path) -> None:
+def test_guarded_server_accepts_only_client_certificates_of_its_authority(tmp_path: Path) -> None:
     tls = Tls(tmp_path, CLIENTS)
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other").issue("mallory")

@@ -108,12 +108,12 @@ def test_dashboards_of_the_time_of_the_incident_are_linked() -> None:
         assert way in page.text
 
 
-def test_only_what_is_configured_is_linked() -> None:
+def test_incident_report_links_only_to_configured_addresses() -> None:
     assert Page(render(story(), Links())).links == []
     assert Page(render(story(), Links(grafana_url="javascript:alert(1)//"))).links == []
 
 
-def test_what_was_done_held_back_and_considered_is_told_in_words() -> None:
+def test_incident_report_describes_actions_done_on_hold_and_considered() -> None:
     words = Page(render(story())).text
     assert "Written to the job's terminal" in words
     assert "Checkpoint on hold: actions are paused." in words
@@ -121,7 +121,7 @@ def test_what_was_done_held_back_and_considered_is_told_in_words() -> None:
     assert "rule leak, rung 3: rank 1 of job 4711 leaks 12 MiB a step" in words
 
 
-def test_nothing_done_is_said_so() -> None:
+def test_incident_report_without_actions_says_none_so_far() -> None:
     assert "None so far." in Page(render(replace(story(), decisions=()))).words
 
 
@@ -234,7 +234,7 @@ def test_line_holder_cause_and_advice_are_on_the_page() -> None:
     assert "tidegauge report 12" in page.text
 
 
-def test_what_evidence_did_not_find_is_said_to_be_unknown() -> None:
+def test_incident_report_says_unknown_for_missing_evidence() -> None:
     nothing = EvidenceBrief("auto-1", 1, NOW_S)
     page = Page(render(story(evidence=(nothing,))))
     assert page.words.count("unknown") == 3
@@ -259,7 +259,7 @@ def hostile(text: str) -> Story:
     )
 
 
-def test_what_others_chose_is_text_not_markup() -> None:
+def test_incident_report_escapes_hostile_text() -> None:
     html = render(hostile(EVIL), cluster=EVIL)
     page = Page(html)
     assert "script" not in page.tags

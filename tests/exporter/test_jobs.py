@@ -44,7 +44,7 @@ def test_no_job_is_an_empty_page() -> None:
     assert job_metrics([], cluster="lab", now_unix_s=NOW_S).body == b""
 
 
-def test_only_living_ranks_are_counted() -> None:
+def test_job_collector_counts_only_living_ranks() -> None:
     job = job_view(ranks=(rank_summary(0), rank_summary(1, alive=False)))
     assert [s.value for s in scrape(job) if s.name == "tidegauge_job_ranks"] == [1]
 
@@ -106,14 +106,14 @@ def test_another_attempt_has_no_part_in_an_incident() -> None:
     assert not any(name.startswith(("tidegauge_job_incident", "tidegauge_job_last")) for name in names)
 
 
-def test_what_was_done_to_a_job_lingers_with_it() -> None:
+def test_job_collector_keeps_last_actions_while_an_ended_job_lingers() -> None:
     ended = rank_summary(0, last_sample_unix_s=NOW_S - 119, alive=False)
     samples = scrape_loop(LOOP, job_view(running=False, ranks=(ended,)))
     done = {(s.labels["action"], s.labels["outcome"]): s.value for s in samples if "last_action" in s.name}
     assert done == {("notify", "done"): NOW_S - 599.0, ("checkpoint", "no_proof"): NOW_S - 30.0}
 
 
-def test_what_a_broken_database_would_say_is_absent_and_not_0() -> None:
+def test_job_collector_omits_values_of_a_broken_database() -> None:
     samples = scrape_loop(replace(LOOP, store_works=False, of_jobs={}, nodes={}))
     assert {s.name: s.value for s in samples} == {
         "tidegauge_policy_acting": 1,
@@ -147,7 +147,7 @@ def test_a_task_goes_by_its_arrays_name_whoever_says_it() -> None:
     assert info_of(job_view(), told) == {"slurm_partition": "gpu", "slurm_array": "123_4"}
 
 
-def test_what_slurm_did_not_say_is_no_label() -> None:
+def test_job_collector_omits_labels_unknown_to_slurm() -> None:
     assert info_of(job_view(), {job_view().key: SlurmLabels("gpu", None)}) == {"slurm_partition": "gpu"}
     assert info_of(job_view(ranks=()), {}) == {}
 
@@ -169,7 +169,7 @@ def test_groups_of_one_job_are_series_of_their_own_with_their_names() -> None:
     assert not any("group" in sample.labels for sample in scrape(job_view()))
 
 
-def test_what_is_known_of_incidents_is_told_of_each_group() -> None:
+def test_job_collector_exports_incidents_of_each_group_of_ranks() -> None:
     second = job_view(group="step 1", group_name="step 1")
     of_jobs = {second.key: next(iter(LOOP.of_jobs.values()))}
     told = {s.name for s in scrape_loop(replace(LOOP, of_jobs=of_jobs), job_view(), second) if s.labels.get("group")}

@@ -90,7 +90,7 @@ def test_a_recording_rule_reads_scraped_series_only_and_is_named_by_its_level(ru
 
 
 @by_name
-def test_what_an_alert_asks_for_exists_and_its_texts_use_labels_that_it_has(rule: AlertRule) -> None:
+def test_alert_rule_uses_only_labels_and_series_that_exist(rule: AlertRule) -> None:
     labels = labels_of_result(rule.expr)
     used = set(re.findall(r"\$labels\.(\w+)", rule.summary + rule.description))
     assert used - labels == set()
@@ -99,7 +99,7 @@ def test_what_an_alert_asks_for_exists_and_its_texts_use_labels_that_it_has(rule
 
 
 @by_name
-def test_what_an_alerts_text_looks_up_exists(rule: AlertRule) -> None:
+def test_alert_rule_text_queries_only_existing_series(rule: AlertRule) -> None:
     looked_up = set(re.findall(r"tidegauge_\w+", rule.description)) | set(re.findall(r"tidegauge_\w+", rule.summary))
     assert looked_up - set(SERIES) == set()
 
@@ -169,7 +169,9 @@ def test_addresses_are_what_the_options_say(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("address", ["grafana.example", "http://x/{{ 1 }}", "http://x\n- alert: y", "javascript:x"])
-def test_what_is_not_an_address_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str) -> None:
+def test_rules_command_refuses_an_invalid_service_url(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path / "new"), "--service-url", address])
     assert "is not an http(s) address" in capsys.readouterr().err

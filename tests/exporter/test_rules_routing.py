@@ -53,7 +53,7 @@ def test_inhibition_is_the_table(name: str) -> None:
 
 
 @both
-def test_only_alerts_that_exist_are_named(name: str) -> None:
+def test_alert_routing_names_only_existing_alerts(name: str) -> None:
     named = set(re.findall(r"\bTidegauge[A-Z]\w+", (FOLDER / name).read_text(encoding="utf-8")))
     assert named - NAMES == set()
 
@@ -65,7 +65,7 @@ def test_muting_names_alerts_that_exist_and_labels_that_both_sides_can_have() ->
 
 
 @both
-def test_nothing_but_our_alerts_is_sent_and_remarks_are_not(name: str) -> None:
+def test_alert_routing_sends_only_our_alerts_and_none_of_severity_info(name: str) -> None:
     route = loaded(name)["route"]
     assert route["receiver"] == "nobody"
     assert {"name": "nobody"} in loaded(name)["receivers"]

@@ -64,7 +64,7 @@ def test_an_answer_is_compressed_for_who_takes_it(server: MetricsServer) -> None
     assert b"tidegauge_rank_leak_state" in gzip.decompress(body)
 
 
-def test_one_family_can_be_asked_for(server: MetricsServer) -> None:
+def test_metrics_server_serves_a_single_family_on_request(server: MetricsServer) -> None:
     _, _, body = get(server, "/metrics?name[]=tidegauge_rank_leak_state")
     assert {family.name for family in parse_text(body.decode())} == {"tidegauge_rank_leak_state"}
 
@@ -180,7 +180,7 @@ class GuestBook:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/nothing"])
-def test_only_who_may_read_metrics_gets_past_the_door(path: str) -> None:
+def test_metrics_server_admits_only_metrics_readers(path: str) -> None:
     with running(MetricsServer(node_view, door=GuestBook())) as server:
         status, headers, body = get(server, path)
         assert (status, body, headers["www-authenticate"]) == (401, b"who are you?\n", "Bearer")

@@ -36,7 +36,7 @@ def test_a_node_that_serves_no_metrics_is_left_out() -> None:
     assert http_sd([node("n1", None)], cluster="lab") == []
 
 
-def test_one_address_is_scraped_once() -> None:
+def test_service_discovery_lists_an_address_once() -> None:
     groups = http_sd([node("n1", "n1:9494", node_id="old"), node("n1", "n1:9494", node_id="new")], cluster="lab")
     assert len(groups) == 1
 
@@ -67,7 +67,7 @@ def test_a_server_on_every_address_is_reached_by_name(bound: str, advertised: st
     assert advertised_address(bound, "node7") == advertised
 
 
-def test_what_is_served_over_tls_says_so_to_prometheus() -> None:
+def test_service_discovery_marks_tls_targets_with_the_https_scheme() -> None:
     groups = http_sd(
         [node("n1", "https://n1:9494"), node("n2", "n2:9494")], cluster="lab", coordinator_address="https://head:9495"
     )

@@ -60,7 +60,7 @@ def test_training_steps_come_before_the_clock_and_an_event_between_two_stands_be
     assert found.at == [0.0, 0.5, 1.0]
 
 
-def test_what_a_recording_says_of_its_settings_stays_text() -> None:
+def test_whatif_plot_escapes_recorded_settings() -> None:
     page = plot_page((TODAY, HOSTILE), moments=Moments(), limit_bytes=None, heading="memory", sentences=[HOSTILE.title])
     assert "<script" not in page
     ET.fromstring(svg(TODAY, HOSTILE))

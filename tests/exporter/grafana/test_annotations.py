@@ -75,7 +75,7 @@ def test_figures_that_move_do_not_change_the_text() -> None:
     assert remarks(Story(first, history)) == remarks(Story(moved, history))
 
 
-def test_what_was_only_considered_or_told_is_left_out() -> None:
+def test_annotations_omit_notifications_and_actions_not_carried_out() -> None:
     def record(action: ActionKind, disposition: Disposition, outcome: Outcome | None) -> DecisionRecord:
         made = decision(action, disposition=disposition)
         return DecisionRecord(made, DecisionStatus.FINISHED, outcome, finished_s=NOW_S)
@@ -104,7 +104,7 @@ def test_incidents_of_a_new_database_are_others() -> None:
     assert remarks(Story(incident()))[0].key != remarks(Story(again))[0].key
 
 
-def test_nothing_that_a_job_chose_becomes_markup() -> None:
+def test_annotation_text_escapes_markup_in_a_job_id() -> None:
     job_id = '<script>alert(1)</script>"><img src=x onerror=y>&'
     story = Story(incident(job=JOB._replace(job_id=job_id)))
 

@@ -36,14 +36,14 @@ def client(grafana: FakeGrafana) -> Iterator[GrafanaClient]:
     client.close()
 
 
-def test_what_is_not_there_is_none(client: GrafanaClient) -> None:
+def test_grafana_client_returns_none_for_a_missing_object(client: GrafanaClient) -> None:
     assert client.folder("tidegauge") is None
     assert client.data_source("prom") is None
     assert client.data_source_named("prom") is None
     assert client.dashboard("tidegauge-fleet") is None
 
 
-def test_what_was_put_there_is_found_again(client: GrafanaClient) -> None:
+def test_grafana_client_reads_back_what_it_stored(client: GrafanaClient) -> None:
     client.create_folder(Folder("tidegauge", "Tidegauge"))
     client.create_data_source(DataSource("prom", "Prometheus / one", "http://prometheus:9090"))
     client.save_dashboard(MODEL, folder_uid="tidegauge", overwrite=False, message="new")
@@ -137,7 +137,7 @@ def test_a_long_page_is_cut(client: GrafanaClient, grafana: FakeGrafana) -> None
 
 
 @pytest.mark.parametrize(("header", "after_s"), [("7", 7.0), ("99999", 3600.0), ("soon", 30.0), (None, 30.0)])
-def test_it_waits_as_long_as_it_is_asked_to(
+def test_grafana_client_retries_after_the_servers_retry_after(
     client: GrafanaClient, grafana: FakeGrafana, header: str | None, after_s: float
 ) -> None:
     headers = {} if header is None else {"Retry-After": header}
@@ -161,7 +161,7 @@ def test_the_token_does_not_follow_a_redirection(client: GrafanaClient, grafana:
     assert grafana.requests == ["GET /api/folders/tidegauge"]
 
 
-def test_nobody_at_the_address_is_worth_another_try() -> None:
+def test_grafana_client_treats_a_refused_connection_as_retryable() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets this port meanwhile
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -181,7 +181,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         client.close()
 
 
-def test_what_speaks_no_tls_is_said_to_be_so(grafana: FakeGrafana) -> None:
+def test_grafana_client_reports_a_server_without_tls(grafana: FakeGrafana) -> None:
     client = GrafanaClient(grafana.url.replace("http:", "https:"), token=TOKEN)
     with pytest.raises(RetryLaterError, match="SSL"):
         client.folder("tidegauge")
@@ -189,7 +189,7 @@ def test_what_speaks_no_tls_is_said_to_be_so(grafana: FakeGrafana) -> None:
 
 
 @pytest.mark.parametrize("url", ["grafana.example", "ftp://grafana.example", "https://", ""])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_grafana_client_refuses_an_invalid_url(url: str) -> None:
     with pytest.raises(ValueError, match=r"looks like https://grafana\.example"):
         GrafanaClient(url, token=TOKEN)
 

@@ -71,7 +71,7 @@ def test_each_annotation_is_made_once(client: GrafanaClient, grafana: FakeGrafan
     assert [entry["tags"][-1] for entry in grafana.annotations.values()] == ["cause:leak", "action:requeue"]
 
 
-def test_nothing_is_asked_when_nothing_is_new(client: GrafanaClient, grafana: FakeGrafana) -> None:
+def test_grafana_sink_sends_no_request_if_nothing_is_new(client: GrafanaClient, grafana: FakeGrafana) -> None:
     ours = sink(client)
     ours.take([OPEN])
     grafana.requests.clear()
@@ -115,7 +115,7 @@ def test_another_incident_with_this_number_is_another(client: GrafanaClient, gra
     assert len(grafana.annotations) == 3
 
 
-def test_what_somebody_deleted_stays_deleted(client: GrafanaClient, grafana: FakeGrafana) -> None:
+def test_grafana_sink_does_not_recreate_a_deleted_annotation(client: GrafanaClient, grafana: FakeGrafana) -> None:
     ours = sink(client)
     ours.take([OPEN])
     del grafana.annotations[1]
@@ -125,7 +125,7 @@ def test_what_somebody_deleted_stays_deleted(client: GrafanaClient, grafana: Fak
     assert grafana.writes.count("PATCH /api/annotations/1") == 1
 
 
-def test_one_that_is_refused_holds_up_no_other(client: GrafanaClient, grafana: FakeGrafana) -> None:
+def test_grafana_sink_posts_other_annotations_if_one_is_refused(client: GrafanaClient, grafana: FakeGrafana) -> None:
     refusals = iter([Reply(400, {"message": "no such thing"})])
     grafana.instead = lambda request: next(refusals, None) if request.startswith("POST") else None
     ours = sink(client)
@@ -143,7 +143,7 @@ def test_a_token_that_is_refused_is_not_tried_again_and_again(client: GrafanaCli
     assert grafana.writes == ["POST /api/annotations"]
 
 
-def test_what_was_said_before_grafana_went_away_is_not_said_again(client: GrafanaClient, grafana: FakeGrafana) -> None:
+def test_grafana_sink_does_not_repeat_annotations_after_an_outage(client: GrafanaClient, grafana: FakeGrafana) -> None:
     ours = sink(client)
     grafana.instead = lambda request: (
         Reply(503, "") if request.startswith("POST") and len(grafana.annotations) else None

@@ -23,7 +23,7 @@ def test_without_a_domain_the_mail_server_completes_the_name() -> None:
         "<ada>", "ada,eve", "\N{LATIN SMALL LETTER A WITH DIAERESIS}da", "a" * 65,
     ],
 )  # fmt: skip
-def test_nobody_is_known_by_a_name_that_is_no_login(name: str) -> None:
+def test_mail_address_of_an_invalid_login_is_none(name: str) -> None:
     assert address_of(name, "example.org") is None
 
 
@@ -45,7 +45,7 @@ def test_senders_are_taken_as_they_are(address: str) -> None:
     "address",
     ["", "tidegauge", "@example.org", "a@b@c", "Tidegauge <a@b.c>", "a@b\nBcc: c@d", "a@-b.c", "a@b..c", "a b@c"],
 )
-def test_what_is_no_sender_is_said(address: str) -> None:
+def test_mail_from_refuses_an_invalid_address(address: str) -> None:
     with pytest.raises(ValueError, match=r"mail_from is .* looks like tidegauge@example.org"):
         sender_address(address)
 
@@ -55,6 +55,6 @@ def test_a_domain_may_be_written_with_its_at() -> None:
 
 
 @pytest.mark.parametrize("domain", ["", "@", "a b", "example.org\n", "ada@example.org", "exa_mple.org", "a" * 254])
-def test_what_is_no_domain_is_said(domain: str) -> None:
+def test_mail_domain_refuses_an_invalid_domain(domain: str) -> None:
     with pytest.raises(ValueError, match=r"mail_domain is .* looks like example.org"):
         recipient_domain(domain)

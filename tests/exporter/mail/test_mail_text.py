@@ -83,7 +83,7 @@ def test_all_mails_about_an_incident_have_one_subject() -> None:
     assert follow.subject == "Re: Memory leak in your job 4711 (incident 12 on prod)"
 
 
-def test_what_was_done_is_one_line() -> None:
+def test_mail_followup_describes_an_action_in_one_line() -> None:
     asked = record(decision(ActionKind.REQUEUE), Outcome.DONE, finished_s=NOW_S, detail="slurm put it into its queue")
     said = followup_letter(asked, leak(), cluster="prod")
     assert said.text == (
@@ -112,7 +112,7 @@ def test_another_cause_has_another_subject() -> None:
     assert letter(out_of_memory()).subject == "Out of memory in your job 4711 (incident 15 on prod)"
 
 
-def test_what_became_known_later_is_a_mail_of_the_same_thread() -> None:
+def test_mail_with_later_evidence_stays_in_the_thread() -> None:
     said = evidence_letter(explained(), cluster="prod", links=Links())
     assert said.subject == f"Re: {letter(leak()).subject}"
     assert said.text.startswith(
@@ -176,11 +176,11 @@ def check(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_nothing_that_a_job_chooses_becomes_a_line_or_markup(text: str) -> None:
+def test_mail_turns_no_job_text_into_a_header_line_or_markup(text: str) -> None:
     check(text)
 
 
 @fewer(2)
 @given(st.text(max_size=200))
-def test_nothing_at_all_becomes_a_line_or_markup(text: str) -> None:
+def test_mail_turns_no_arbitrary_text_into_a_header_line_or_markup(text: str) -> None:
     check(text)

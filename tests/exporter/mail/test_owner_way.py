@@ -104,7 +104,7 @@ def test_the_same_decision_is_told_once_also_after_a_restart(post: Post) -> None
     assert len(post.mails) == 2
 
 
-def test_what_was_done_follows_in_the_same_thread(post: Post) -> None:
+def test_mail_followups_of_actions_stay_in_the_thread(post: Post) -> None:
     post.messages.tell(FIRST, story())
     told = decided(story(), done(name="cap"), done(ActionKind.REQUEUE, at_s=90.0, name="again"))
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_a_user_who_has_no_address_is_refused_with_what_to_read(post: Post, name
 
 
 @pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("no relay")])
-def test_what_could_not_be_sent_is_raised_and_told_the_next_time(post: Post, error: Exception) -> None:
+def test_mail_that_failed_raises_and_is_sent_at_the_next_attempt(post: Post, error: Exception) -> None:
     post.server.before = post.server.fail(error)
     with pytest.raises(type(error), match=str(error)):
         post.messages.tell(FIRST, story())

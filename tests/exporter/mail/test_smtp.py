@@ -173,7 +173,7 @@ def test_servers_are_written_as_host_and_port(text: str, server: Server) -> None
 
 
 @pytest.mark.parametrize("text", ["", "smtp://mail", "mail:", "mail:0", "mail:65536", "::1", "a b", "mail\n:25"])
-def test_what_is_no_server_is_said(text: str) -> None:
+def test_smtp_server_option_refuses_an_invalid_address(text: str) -> None:
     with pytest.raises(ValueError, match=r"looks like mail.example.org"):
         parse_server(text)
 

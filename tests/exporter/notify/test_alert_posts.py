@@ -39,14 +39,14 @@ def test_groups_are_told_apart_by_their_key(channel: Channel) -> None:
     assert len(channel.chat.heads()) == 2
 
 
-def test_what_fires_again_is_a_reply_because_a_rewritten_message_tells_nobody(channel: Channel) -> None:
+def test_alert_post_replies_in_the_thread_if_an_alert_fires_again(channel: Channel) -> None:
     for told in (FIRING, RESOLVED, FIRING):
         channel.sink.take_group(told)
     assert channel.chat.heads() == ["TidegaugeAgentDown n1"]
     assert channel.chat.replies("TidegaugeAgentDown n1") == ["TidegaugeAgentDown n1"]
 
 
-def test_what_fires_again_after_a_day_is_a_new_message(channel: Channel) -> None:
+def test_alert_post_is_a_new_message_if_an_alert_fires_again_after_a_day(channel: Channel) -> None:
     channel.sink.take_group(FIRING)
     channel.sink.take_group(RESOLVED)
     channel.clock.now_s += ANEW_AFTER_S
@@ -72,7 +72,7 @@ def test_incidents_among_other_alerts_are_released_and_left_out(channel: Channel
 @pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("token revoked")])
 @pytest.mark.parametrize("told_before", [0, 1, 2])
 @pytest.mark.parametrize("fails_at", ["post", "update"])
-def test_what_could_not_be_told_is_told_when_alertmanager_comes_again(
+def test_alert_post_that_failed_is_sent_at_alertmanagers_next_delivery(
     channel: Channel, error: Exception, told_before: int, fails_at: str
 ) -> None:
     history = [FIRING, RESOLVED, FIRING]

@@ -133,7 +133,7 @@ def test_without_addresses_nothing_is_linked(fake: FakeAlertmanager) -> None:
     assert "generatorURL" not in fake.alerts[0]
 
 
-def test_it_is_refreshed_every_minute_and_not_more_often(fake: FakeAlertmanager) -> None:
+def test_alertmanager_alert_is_refreshed_once_a_minute(fake: FakeAlertmanager) -> None:
     bench = Bench(fake.url)
     for _ in range(10):
         bench.take(warning(1))
@@ -144,7 +144,7 @@ def test_it_is_refreshed_every_minute_and_not_more_often(fake: FakeAlertmanager)
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_it_ends_when_the_incident_is_closed(fake: FakeAlertmanager, told: bool) -> None:
+def test_alertmanager_alert_ends_some_time_after_its_incident_closed(fake: FakeAlertmanager, told: bool) -> None:
     bench = Bench(fake.url)
     bench.take(warning(1))
     began = fake.alerts[0]
@@ -159,7 +159,7 @@ def test_it_ends_when_the_incident_is_closed(fake: FakeAlertmanager, told: bool)
     assert unix_s(alert["endsAt"]) == pytest.approx(NOW_S + 4.0 + ENDS_LATER_S, abs=1e-3)
 
 
-def test_one_that_recovers_still_fires(fake: FakeAlertmanager) -> None:
+def test_alertmanager_alert_of_a_recovering_incident_still_fires(fake: FakeAlertmanager) -> None:
     bench = Bench(fake.url)
     bench.take(warning(1))
     bench.take(
@@ -213,7 +213,7 @@ def test_hostile_names_are_json_like_any_other(fake: FakeAlertmanager) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_what_was_not_taken_is_posted_again(fake: FakeAlertmanager, status: int) -> None:
+def test_alertmanager_sink_posts_again_what_was_refused(fake: FakeAlertmanager, status: int) -> None:
     bench = Bench(fake.url)
     bench.take(warning(1))
     bench.take(closed(warning(1)))
@@ -235,7 +235,7 @@ def test_a_refusal_says_what_it_says(fake: FakeAlertmanager, status: int, words:
     assert len(str(caught.value)) < 400
 
 
-def test_one_that_does_not_answer_is_away_after_ten_minutes() -> None:
+def test_alertmanager_sink_is_away_after_ten_minutes_without_an_answer() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets this port meanwhile
         bench = Bench(f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -246,7 +246,7 @@ def test_one_that_does_not_answer_is_away_after_ten_minutes() -> None:
     assert bench.sink.is_away()
 
 
-def test_one_that_comes_back_is_not_away(fake: FakeAlertmanager) -> None:
+def test_alertmanager_sink_is_not_away_after_a_successful_post(fake: FakeAlertmanager) -> None:
     bench = Bench(fake.url)
     fake.answer = (503, b"")
     with pytest.raises(RetryLaterError):
@@ -268,7 +268,7 @@ def test_a_path_of_a_gateway_is_kept(fake: FakeAlertmanager) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "head:9093", "ftp://head", "http://", "http://me:secret@head:9093"])
-def test_what_is_no_address_is_refused_without_being_quoted(url: str) -> None:
+def test_alertmanager_url_is_refused_without_being_quoted(url: str) -> None:
     with pytest.raises(ValueError, match="looks like http") as caught:
         Bench(url)
     assert "secret" not in str(caught.value)
@@ -279,7 +279,7 @@ def test_a_critical_story_is_critical(fake: FakeAlertmanager) -> None:
     assert fake.alerts[0]["labels"]["severity"] == "critical"
 
 
-def test_what_a_killed_notifier_has_posted_ends_with_the_next_one(fake: FakeAlertmanager) -> None:
+def test_alertmanager_alerts_of_a_killed_notifier_are_ended_by_the_next(fake: FakeAlertmanager) -> None:
     told = warning(1)
     Bench(fake.url).take(told)
     worse = escalated(told)

@@ -52,7 +52,7 @@ def again(journal: DeliveryJournal, path: Path, clock: Clock | None = None) -> D
     return DeliveryJournal(path, wall_s=clock or Clock())
 
 
-def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
+def test_delivery_journal_survives_a_restart(path: Path) -> None:
     journal = DeliveryJournal(path, wall_s=Clock())
     journal.say("slack", "incident/1", "first")
     journal.say("slack", "incident/1", "second")
@@ -151,7 +151,7 @@ def test_the_file_does_not_grow_with_every_change(path: Path) -> None:
     assert again(journal, path).said("slack", "incident/1") == str(2 * OUTDATED_LINES + 9)
 
 
-def test_what_is_over_is_forgotten_after_a_month_and_the_rest_after_half_a_year(path: Path) -> None:
+def test_delivery_journal_forgets_closed_keys_after_a_month_others_after_six(path: Path) -> None:
     clock = Clock()
     journal = DeliveryJournal(path, wall_s=clock)
     journal.say("slack", "over", "1", over=True)

@@ -79,7 +79,7 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path, mo
     assert "4712" in slack.threads("#gpu-memory")[0].parent.words
 
 
-def test_nothing_configured_is_nothing_to_do(tmp_path: Path) -> None:
+def test_notifier_without_sinks_does_nothing(tmp_path: Path) -> None:
     with started(config(tmp_path), Feed()) as service:
         assert (service.owners, service.port, service.status().sinks) == ((), None, ())
 
@@ -99,7 +99,9 @@ def test_grafana_is_told_with_a_token_only(tmp_path: Path) -> None:
     assert problems(service) == {"grafana": None}
 
 
-def test_what_cannot_be_built_is_said_and_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_notifier_reports_a_misconfigured_sink_and_starts_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = config(tmp_path, alertmanager_url="head:9093", slack_token=TOKEN, slack_channel="#gpu-memory")
     service = open_notifier(settings, Feed())
     found = problems(service)

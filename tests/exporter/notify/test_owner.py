@@ -94,7 +94,7 @@ def test_a_user_whom_nobody_knows_is_refused_with_what_to_do(owners: Owners) -> 
 
 
 @pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("token revoked")])
-def test_what_could_not_be_said_is_raised_and_told_the_next_time(owners: Owners, error: Exception) -> None:
+def test_owner_message_that_failed_raises_and_is_sent_at_the_next_attempt(owners: Owners, error: Exception) -> None:
     def fail(call: Call) -> None:
         raise error
 
@@ -117,7 +117,7 @@ def test_a_plot_that_fails_fails_no_message(owners: Owners, error: Exception, ca
     assert "is left out" in caplog.text
 
 
-def test_what_was_done_follows_as_replies_each_once_and_in_order(owners: Owners) -> None:
+def test_owner_replies_follow_actions_once_each_and_in_order(owners: Owners) -> None:
     owners.messages.tell(FIRST, story())
     capped, asked = done(at_s=50.0, name="cap"), done(ActionKind.CHECKPOINT, at_s=40.0, name="save")
     told = decided(story(), capped, asked, done(ActionKind.NOTIFY, name="first"), considered(Disposition.WOULD))
@@ -130,7 +130,7 @@ def test_what_was_done_follows_as_replies_each_once_and_in_order(owners: Owners)
     ]  # fmt: skip
 
 
-def test_what_was_done_goes_to_the_latest_message(owners: Owners) -> None:
+def test_owner_reply_goes_to_the_latest_message(owners: Owners) -> None:
     owners.messages.tell(FIRST, story())
     owners.take(decided(story(), done(name="one")))
     owners.messages.tell(SECOND, story())
@@ -139,7 +139,7 @@ def test_what_was_done_goes_to_the_latest_message(owners: Owners) -> None:
     assert owners.chat.replies("to ada: second") == ["cap done two"]
 
 
-def test_who_was_told_nothing_gets_no_replies(owners: Owners) -> None:
+def test_owner_without_a_message_gets_no_replies(owners: Owners) -> None:
     owners.messages.tell(FIRST, story(1))
     owners.take(decided(story(2), done()))
     assert len(owners.chat.said) == 1
@@ -193,7 +193,7 @@ def test_owner_who_was_told_in_the_terminal_alone_is_told_the_latest_on_slack_la
     assert owners.chat.heads() == ["to ada: second"]
 
 
-def test_what_reached_the_owner_at_once_is_not_told_again(owners: Owners) -> None:
+def test_owner_already_notified_is_not_notified_again(owners: Owners) -> None:
     record = missed(-5.0, "first")
     owners.messages.tell(record.decision, story())
     owners.take(decided(story(), record))
@@ -208,9 +208,7 @@ def test_what_reached_the_owner_at_once_is_not_told_again(owners: Owners) -> Non
         (replace(story(), incident=replace(story().incident, state=IncidentState.CLOSED)), 50.0),
     ],
 )
-def test_nobody_is_told_late_what_does_not_matter_or_whom_nobody_knows(
-    owners: Owners, told: Story, age_s: float
-) -> None:
+def test_owner_gets_no_late_message_if_stale_closed_or_unknown(owners: Owners, told: Story, age_s: float) -> None:
     owners.take(decided(told, missed(-age_s, "first")))
     assert owners.chat.calls == []
 
@@ -233,7 +231,7 @@ def test_owners_are_told_in_all_ways(both: tuple[OwnerNotifier, OwnerNotifier]) 
     assert tell_owner(both, FIRST, story()) == "Slack DM, pigeon"
 
 
-def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
+def test_owner_notified_one_way_reports_the_way_that_failed(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
     told = tell_owner(both, FIRST, story(user_name="eve"))
     assert told.startswith("pigeon (failed: no Slack account known for user 'eve'")
 
@@ -270,7 +268,7 @@ def test_without_any_way_that_is_said() -> None:
 LIKELY = FOUND._replace(evidence_id="auto-1", confidence=Confidence.LIKELY)
 
 
-def test_what_evidence_makes_known_later_is_told_once_below_the_warning(owners: Owners) -> None:
+def test_owner_gets_later_evidence_once_as_a_reply(owners: Owners) -> None:
     owners.messages.tell(FIRST, story())
     for _ in range(2):
         owners.take(story(evidence=(FOUND,)))
@@ -279,7 +277,7 @@ def test_what_evidence_makes_known_later_is_told_once_below_the_warning(owners: 
     assert owners.chat.replies("to ada: first") == ["evidence auto-12-3: python_container, named"]
 
 
-def test_what_is_better_known_is_told_again_three_times_at_most(owners: Owners) -> None:
+def test_owner_gets_three_evidence_replies_at_most(owners: Owners) -> None:
     owners.messages.tell(FIRST, story())
     owners.take(story(evidence=(LIKELY,)))
     owners.take(story(evidence=(FOUND,)))

@@ -163,7 +163,7 @@ def test_a_port_that_is_taken_is_an_error(receiver: Receiver, taker: Taker) -> N
         ({}, 401),
     ],
 )
-def test_where_a_password_is_set_only_who_shows_it_is_heard(taker: Taker, shown: dict[str, str], status: int) -> None:
+def test_receiver_with_a_token_refuses_requests_without_it(taker: Taker, shown: dict[str, str], status: int) -> None:
     receiver = Receiver(taker.take, token="of-the-webhook")
     receiver.start()
     try:

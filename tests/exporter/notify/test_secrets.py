@@ -28,7 +28,7 @@ def test_the_environment_does_without_a_file() -> None:
 
 
 @pytest.mark.parametrize("environ", [{}, {NAME: ""}, {NAME: "  "}])
-def test_nothing_set_is_no_secret(environ: dict[str, str]) -> None:
+def test_read_secret_returns_none_if_nothing_is_set(environ: dict[str, str]) -> None:
     assert read_secret(None, environ, NAME) is None
 
 
@@ -57,7 +57,7 @@ def test_a_missing_file_is_an_error_though_the_environment_has_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", ["", " \n", "two words", "two\nlines", "\u00e4", "a" * (MAX_SECRET_BYTES + 1)])
-def test_what_is_no_token_is_refused_without_being_quoted(file: Path, content: str) -> None:
+def test_read_secret_refuses_an_invalid_token_without_quoting_it(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(SecretError) as caught:
         read_secret(file, {}, NAME)

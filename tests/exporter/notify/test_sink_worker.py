@@ -53,7 +53,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_nothing_is_handed_over_before_a_delivery(bench: Bench) -> None:
+def test_sink_worker_hands_nothing_over_before_a_delivery(bench: Bench) -> None:
     assert bench.worker.wait_s() is None
     bench.worker.deliver([story(2), story(1)])
     assert bench.worker.wait_s() == 0.0
@@ -62,14 +62,14 @@ def test_nothing_is_handed_over_before_a_delivery(bench: Bench) -> None:
     assert bench.worker.wait_s() is None
 
 
-def test_only_the_newest_stories_are_handed_over(bench: Bench) -> None:
+def test_sink_worker_hands_over_only_the_newest_story_of_an_incident(bench: Bench) -> None:
     bench.worker.deliver([story(1)])
     bench.worker.deliver([escalated(story(1))])
     bench.worker.hand_over()
     assert bench.sink.rounds == [[escalated(story(1))]]
 
 
-def test_what_was_closed_while_a_sink_was_away_is_handed_over_when_it_is_back(bench: Bench) -> None:
+def test_sink_worker_hands_over_incidents_closed_during_an_outage(bench: Bench) -> None:
     bench.worker.deliver([story(1)])
     bench.fail(RetryLaterError("away"))
     bench.worker.deliver([closed(story(1)), story(2)])
@@ -81,7 +81,7 @@ def test_what_was_closed_while_a_sink_was_away_is_handed_over_when_it_is_back(be
     assert bench.sink.rounds[1:] == [[story(2)]]
 
 
-def test_what_a_failed_round_had_is_owed_still(bench: Bench) -> None:
+def test_sink_worker_keeps_stories_of_a_failed_round(bench: Bench) -> None:
     bench.worker.deliver([closed(story(1))])
     bench.fail(RetryLaterError("away"))
     bench.worker.deliver([])
@@ -89,7 +89,7 @@ def test_what_a_failed_round_had_is_owed_still(bench: Bench) -> None:
     assert bench.sink.rounds == [[closed(story(1))]]
 
 
-def test_what_is_delivered_while_a_sink_is_busy_waits_for_the_next_round(bench: Bench) -> None:
+def test_sink_worker_keeps_deliveries_to_a_busy_sink_for_the_next_round(bench: Bench) -> None:
     class Busy(FakeSink):
         def take(self, stories: Sequence[Story]) -> None:
             super().take(stories)
@@ -170,7 +170,7 @@ def test_a_sink_that_hangs_is_seen_to_hang(bench: Bench) -> None:
     assert worker.status().problem is None
 
 
-def test_what_is_owed_is_bounded_and_the_newest_stay(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_sink_worker_bounds_owed_stories_and_keeps_the_newest(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.worker.deliver([closed(story(number)) for number in range(MAX_OWED + 3)])
     bench.worker.deliver([])
     bench.worker.hand_over()

@@ -74,7 +74,7 @@ def test_figures_follow_every_five_minutes_and_only_while_it_is_open(channel: Ch
     assert [call.method for call in channel.chat.calls].count("update") == 2
 
 
-def test_what_evidence_makes_known_is_a_line_and_shown_in_the_head_at_once(channel: Channel) -> None:
+def test_slack_sink_posts_evidence_as_a_reply_and_updates_the_head(channel: Channel) -> None:
     channel.take(warning())
     known = happened(warning(), ChangeKind.EVIDENCE, 10.0, evidence=(FOUND,), grown_bytes=7)
     channel.take(known)
@@ -99,7 +99,7 @@ def test_a_note_is_not_told_until_it_is_more(channel: Channel) -> None:
     assert channel.chat.heads() == ["incident 1 open critical 1006632960"]
 
 
-def test_what_came_of_a_decision_after_the_end_is_still_told(channel: Channel) -> None:
+def test_slack_sink_posts_an_outcome_after_the_incident_closed(channel: Channel) -> None:
     channel.take(warning())
     over = closed(warning())
     channel.take(over)
@@ -149,7 +149,7 @@ def test_an_incident_that_flaps_for_weeks_repeats_no_line(channel: Channel) -> N
     assert len(channel.journal.said("slack", "incident/1") or "") < 6_000
 
 
-def test_what_was_over_before_we_began_is_history(channel: Channel) -> None:
+def test_slack_sink_ignores_incidents_closed_before_it_started(channel: Channel) -> None:
     channel.clock.now_s = NOW_S + 100.0
     channel.take(closed(warning(1), 60.0), warning(2))
     assert channel.chat.heads() == ["incident 2 open warning 1006632960"]
@@ -228,7 +228,7 @@ def refuse(call: Call) -> None:
     raise RefusedError("token_revoked")
 
 
-def test_one_refused_incident_holds_up_no_other(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
+def test_slack_sink_posts_other_incidents_if_one_is_refused(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
     def refuse_the_first(call: Call) -> None:
         if call.text.startswith("incident 1 "):
             raise RefusedError("msg_too_long")
@@ -269,7 +269,7 @@ def test_a_refusal_is_seen_for_as_long_as_nothing_else_was_taken(channel: Channe
     channel.take(*told, warning(4), warning(5))
 
 
-def test_what_a_round_was_given_up_over_comes_last_from_then_on(channel: Channel) -> None:
+def test_slack_sink_moves_incidents_that_failed_a_round_to_the_end(channel: Channel) -> None:
     def refuse_some(call: Call) -> None:
         if call.text.startswith(("incident 1 ", "incident 2 ", "incident 3 ", "incident 4 ")):
             refuse(call)

@@ -99,7 +99,7 @@ def test_a_week_without_half_an_hour_of_rest_is_no_storm_without_end(
         assert sum(not storm.over for storm in found) <= 3
 
 
-def test_what_a_closed_incident_was_is_not_kept(channel: Channel) -> None:
+def test_storm_keeps_no_reference_to_closed_incidents(channel: Channel) -> None:
     first = [warning(number) for number in range(1, 9)]
     channel.take(*first)
     over = [closed(story) for story in first[:-1]]
@@ -134,7 +134,7 @@ def test_beyond_the_last_place_the_ordinary_rules_hold(channel: Channel) -> None
     assert told_of(channel) == Counter(range(1, len(told) + 1))
 
 
-def test_where_a_storm_has_not_room_for_all_the_worst_get_threads_of_their_own(channel: Channel) -> None:
+def test_storm_at_capacity_gives_the_worst_incidents_their_own_threads(channel: Channel) -> None:
     told = [warning(number) for number in range(1, MAX_INCIDENTS_PER_STORM + MAX_THREADS)]
     channel.take(*told)
     (storm,) = kept(channel)
@@ -147,7 +147,7 @@ def test_where_a_storm_has_not_room_for_all_the_worst_get_threads_of_their_own(c
     assert {"700", "800"} <= heads
 
 
-def test_what_is_open_in_a_storm_that_takes_no_more_is_told_there_to_its_end(channel: Channel) -> None:
+def test_storm_at_capacity_follows_its_open_incidents_to_their_end(channel: Channel) -> None:
     lasting = [warning(number) for number in range(1, 9)]
     channel.take(*lasting)
     cluster = BusyCluster(channel, 3)

@@ -68,7 +68,7 @@ def test_missing_labels_are_none_and_later_fields_are_left_aside() -> None:
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "", None, 3, "https://" + "a" * 3000])
-def test_what_is_no_address_becomes_no_link(address: object) -> None:
+def test_webhook_drops_links_that_are_no_web_address(address: object) -> None:
     assert parsed(externalURL=address).external_url == ""
     assert with_alert(generatorURL=address).alerts[0].generator_url == ""
 

@@ -28,7 +28,7 @@ def test_a_message_and_its_replies_are_a_thread(slack: FakeSlack, chat: SlackCha
     assert [reply.text for reply in thread.replies] == ["first", "second"]
 
 
-def test_nothing_in_a_text_is_made_a_link_or_a_mention_by_slack(slack: FakeSlack, chat: SlackChat) -> None:
+def test_slack_client_disables_links_mentions_and_unfurling(slack: FakeSlack, chat: SlackChat) -> None:
     chat.post(CHANNEL, HELLO)
     assert slack.messages[0].options == {
         "parse": "none",
@@ -128,7 +128,7 @@ class TestDirect:
         assert chat.direct("ada") is None
         assert "nobody on Slack is U0NOBODYHERE, who is ada here" in caplog.text
 
-    def test_nobody_is_asked_for_where_no_rule_names_anybody(self, slack: FakeSlack, clock: Clock) -> None:
+    def test_slack_client_looks_nobody_up_without_a_rule(self, slack: FakeSlack, clock: Clock) -> None:
         assert make_chat(slack, clock, people=People(None, None)).direct("ada") is None
         assert slack.calls == []
 
@@ -168,7 +168,9 @@ class TestToken:
     SECRET = "xoxb-12345-secret"
 
     @pytest.mark.parametrize("token", ["", "xoxb-1 2", "xoxb-1\n2", "xoxb-\N{BULLET}", "xoxb\r\nX-Evil: 1"])
-    def test_one_that_cannot_be_one_is_refused_and_not_shown(self, slack: FakeSlack, clock: Clock, token: str) -> None:
+    def test_slack_client_refuses_an_invalid_token_without_quoting_it(
+        self, slack: FakeSlack, clock: Clock, token: str
+    ) -> None:
         with pytest.raises(ValueError, match="Slack token") as raised:
             SlackChat(token, api_url=slack.api_url, people=People(None, None))
         assert "xoxb" not in str(raised.value)
@@ -184,7 +186,7 @@ class TestToken:
             lambda slack: slack.fault("chat.postMessage", Fault(500, "x")),
         ],
     )
-    def test_it_is_in_no_error_and_in_no_log(
+    def test_slack_client_keeps_the_token_out_of_errors_and_logs(
         self, slack: FakeSlack, clock: Clock, caplog: pytest.LogCaptureFixture, arrange: Callable[[FakeSlack], None]
     ) -> None:
         caplog.set_level(logging.DEBUG)
@@ -199,7 +201,7 @@ class TestToken:
         assert raised.value.__cause__ is None
         assert raised.value.__context__ is None, "an error of slack_sdk carries the request with its headers"
 
-    def test_it_goes_to_slack_and_nowhere_else(self, clock: Clock) -> None:
+    def test_slack_client_follows_no_redirect_to_another_host(self, clock: Clock) -> None:
         with FakeSlack() as slack, FakeSlack() as elsewhere:
             slack.fault("chat.postMessage", Fault(307, "", {"Location": f"{elsewhere.api_url}chat.postMessage"}))
             with pytest.raises(RetryLaterError):
@@ -208,7 +210,7 @@ class TestToken:
 
 
 class TestProxies:
-    def test_what_is_on_this_machine_is_asked_directly(
+    def test_slack_client_bypasses_the_proxy_for_this_host(
         self, slack: FakeSlack, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):

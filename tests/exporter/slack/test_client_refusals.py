@@ -110,7 +110,7 @@ class TestRefusals:
             ("messages_tab_disabled", "App Home"),
         ],
     )
-    def test_what_a_person_has_to_mend_says_what(
+    def test_slack_refusal_says_what_to_correct(
         self, slack: FakeSlack, chat: SlackChat, error: str, advice: str
     ) -> None:
         slack.fail("chat.postMessage", error)

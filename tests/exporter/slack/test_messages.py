@@ -54,7 +54,7 @@ def owner(story: Story, text: str | None = None) -> str:
 
 
 class TestIncident:
-    def test_one_line_says_who_what_and_when_it_ends(self) -> None:
+    def test_slack_incident_headline_names_owner_job_and_predicted_oom(self) -> None:
         message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert message.blocks[0]["text"]["text"] == (
             "\N{LARGE RED CIRCLE} Memory leak in ada's job 4711: out of memory 08:14\u201308:22 UTC"
@@ -145,7 +145,7 @@ class TestIncident:
         told = incident(replace(story, incident=about))
         assert "ada's job 4711" in told
 
-    def test_one_that_recovers_says_what_was_seen_and_no_end(self) -> None:
+    def test_slack_recovering_incident_shows_evidence_and_no_predicted_oom(self) -> None:
         told = incident(recovering())
         assert "Stopped for now: memory leak in ada's job 4711" in told
         assert "It has stopped" in told
@@ -160,7 +160,7 @@ class TestIncident:
         assert "*Look first at*" not in told
         assert "at this rate" not in told
 
-    def test_one_whose_job_crashed_leads_with_the_crash(self) -> None:
+    def test_slack_crashed_job_message_leads_with_the_crash(self) -> None:
         message = incident_message(crashed(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert message.text == (
             "\N{LARGE RED CIRCLE} ada's job 4711 crashed: CUDA OOM at step 1,040 on rank 5 (wanted 512.0 MiB, "
@@ -199,22 +199,22 @@ class TestIncident:
         assert "figures are stale" in incident(leak(stale=True))
         assert "figures are stale" not in incident(leak())
 
-    def test_what_was_done_and_what_is_held_back_is_there(self) -> None:
+    def test_slack_incident_lists_actions_done_and_on_hold(self) -> None:
         told = incident(leak())
         assert "07:45 UTC: Owner notified: job output, Slack DM." in told
         assert "07:56 UTC: Checkpoint on hold: only 1 of 2 warnings" in told
 
-    def test_what_the_policy_would_do_is_there(self) -> None:
+    def test_slack_incident_in_observe_mode_names_the_action_it_would_take(self) -> None:
         assert "Mode observe, no action taken: the policy would requeue the job." in incident(fragmentation())
 
-    def test_what_is_under_way_counts_more_than_what_was_considered(self) -> None:
+    def test_slack_incident_shows_an_action_in_progress_before_one_on_hold(self) -> None:
         busy = record(decision(ActionKind.CHECKPOINT, decided_s=NOW_S - 10.0), status=DecisionStatus.STARTED)
         story = leak()
         told = incident(replace(story, decisions=(story.decisions[0], busy, story.decisions[1])))
         assert "In progress: waiting for the job to checkpoint" in told
         assert "on hold" not in told
 
-    def test_where_nothing_was_decided_that_is_said(self) -> None:
+    def test_slack_incident_without_decisions_says_no_action_taken(self) -> None:
         assert "No action taken." in incident(outside())
 
     def test_links_lead_to_dashboard_report_exemption_and_question(self) -> None:
@@ -233,7 +233,7 @@ class TestIncident:
         message = incident_message(Story(odd), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert "var-job_id=a%3Cb%26c+d%0A&" in links(message.blocks)["Dashboard"]
 
-    def test_nothing_is_linked_that_nobody_configured(self) -> None:
+    def test_slack_incident_without_configured_urls_has_no_links(self) -> None:
         message = incident_message(leak(), cluster="prod", links=Links(), now_unix_s=NOW_S)
         assert links(message.blocks) == {}
         assert [block["type"] for block in message.blocks].count("rich_text") == 0
@@ -287,7 +287,7 @@ class TestEvidence:
         assert "Line found: train.py:41 in step, held by train.py: Trainer.history (list, 412 items)" in told
         assert "append `tensor.item()`" in told
 
-    def test_what_is_not_known_is_said_to_be_so(self) -> None:
+    def test_slack_incident_says_cause_unknown(self) -> None:
         only_line = FOUND._replace(holder=None, cause=EvidenceCause.UNKNOWN, confidence=Confidence.UNKNOWN, advice=None)
         assert "allocated at train.py:41 in step. Cause unknown." in incident(leak(evidence=(only_line,)))
 
@@ -324,7 +324,7 @@ class TestReplies:
         for outcome in set(Outcome) - {Outcome.DONE}:
             assert "has saved" not in read(action_reply(record(checkpoint, outcome)))
 
-    def test_what_was_held_back_says_why_and_whence(self) -> None:
+    def test_slack_reply_of_an_action_on_hold_names_brake_and_rule(self) -> None:
         held = decision(
             ActionKind.REQUEUE, disposition=Disposition.WITHHELD, brake="paused", reason="actions are paused", rung=3
         )
@@ -344,7 +344,7 @@ class TestOwner:
         for line in str(notify_decision(leak()).parameters["text"]).splitlines():
             assert line in told
 
-    def test_it_is_about_their_job(self) -> None:
+    def test_slack_owner_message_says_your_job(self) -> None:
         assert owner(leak()).startswith(
             "\N{LARGE RED CIRCLE} Memory leak in your job 4711: out of memory in 14\u201322"
         )
@@ -369,7 +369,7 @@ class TestOwner:
         assert "Snapshot: /snapshots/12-1.pickle.gz" in told
         assert "Report: /reports/12.html" in told
 
-    def test_it_fits_the_screen_of_a_telephone_but_for_its_advice(self) -> None:
+    def test_slack_owner_message_fits_a_phone_screen(self) -> None:
         message = owner_message(notify_decision(leak()), leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert len(message.blocks) <= 5
         assert len(read(message)) < 1_200

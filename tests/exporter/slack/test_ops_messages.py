@@ -55,7 +55,7 @@ class TestAlerts:
         odd = alert(dashboard_url="javascript:alert(1)", runbook_url="https://a b")
         assert links(alert_message(AlertGroup("k", True, (odd,)), links=Links()).blocks) == {}
 
-    def test_what_is_resolved_is_not_silenced(self) -> None:
+    def test_slack_alert_that_is_resolved_has_no_silence_link(self) -> None:
         group = AlertGroup("k", False, (alert(firing=False),), {"alertname": "x"}, "https://am.example")
         message = alert_message(group, links=LINKS)
         assert "Silence" not in links(message.blocks)
@@ -94,7 +94,7 @@ class TestStorm:
     def test_no_incident_at_all_is_a_message_still(self) -> None:
         assert "Resolved: 0 incidents" in storm_message([], cluster="prod", links=LINKS, now_unix_s=NOW_S).text
 
-    def test_it_links_to_fleet_and_incidents(self) -> None:
+    def test_slack_storm_message_links_to_fleet_and_incidents(self) -> None:
         message = storm_message(bad_night(3), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert links(message.blocks) == {
             "Fleet dashboard": "https://grafana.example/d/tidegauge-fleet?var-cluster=prod&from=1799997300250&to=now",

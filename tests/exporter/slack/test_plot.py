@@ -67,7 +67,7 @@ def test_limit_and_forecast_are_in_the_picture() -> None:
     assert reddish(drawn_once(leak)) > reddish(drawn(without_forecast)) + 300 > 2_000
 
 
-def test_nothing_of_a_picture_stays_in_memory_until_the_collector_comes_by() -> None:
+def test_slack_plot_frees_its_figure_without_garbage_collection() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -109,7 +109,7 @@ def of_graphs() -> Story:
         (out_of_memory(), ["nontorch", "allocated", "cached"], None),
     ],
 )
-def test_what_grows_lies_on_what_does_not(story: Story, kinds: list[str], growing: str | None) -> None:
+def test_slack_plot_stacks_growing_layers_above_others(story: Story, kinds: list[str], growing: str | None) -> None:
     layers = values(story).layers
     assert [layer.kind for layer in layers] == kinds
     assert [layer.kind for layer in layers if layer.grows] == ([] if growing is None else [growing])
@@ -121,7 +121,7 @@ def test_layers_add_up_to_what_the_rank_takes() -> None:
     assert totals == [point.used_bytes for point in story.memory]
 
 
-def test_what_is_not_known_has_no_layer() -> None:
+def test_slack_plot_omits_a_layer_of_unknown_values() -> None:
     story = leak()
     unknown = tuple(point._replace(nontorch_bytes=None) for point in story.memory)
     assert "nontorch" not in [layer.kind for layer in values(replace(story, memory=unknown)).layers]

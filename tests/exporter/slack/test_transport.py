@@ -29,7 +29,7 @@ def test_an_answer_that_is_no_text_is_an_answer(slack: FakeSlack) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:,x"])
-def test_only_web_addresses_are_opened(url: str) -> None:
+def test_slack_transport_opens_only_web_addresses(url: str) -> None:
     with pytest.raises(OSError, match="no web address"):
         send(Request(url), timeout_s=1.0)
 
