@@ -264,7 +264,7 @@ class PortContract(ABC):
         assert progress.detail
 
     @pytest.mark.parametrize("action", [action for action in ActionKind if action is not ActionKind.SNAPSHOT])
-    def test_what_the_adapter_cannot_do_it_refuses(self, world: ContractWorld, action: ActionKind) -> None:
+    def test_adapter_refuses_an_action_it_cannot_carry_out(self, world: ContractWorld, action: ActionKind) -> None:
         job = world.start_job()
         if action in self.facts(world, job).can:
             pytest.skip(f"this adapter can {action.value}")

@@ -187,7 +187,7 @@ def test_a_run_that_ends_while_a_cap_is_left_begun_leaves_it_unverified() -> Non
 
 
 @pytest.mark.parametrize("action", ACTING)
-def test_what_is_held_back_is_stopped_before_anything_is_done(action: ActionKind) -> None:
+def test_carry_out_stops_a_held_action_before_any_call(action: ActionKind) -> None:
     bench = Bench()
     bench.held = "actions are paused"
     made = wanted(action)
@@ -265,7 +265,7 @@ def test_a_checkpoint_whose_grace_is_over_is_not_asked_for() -> None:
     assert bench.world.effects == []
 
 
-def test_what_was_begun_is_looked_after_however_old_it_is() -> None:
+def test_carry_out_finishes_a_started_action_at_any_age() -> None:
     bench = Bench()
     bench.decide(REQUEUE)
     bench.tick()
@@ -278,7 +278,7 @@ def test_what_was_begun_is_looked_after_however_old_it_is() -> None:
 # Several at once
 
 
-def test_one_acting_decision_of_a_job_at_a_time_the_oldest_first() -> None:
+def test_carry_out_does_one_action_of_a_job_at_a_time_oldest_first() -> None:
     bench = Bench()
     bench.world.looks_to_proof = 4
     late = wanted(ActionKind.CAP, number=2, decided_s=START_S + 1.0)
@@ -289,7 +289,7 @@ def test_one_acting_decision_of_a_job_at_a_time_the_oldest_first() -> None:
     assert [action for _, action in bench.world.effects] == ["checkpoint", "cap"]
 
 
-def test_what_was_begun_goes_before_what_is_older() -> None:
+def test_carry_out_finishes_started_actions_before_older_ones() -> None:
     bench = Bench()
     bench.world.looks_to_proof = 4
     bench.decide(CHECKPOINT)
@@ -327,7 +327,7 @@ def test_another_attempt_of_a_job_is_the_same_job() -> None:
 # What people see
 
 
-def test_what_is_under_way_says_where_it_stands() -> None:
+def test_carry_out_under_way_describes_the_progress() -> None:
     bench = Bench(FakeJob("4711", can_save=True), FakeJob("4712"), FakeJob("4713"))
     bench.world.looks_to_proof = 10_000
     bench.scheduler.lies = frozenset({ActionKind.HOLD})

@@ -32,7 +32,7 @@ REQUEUE = wanted(ActionKind.REQUEUE)
 
 @pytest.mark.parametrize("action", list(ActionKind))
 @pytest.mark.parametrize("method", ["unfinished", "begin"])
-def test_nothing_is_done_that_cannot_be_written_down(action: ActionKind, method: str) -> None:
+def test_carry_out_does_nothing_the_audit_cannot_record(action: ActionKind, method: str) -> None:
     bench = Bench()
     made = wanted(action)
     bench.decide(made)

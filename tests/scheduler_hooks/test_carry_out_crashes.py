@@ -95,7 +95,7 @@ def test_killed_at_any_two_boundaries_everything_happens_once(scenario: Scenario
         run(scenario, *pair)
 
 
-def test_what_crashes_the_process_each_time_is_given_up() -> None:
+def test_carry_out_gives_up_an_action_that_crashes_the_process_each_time() -> None:
     on = bench()
     on.scheduler.before["requeue"] = [raising(Killed()) for _ in range(10)]
     run_with_kills(on, at_once(REQUEUE), boundaries(on))

@@ -134,7 +134,7 @@ def test_calls_that_never_return_leave_one_to_others() -> None:
     assert cluster.bench.outcome(made) is Outcome.DONE
 
 
-def test_one_user_alone_is_served_begun_ones_first_and_then_by_age() -> None:
+def test_carry_out_serves_one_user_started_first_then_by_age() -> None:
     bench = Bench(*(FakeJob(name) for name in ("a", "b", "c")))
     old = wanted(ActionKind.CAP, "a", number=1, decided_s=START_S - 2.0)
     begun = wanted(ActionKind.CAP, "b", number=2, decided_s=START_S - 1.0)
@@ -157,7 +157,7 @@ def caps(uid: int, count: int, *, first: int = 0) -> list[Decision]:
     return [of_user(wanted(ActionKind.CAP, f"{uid}-{number}"), uid) for number in range(first, first + count)]
 
 
-def test_whoever_was_served_longest_ago_comes_first() -> None:
+def test_fair_calls_serve_the_user_served_longest_ago_first() -> None:
     turns = FairCalls(replace(TIMES, calls_per_scheduler=1))
     waiting = [*caps(1, 3), *caps(2, 3), *caps(3, 1)]
     served = []
@@ -168,7 +168,7 @@ def test_whoever_was_served_longest_ago_comes_first() -> None:
     assert served == ["1-0", "2-0", "3-0", "1-1", "2-1", "1-2", "2-2"]
 
 
-def test_whoever_has_the_fewest_calls_under_way_comes_first() -> None:
+def test_fair_calls_serve_the_user_with_the_fewest_running_calls_first() -> None:
     turns = FairCalls(TIMES)
     assert turns_of(turns, caps(2, 1)) == ["1:2-0:cap"]
     waiting = [*caps(1, 3, first=2), *caps(2, 3, first=1)]

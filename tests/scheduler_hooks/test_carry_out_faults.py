@@ -47,7 +47,7 @@ def test_no_adapter_makes_it_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("action", [action for action in ActionKind if action is not ActionKind.CHECKPOINT])
-def test_what_fails_again_and_again_is_given_up(action: ActionKind) -> None:
+def test_carry_out_gives_up_after_three_temporary_failures(action: ActionKind) -> None:
     bench = Bench()
     made = wanted(action)
     bench.scheduler.before[action.value] = [raising(TemporaryError("slurmctld is away")) for _ in range(10)]
@@ -117,7 +117,7 @@ def test_a_run_that_changed_in_the_midst_of_a_retry_may_be_our_own_doing() -> No
 
 
 @pytest.mark.parametrize("action", list(ActionKind))
-def test_what_will_never_work_fails_at_once(action: ActionKind) -> None:
+def test_carry_out_fails_at_once_on_a_permanent_error(action: ActionKind) -> None:
     bench = Bench()
     made = wanted(action)
     bench.scheduler.before[action.value] = [raising(PermanentError("user ada may not do that"))]
@@ -154,7 +154,7 @@ def test_while_the_job_cannot_be_seen_nothing_is_begun() -> None:
     assert bench.now_s > START_S + TIMES.expires_after_s
 
 
-def test_what_was_begun_and_cannot_be_seen_any_more_is_unverified() -> None:
+def test_carry_out_marks_a_started_action_unverified_if_its_run_is_not_visible() -> None:
     bench = Bench()
     bench.decide(REQUEUE)
     bench.tick()

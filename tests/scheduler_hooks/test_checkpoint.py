@@ -67,7 +67,7 @@ def test_a_slow_job_is_asked_for_a_step_that_is_near() -> None:
     assert job.commands.sent("checkpoint")[-1]["at_step"] <= at_step + 3
 
 
-def test_what_is_proven_stays_so_and_nothing_is_asked_again() -> None:
+def test_checkpoint_that_is_proven_sends_no_further_requests() -> None:
     job = Job()
     job.advance()
     job.pass_s(30)
@@ -118,7 +118,7 @@ def test_a_step_that_was_over_is_tried_again_further_away() -> None:
     assert job.saved_at() == [[tried[1]], [tried[1]]]
 
 
-def test_only_ranks_with_a_callback_are_asked_and_they_are_enough() -> None:
+def test_checkpoint_is_proven_by_the_ranks_with_a_callback() -> None:
     job = Job(4)
     for rank in job.ranks[1:]:
         rank.means = None
@@ -262,21 +262,21 @@ class TestGroupsOfRanks:
         assert self.trainer[0].saves == self.trainer[1].saves != self.other.saves
         assert self.job.checkpoints.has_asked(self.target, "d-1")
 
-    def test_one_that_cannot_be_asked_is_the_end_of_it_and_the_others_are_let_go(self) -> None:
+    def test_checkpoint_is_refused_if_one_group_has_no_rank_to_ask(self) -> None:
         self.other.means = None
         assert (progress := self.advance()).stage is CheckpointStage.REFUSED
         assert progress.detail.startswith("step 1: no rank can be asked")
         self.job.pass_s(200)
         assert [rank.saves for rank in self.trainer] == [[], []], "nobody saves for nothing"
 
-    def test_one_that_fails_is_the_end_of_it(self) -> None:
+    def test_checkpoint_is_refused_if_one_group_fails(self) -> None:
         self.other.fails = True
         self.advance()
         self.job.pass_s(200)
         assert (progress := self.advance()).stage is CheckpointStage.REFUSED
         assert progress.detail == "step 1: rank 0: the callback raised OSError: disk full"
 
-    def test_one_that_has_nothing_to_save_says_so_and_is_not_asked(self) -> None:
+    def test_checkpoint_skips_a_group_with_nothing_to_save(self) -> None:
         self.other.means = "none"
         self.advance()
         self.job.pass_s(30)
@@ -292,7 +292,7 @@ class TestGroupsOfRanks:
         self.trainer[1].means = self.other.means = None
         assert self.advance().stage is CheckpointStage.REFUSED
 
-    def test_one_that_is_silent_does_not_keep_the_other_from_being_asked(self) -> None:
+    def test_checkpoint_asks_other_groups_while_one_is_silent(self) -> None:
         self.other.misses = {"checkpoint_status", "ping"}
         with pytest.raises(TemporaryError):
             self.advance()

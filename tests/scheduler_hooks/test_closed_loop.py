@@ -228,7 +228,7 @@ def test_pause_between_decision_and_action_stops_the_action(site: Site) -> None:
     assert site.effects() == ["notify"]
 
 
-def test_nothing_is_done_once_the_only_rank_that_leaked_has_ended(site: Site) -> None:
+def test_closed_loop_takes_no_action_after_the_only_leaking_rank_ended(site: Site) -> None:
     site.run(3)
     assert site.effects() == ["notify"]
     site.culprit_ended = True
@@ -262,7 +262,7 @@ def test_a_launch_that_begins_between_decision_and_action_stops_the_requeue(site
     assert site.effects() == ["notify", "checkpoint"]
 
 
-def test_nothing_is_done_that_cannot_be_written_down(site: Site) -> None:
+def test_closed_loop_takes_no_action_that_the_store_cannot_record(site: Site) -> None:
     site.audit.failing = {"write_ahead"}
     site.run(20)
     assert site.scheduler.calls == []
@@ -565,7 +565,7 @@ rules:
 GRAPHS = CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)
 
 
-def test_what_was_decided_of_fragmentation_is_not_done_once_it_is_known_to_be_graphs(site: Site) -> None:
+def test_closed_loop_stops_a_checkpoint_if_evidence_changes_the_cause(site: Site) -> None:
     site.set_policy(RESERVED)
     site.verdict = LEAK._replace(signal=Signal.RESERVED)
     site.run(5)

@@ -58,7 +58,7 @@ def test_a_job_that_no_adapter_knows_has_no_incarnation() -> None:
     assert facts.running
 
 
-def test_it_runs_only_if_both_its_ranks_and_the_scheduler_say_so() -> None:
+def test_facts_say_running_only_if_ranks_and_scheduler_do() -> None:
     assert facts_of(job(rank(0))).running
     assert not facts_of(job(rank(0)), said=scheduler_facts(running=False)).running
     assert not facts_of(job(rank(0, alive=False), running=False)).running
@@ -97,9 +97,7 @@ def test_a_job_that_goes_on_with_fewer_ranks_is_not_stale() -> None:
         (["smoke", None], None),
     ],
 )
-def test_one_rank_that_can_be_asked_for_a_checkpoint_is_enough(
-    claims: list[str | None], way: CheckpointWay | None
-) -> None:
+def test_facts_allow_a_checkpoint_if_one_rank_can_be_asked(claims: list[str | None], way: CheckpointWay | None) -> None:
     ranks = [rank(number, claims={"checkpoint": claim}) for number, claim in enumerate(claims)]
     assert facts_of(job(*ranks)).checkpoint is way
 

@@ -71,7 +71,7 @@ def test_a_kept_job_is_described_by_its_keeper() -> None:
     }  # fmt: skip
 
 
-def test_what_its_owner_said_is_in_the_facts() -> None:
+def test_local_adapter_facts_include_the_owners_options() -> None:
     job = kept(requeueable=False, exempt=True, state=LaunchState.STOPPING)
     facts = World(job).local.describe([job])[job.key]
     assert (facts.running, facts.requeueable, facts.exempt) == (False, False, True)
@@ -108,7 +108,7 @@ def test_ranks_of_two_versions_name_none() -> None:
         (Reply(error="it has ended", kind=GONE), Presence.GONE),
     ],
 )
-def test_where_a_run_is_says_its_keeper(said: Reply, presence: Presence) -> None:
+def test_local_adapter_presence_comes_from_the_keeper(said: Reply, presence: Presence) -> None:
     world = World(kept(), said)
     assert world.local.presence(world.target) is presence
     assert world.last() == ("keeper n-0 900", {"command": "describe"})

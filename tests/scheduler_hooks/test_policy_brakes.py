@@ -319,7 +319,7 @@ def test_on_kubernetes_a_namespace_is_counted_together_whatever_names_its_pods_b
     ) == [["do cap"], HELD, HELD, ["do cap"]]
 
 
-def test_who_was_counted_is_known_again_from_the_audit() -> None:
+def test_policy_brake_recognises_a_counted_user_from_the_audit() -> None:
     first, second = on_kubernetes("team-a/llm", "ada"), on_kubernetes("team-a/eval", "ada", uid=0)
     rules = policy(CAP, actions_per_user_per_hour=1)
     run = Run(rules, of_job=first, job=first.target.job)
@@ -393,7 +393,7 @@ def test_a_small_cluster_may_always_touch_a_few_jobs() -> None:
     assert [told(cluster.run(number, 0)) for number in (1, 2)] == [["do"], ["do"]]
 
 
-def test_what_observe_would_have_broken_does_not_open_the_breaker_of_act() -> None:
+def test_policy_breaker_in_act_ignores_openings_in_observe() -> None:
     cluster = Cluster(jobs_running=10, share=0.1, min_jobs=1)
     cluster.policy = policy(CAP, mode="observe", breaker={"share": 0.1, "min_jobs": 1})
     assert [told(cluster.run(number, 0)) for number in (1, 2)] == [["would"], ["withheld: breaker"]]
@@ -403,7 +403,7 @@ def test_what_observe_would_have_broken_does_not_open_the_breaker_of_act() -> No
     assert told(cluster.run(2, 1)) == ["do"]
 
 
-def test_what_a_restart_reads_back_keeps_the_breaker_open() -> None:
+def test_policy_breaker_stays_open_after_a_restart() -> None:
     cluster = Cluster(jobs_running=10, share=0.1, min_jobs=1)
     cluster.run(1, 0)
     held = cluster.run(2, 0)

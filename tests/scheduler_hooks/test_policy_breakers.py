@@ -75,7 +75,7 @@ def jobs(user: str, count: int) -> list[str]:
     return [f"{user}/{number}" for number in range(count)]
 
 
-def test_one_users_jobs_hold_back_that_users_jobs_and_nobody_elses() -> None:
+def test_user_breaker_holds_back_only_that_users_jobs() -> None:
     cluster = Cluster(min_jobs=6)
     assert cluster.act(*jobs("eve", 30)) == [DO] * 6 + [USERS] * 24
     assert cluster.act("ada/1", "grace/1") == [DO, DO]
@@ -99,7 +99,7 @@ def test_jobs_of_several_users_hold_back_all() -> None:
 
 
 @pytest.mark.parametrize("allowed", [1, 2, 3, 4, 5, 8])
-def test_it_takes_more_than_one_user_and_a_mad_detector_is_stopped_all_the_same(allowed: int) -> None:
+def test_breaker_opens_for_several_users_and_bounds_a_faulty_detector(allowed: int) -> None:
     alone = Cluster(min_jobs=allowed)
     assert alone.act(*jobs("eve", 40)) == [DO] * allowed + [USERS] * (40 - allowed)
     many = Cluster(min_jobs=allowed)
@@ -119,7 +119,7 @@ def test_a_service_account_that_owns_all_jobs_is_held_back_after_as_many_as_ever
     assert cluster.act("svc/99", at=90_000) == [USERS]
 
 
-def test_what_holds_back_one_user_survives_a_restart_and_ends_when_a_person_resets_it() -> None:
+def test_user_breaker_survives_a_restart_and_closes_at_a_reset() -> None:
     cluster = Cluster(min_jobs=2)
     cluster.act(*jobs("eve", 5))
     told = cluster.state.user_breakers
@@ -132,7 +132,7 @@ def test_what_holds_back_one_user_survives_a_restart_and_ends_when_a_person_rese
     assert cluster.act("eve/5", "eve/6", "eve/7", at=90_002) == [DO, DO, USERS]
 
 
-def test_what_opened_the_breaker_in_an_old_audit_keeps_it_open() -> None:
+def test_breaker_opened_in_an_old_audit_stays_open() -> None:
     opened = decision(
         ActionKind.CAP, disposition=Disposition.WITHHELD, brake=BREAKER, parameters={"breaker_reset_s": None}
     )
@@ -159,7 +159,7 @@ def test_of_what_a_breaker_held_back_only_its_opening_is_remembered_for_ever() -
     assert cluster.state.breaker is not None
 
 
-def test_what_a_breaker_would_have_held_back_is_forgotten_with_all_else() -> None:
+def test_breaker_marks_of_observe_mode_are_forgotten_at_a_restart() -> None:
     cluster = Cluster(min_jobs=4, mode="observe")
     cluster.act(*jobs("ada", 50), "eve/0", *jobs("bob", 99))
     assert cluster.state.breaker_opening(real=False) is not None

@@ -67,7 +67,7 @@ def test_the_default_policy_is_sound_and_observes() -> None:
         ("# " + "x" * (1 << 18), "error: it has 262,146 characters; the limit is 262,144"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected: str) -> None:
+def test_policy_check_error_names_line_and_choices(text: str, expected: str) -> None:
     findings = check_policy(text)
     assert findings.policy is None
     assert any(expected in one for one in said(findings)), said(findings)
@@ -127,7 +127,7 @@ def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
         ("rules:", "brakes: {requeues_per_job: 0}\nrules:", "so when_used_up applies at once"),
     ],
 )
-def test_what_makes_no_sense_is_found(old: str, new: str, expected: str) -> None:
+def test_policy_check_finds_contradictions(old: str, new: str, expected: str) -> None:
     assert old in STOP
     findings = said(check_policy(STOP.replace(old, new)))
     assert any(expected in one for one in findings), findings

@@ -61,7 +61,7 @@ def test_warn_carries_out_words_and_says_what_else_would_be_done() -> None:
     assert run.at(360) == ["would checkpoint", "would requeue"]
 
 
-def test_what_was_only_observed_is_done_once_the_policy_acts() -> None:
+def test_policy_acts_on_observed_steps_once_its_mode_is_act() -> None:
     run = Run(policy(LEAK, mode="observe", warnings_before_stop=1))
     run.until(120)
     run.policy = policy(LEAK, warnings_before_stop=1)
@@ -121,7 +121,7 @@ def test_a_ladder_goes_on_past_words_and_caps_that_fail(action: str) -> None:
     assert run.at(0) == ["do notify"]
 
 
-def test_what_a_pause_stopped_is_no_try() -> None:
+def test_policy_does_not_count_an_action_stopped_by_a_pause_as_a_try() -> None:
     run = Run(policy("[{action: checkpoint, tries: 1, retry_after: 60}]"))
     run.at(0)
     run.finish(10, Outcome.STOPPED)
@@ -247,7 +247,7 @@ def test_a_rung_that_was_edited_meanwhile_is_not_taken_as_done() -> None:
     assert run.last.decision_id == "1:rule:1:2", "the first try's name is taken"
 
 
-def test_nothing_more_is_said_of_a_run_that_we_ended() -> None:
+def test_policy_decides_nothing_more_for_a_run_that_it_ended() -> None:
     run = Run(policy("[{action: hold, without_checkpoint: true}]"))
     run.until(0)
     run.incident = incident(number=2, opened_unix_s=NOW_S)
@@ -360,7 +360,7 @@ def test_there_is_no_next_look_for_what_only_a_person_or_the_job_can_change() ->
     assert math.isinf(next_look(run, 0))
 
 
-def test_what_is_old_is_forgotten_unless_it_may_still_count() -> None:
+def test_policy_state_forgets_old_incidents_unless_an_action_is_under_way() -> None:
     run = Run(policy("[{action: notify}]"))
     run.until(0)
     assert run.state.forget(NOW_S + 1, open_incidents=[1]) is run.state

@@ -135,7 +135,7 @@ def test_every_default_rule_has_its_answer_here() -> None:
 
 
 @pytest.mark.parametrize("cause", [cause for cause in IncidentCause if cause.is_growth])
-def test_what_would_take_weeks_is_left_alone(cause: IncidentCause) -> None:
+def test_default_policy_ignores_growth_that_takes_weeks(cause: IncidentCause) -> None:
     assert run_of(cause, NOTE, {}).until(6 * HOUR) == []
 
 

@@ -52,7 +52,7 @@ def test_a_group_is_read_once_however_many_marks_come_to_it() -> None:
     assert len(after.by_job[job]) == 150
 
 
-def test_one_item_more_reads_none_of_the_many() -> None:
+def test_policy_layers_add_an_item_without_reading_the_others() -> None:
     many = Counted({number: str(number) for number in range(10_000)})
     layers: Layers[int, str] = Layers(many)
     for number in range(100):

@@ -28,7 +28,7 @@ def test_a_duration_is_seconds_or_a_text(written: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["5", "5 m", "m5", "", "30m1h", "-5m", "1:30", -1, True, None, float("nan"), [5]])
-def test_what_is_no_duration_is_told_the_right_form(written: Any) -> None:
+def test_policy_duration_error_shows_the_valid_forms(written: Any) -> None:
     with pytest.raises(ValueError, match="90s, 5m, 1h30m or 2d"):
         parse_duration(written)
 
@@ -80,7 +80,7 @@ def test_a_severity_is_a_least_one() -> None:
 
 
 @pytest.mark.parametrize("condition", [{"oom_within": "30d"}, {"alloc_conf_has": {"a": "b"}}, {"job_name": "*"}])
-def test_what_is_not_known_matches_nothing(condition: dict[str, Any]) -> None:
+def test_policy_condition_on_an_unknown_value_does_not_match(condition: dict[str, Any]) -> None:
     of_job = facts(alloc_conf=None, job_name=None)
     when = When.model_validate(condition)
     assert not when.matches(incident(seconds_to_oom=None), of_job, requeues=0, now_s=NOW_S)

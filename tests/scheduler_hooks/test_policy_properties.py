@@ -49,7 +49,7 @@ def test_limits_are_never_exceeded(policy: Policy, course: list[Turn]) -> None:
 
 
 @given(policies("observe"), courses())
-def test_what_would_be_done_keeps_to_the_limits_as_well(policy: Policy, course: list[Turn]) -> None:
+def test_policy_in_observe_keeps_to_the_limits(policy: Policy, course: list[Turn]) -> None:
     would = play(policy, course).decisions(WOULD, acting=True)
     assert at_most(would, policy.brakes.actions_per_hour)
     for job in range(JOBS):
@@ -80,9 +80,7 @@ def test_an_exempt_job_is_never_acted_on(policy: Policy, course: list[Turn]) -> 
 
 
 @given(policies("act"), courses(*MODES))
-def test_nothing_is_done_on_old_figures_to_a_job_that_recovers_or_while_paused(
-    policy: Policy, course: list[Turn]
-) -> None:
+def test_policy_never_acts_on_stale_recovering_or_paused_jobs(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
     for one in world.decisions(DO, acting=True):
         assert one.facts.running
@@ -171,5 +169,5 @@ def test_asked_again_it_decides_nothing_new(policy: Policy, course: list[Turn]) 
 
 
 @given(policies("act"), courses(*MODES, *EDITS))
-def test_one_thing_at_a_time_is_done_to_a_job(policy: Policy, course: list[Turn]) -> None:
+def test_policy_has_one_action_of_a_job_under_way_at_most(policy: Policy, course: list[Turn]) -> None:
     assert play(policy, course).most_under_way <= 1

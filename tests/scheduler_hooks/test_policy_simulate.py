@@ -60,7 +60,7 @@ def test_an_incident_that_closed_is_left_alone_from_then_on() -> None:
     assert done(result) == [(0.0, "notify"), (300.0, "notify")]
 
 
-def test_what_happens_later_counts_from_then_on() -> None:
+def test_simulation_counts_a_later_change_from_its_time() -> None:
     mild = opened(severity=Severity.WARNING)
     severe = later(mild, ChangeKind.ESCALATED, HOUR, severity=Severity.CRITICAL)
     result = simulate([mild, severe], {1: facts(mild.incident.key.job)}, POLICY, until_s=NOW_S + 2 * HOUR)
@@ -102,7 +102,7 @@ def test_the_breaker_of_one_users_jobs_is_told_apart() -> None:
     assert [why.partition(":")[0] for why in result.user_breakers] == ["the circuit breaker of ada opened"]
 
 
-def test_what_a_limit_held_back_is_done_when_it_lets_go() -> None:
+def test_simulation_carries_out_an_action_once_its_limit_lets_go() -> None:
     policy = POLICY.model_copy(update={"brakes": POLICY.brakes.model_copy(update={"actions_per_hour": 2})})
     changes = [opened(number) for number in (1, 2)]
     of_jobs = {one.incident.number: facts(one.incident.key.job) for one in changes}

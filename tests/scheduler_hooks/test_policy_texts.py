@@ -73,7 +73,7 @@ def test_observe_words_it_as_act_would() -> None:
     assert first_text(mode="observe") == first_text(mode="act")
 
 
-def test_where_only_words_are_carried_out_nothing_is_threatened() -> None:
+def test_warning_in_warn_mode_threatens_no_action() -> None:
     text = first_text(mode="warn")
     assert "Tidegauge takes no action on this job." in text
     assert "warning 1" not in text
@@ -152,7 +152,7 @@ def test_an_oom_is_explained() -> None:
     assert "The card was full; trying again will not help." in text
 
 
-def test_who_takes_too_much_is_told_its_share() -> None:
+def test_warning_of_an_exceeded_share_names_the_memory_fraction() -> None:
     known = caused_by(IncidentCause.SHARE_EXCEEDED)
     assert "memory fraction of 0.25" in first_text("[{action: notify}]", of_job={"cap_fraction": 0.25}, **known)
 

@@ -58,7 +58,7 @@ def test_the_rank_to_look_at_first_is_asked_under_the_decisions_id() -> None:
         (Reply(error="no such command: evidence"), PermanentError),
     ],
 )
-def test_what_a_rank_says_instead_is_told_with_whether_to_try_again(reply: Reply, error: type[Exception]) -> None:
+def test_rank_evidence_error_is_temporary_only_if_a_retry_may_work(reply: Reply, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"job 4711: rank 3 cannot collect evidence: {reply.error}"):
         ask_for_evidence(Ranks(reply), MADE)
 
@@ -68,7 +68,7 @@ def test_an_incident_without_ranks_asks_nobody() -> None:
         ask_for_evidence(Ranks(Reply({})), replace(MADE, incident=incident(findings=())))
 
 
-def test_it_needs_no_adapter() -> None:
+def test_rank_evidence_needs_no_scheduler_adapter() -> None:
     bench, made = Bench(), replace(MADE, target=replace(MADE.target, scheduler="unheard of"))
     bench.decide(made)
     bench.finish()

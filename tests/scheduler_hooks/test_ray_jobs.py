@@ -50,7 +50,7 @@ def test_all_jobs_are_described_by_one_request(world: RayWorld) -> None:
     assert world.cluster.requests == ["GET /api/jobs/"]
 
 
-def test_nobody_elses_ranks_are_taken_for_the_clusters_jobs(world: RayWorld) -> None:
+def test_ray_jobs_adapter_ignores_ranks_of_another_user(world: RayWorld) -> None:
     job = world.start_job()
     thief = replace(job, ranks=(replace(job.ranks[0], uid=UID + 1),))
     assert world.port.describe([thief]) == {}
@@ -123,7 +123,7 @@ def test_a_cap_outlives_the_process_that_set_it(world: RayWorld) -> None:
     assert world.environ(job)["TIDEGAUGE_MEMORY_FRACTION"] == "0.5"
 
 
-def test_what_the_owner_uploaded_is_kept_for_the_next_run(world: RayWorld) -> None:
+def test_ray_jobs_requeue_keeps_the_uploaded_package(world: RayWorld) -> None:
     job = world.start_job()
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")
     assert UPLOADED in world.cluster.packages

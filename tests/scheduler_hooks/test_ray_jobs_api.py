@@ -98,7 +98,7 @@ def test_a_path_before_the_api_is_kept(cluster: FakeRayJobs) -> None:
 
 
 @pytest.mark.parametrize("address", ["head:8265", "ftp://head", "http://", "http://ada:secret@head", "http://h?x=1"])
-def test_what_is_no_address_is_refused_without_being_repeated(address: str) -> None:
+def test_ray_jobs_api_refuses_an_invalid_address_without_quoting_it(address: str) -> None:
     with pytest.raises(ValueError, match="looks like http://head:8265") as refused:
         RayJobsApi(address)
     assert "secret" not in str(refused.value)
@@ -131,7 +131,7 @@ def test_a_call_ends_in_time_however_the_answer_comes(
         call(RayJobsApi(cluster.url, timeout_s=0.2))
 
 
-def test_nobody_there_is_temporary() -> None:
+def test_ray_jobs_api_reports_a_refused_connection_as_temporary() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -141,7 +141,7 @@ def test_nobody_there_is_temporary() -> None:
 
 @pytest.mark.parametrize("name", ["list", "look"])
 @pytest.mark.parametrize("body", ["<html>log in, please</html>", "[[[", '"text"', "[{}]", '{"status": "RUNNING"}', " "])
-def test_what_is_not_rays_answer_is_temporary_and_not_repeated(
+def test_ray_jobs_api_reports_an_unexpected_answer_as_temporary_without_quoting_it(
     cluster: FakeRayJobs, api: RayJobsApi, name: str, body: str
 ) -> None:
     always(cluster, says(200, body, "text/html"))

@@ -116,7 +116,7 @@ def test_an_incarnation_can_be_taken_apart_again(submission_id: str, started_uni
 
 
 @pytest.mark.parametrize("text", ["", "none", "llm@", "llm@x", "llm@-3", "@"])
-def test_what_is_no_incarnation_has_no_time(text: str) -> None:
+def test_ray_job_incarnation_that_is_invalid_has_no_time(text: str) -> None:
     assert parse_incarnation(text)[1] is None
 
 
@@ -193,7 +193,7 @@ def test_a_cap_stays_and_a_new_one_wins() -> None:
         assert made["runtime_env"]["env_vars"]["TIDEGAUGE_MEMORY_FRACTION"] == expected
 
 
-def test_what_the_entrypoint_needs_is_asked_for_again() -> None:
+def test_ray_job_resubmission_requests_the_entrypoints_resources() -> None:
     job = ray_job(
         metadata={
             "tidegauge.entrypoint_num_gpus": "0.5",

@@ -167,7 +167,7 @@ def test_scheduler_that_took_very_long_is_asked_before_its_answer_is_too_old() -
     assert len(bench.waiting) == 1
 
 
-def test_what_was_said_of_a_job_stays_known_as_long_as_the_job_is_there() -> None:
+def test_scheduler_watch_keeps_facts_as_long_as_the_job_exists() -> None:
     bench = Bench()
     assert bench.watch.last_facts("local") == {}
     bench.watch.ask([JOB])
@@ -210,7 +210,7 @@ class InAllocation:
         return self.watch.facts(self.job)
 
 
-def test_what_tidegauge_run_keeps_in_slurm_is_exempt_where_its_owner_says_so() -> None:
+def test_scheduler_watch_exempts_a_run_in_slurm_if_its_owner_says_so() -> None:
     site = InAllocation()
     before = site.facts()
     site.slurm.exempt = True
@@ -220,7 +220,7 @@ def test_what_tidegauge_run_keeps_in_slurm_is_exempt_where_its_owner_says_so() -
     assert (before.exempt, after.exempt) == (False, True)
 
 
-def test_nothing_is_known_of_it_while_slurm_does_not_say_whether_it_is_exempt() -> None:
+def test_scheduler_watch_has_no_facts_while_slurm_gives_no_exemption() -> None:
     site = InAllocation()
     site.slurm.error = TemporaryError("slurmctld is away")
     assert site.facts() is None
@@ -229,7 +229,7 @@ def test_nothing_is_known_of_it_while_slurm_does_not_say_whether_it_is_exempt() 
     assert site.facts() is not None
 
 
-def test_where_slurm_is_not_asked_the_local_answer_stands() -> None:
+def test_scheduler_watch_uses_the_local_answer_without_slurm() -> None:
     site = InAllocation()
     site.watch = SchedulerWatch({"local": site.local}, submit=lambda call: call(), monotonic_s=lambda: site.now_s)
     assert site.facts() is not None

@@ -68,7 +68,9 @@ def test_on_kubernetes_the_owner_is_told_by_an_event() -> None:
         (Terminal(AWAY), FakeMessenger(), "owner notified: on Slack; not delivered: Slack does not answer"),
     ],
 )
-def test_one_way_that_works_is_enough(terminal: Terminal | None, messenger: FakeMessenger | None, said: str) -> None:
+def test_tell_owner_succeeds_if_one_way_works(
+    terminal: Terminal | None, messenger: FakeMessenger | None, said: str
+) -> None:
     assert said in tell_owner(NOTIFY, terminal, messenger)
 
 
@@ -82,7 +84,7 @@ def test_one_way_that_works_is_enough(terminal: Terminal | None, messenger: Fake
         (None, None, PermanentError),
     ],
 )
-def test_what_may_work_later_is_tried_again(
+def test_tell_owner_failure_is_temporary_only_if_a_retry_may_work(
     terminal: Terminal | None, messenger: FakeMessenger | None, raised: type[SchedulerError]
 ) -> None:
     with pytest.raises(raised):
@@ -123,7 +125,7 @@ def test_job_without_an_adapter_has_an_owner_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("action", sorted(set(ActionKind) - {ActionKind.NOTIFY, ActionKind.SNAPSHOT}))
-def test_nothing_else_is_done_without_an_adapter(action: ActionKind) -> None:
+def test_actions_other_than_notify_and_snapshot_fail_without_an_adapter(action: ActionKind) -> None:
     bench = Bench()
     made = wanted(action)
     made = replace(made, target=replace(made.target, scheduler="slurm"))

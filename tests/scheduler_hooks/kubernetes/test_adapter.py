@@ -182,7 +182,7 @@ def test_keep_on_the_workload_or_a_pod_leaves_it_alone_from_the_moment_it_is_set
     assert world.kube.called("patch") == []
 
 
-def test_only_what_its_owner_allows_is_started_again() -> None:
+def test_kubernetes_adapter_requeues_only_if_the_owner_allows_it() -> None:
     world = KubeWorld()
     job = world.start_job(actions=None)
     facts = world.facts(job)
@@ -196,7 +196,9 @@ def test_only_what_its_owner_allows_is_started_again() -> None:
 
 
 @pytest.mark.parametrize("age_s", [None, 61.0])
-def test_nothing_is_suspended_for_a_requeue_while_no_controller_is_there(world: KubeWorld, age_s: float | None) -> None:
+def test_kubernetes_adapter_suspends_nothing_for_a_requeue_without_a_controller(
+    world: KubeWorld, age_s: float | None
+) -> None:
     job = world.start_job()
     world.controller_age_s = age_s
     with pytest.raises(TemporaryError, match="no controller would resume it"):
@@ -214,7 +216,9 @@ def test_nothing_is_suspended_for_a_requeue_while_no_controller_is_there(world: 
     ],
     ids=["argo-cd", "flux", "workflow"],
 )  # fmt: skip
-def test_what_somebody_else_manages_is_capped_and_not_suspended(world: KubeWorld, changed: dict[str, Any]) -> None:
+def test_kubernetes_adapter_caps_but_does_not_suspend_a_workload_managed_by_others(
+    world: KubeWorld, changed: dict[str, Any]
+) -> None:
     job = world.start_job()
     change(world, job, **changed)
     facts = world.facts(job)
@@ -420,7 +424,7 @@ def test_a_right_that_is_missing_is_told_and_nothing_changes(world: KubeWorld) -
     assert world.alive(job)
 
 
-def test_what_was_done_stays_done_without_an_event(world: KubeWorld) -> None:
+def test_kubernetes_adapter_hold_succeeds_without_its_event(world: KubeWorld) -> None:
     job = world.start_job()
     world.kube.fail_next(ForbiddenError("events is forbidden"), verb="create", kind="Event")
     world.port.hold(world.target(job), "leaks", decision_id="d-1")

@@ -177,7 +177,7 @@ def test_a_redirection_is_not_followed(world: World) -> None:
         world.api.get(JOBS, "research", "train")
 
 
-def test_what_is_no_json_is_no_answer(world: World) -> None:
+def test_kube_api_reports_a_reply_that_is_not_json_as_temporary(world: World) -> None:
     world.says = lambda _: Reply(body="<html>welcome</html>")
     with pytest.raises(TemporaryError, match="not a JSON object"):
         world.api.create(JOBS, "research", JOB)
@@ -236,7 +236,7 @@ def test_credentials_that_stay_refused_are_said_to_be(world: World) -> None:
     assert len(world.requests) == 3  # they are not read again for every call
 
 
-def test_nobody_there_says_so_and_where(tmp_path: Path) -> None:
+def test_kube_api_names_an_unreachable_server(tmp_path: Path) -> None:
     with ScriptedApi(lambda _: Reply(body=JOB)) as gone:
         kubeconfig = gone.kubeconfig(tmp_path)
     with pytest.raises(TemporaryError, match=rf"no connection to the API server {gone.url}.*refused") as error:

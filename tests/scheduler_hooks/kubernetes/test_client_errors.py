@@ -104,7 +104,7 @@ def test_the_servers_wish_when_to_come_back_is_passed_on() -> None:
     assert error.retry_after_s == 7.0
 
 
-def test_what_an_owner_wrote_is_cut_and_cannot_move_a_terminal() -> None:
+def test_kube_error_is_truncated_and_stripped_of_control_characters() -> None:
     error = refusal(PATCH, 422, status(422, "Invalid", "spec: \x1b[31m\n" + "x" * 10_000))
     assert str(error).isprintable()
     assert len(str(error)) < 600

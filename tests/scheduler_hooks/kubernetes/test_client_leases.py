@@ -47,7 +47,7 @@ def test_the_first_makes_the_lease_and_the_second_waits_until_it_ran_out() -> No
     assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("second", 1, 15)
 
 
-def test_who_renews_keeps_it() -> None:
+def test_lease_stays_with_the_holder_that_renews() -> None:
     kube, clock = FakeKube(), Clock()
     first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
     for _ in range(20):
@@ -76,7 +76,7 @@ def test_a_lease_that_is_deleted_under_its_holder_does_not_make_two() -> None:
     assert first.hold()
 
 
-def test_what_others_write_on_the_lease_ends_no_leadership() -> None:
+def test_lease_holder_keeps_annotations_of_others() -> None:
     kube, clock = FakeKube(), Clock()
     first = candidate(kube, clock, "first")
     first.hold()
@@ -199,7 +199,7 @@ def test_a_clean_end_gives_the_lease_back(kube: FakeKube, turns: Turns, monkeypa
     assert lease_age_s(kube, "tidegauge", "controller") is None
 
 
-def test_who_cannot_renew_stops_and_starts_again_when_it_can(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+def test_leader_that_cannot_renew_stops_and_restarts_once_it_can(kube: FakeKube, turns: Turns, leader: Leader) -> None:
     assert turns.started.wait(PATIENCE_S)
     away = threading.Event()
 
@@ -230,7 +230,7 @@ def test_a_defect_in_one_try_is_not_the_last_try(kube: FakeKube, turns: Turns, l
     assert turns.started.wait(PATIENCE_S)
 
 
-def test_who_hangs_in_the_request_that_renews_stops_all_the_same(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+def test_leader_stops_while_its_renewal_request_hangs(kube: FakeKube, turns: Turns, leader: Leader) -> None:
     assert turns.started.wait(PATIENCE_S)
     hangs, answered = threading.Event(), threading.Event()
 
@@ -245,7 +245,7 @@ def test_who_hangs_in_the_request_that_renews_stops_all_the_same(kube: FakeKube,
     answered.set()
 
 
-def test_who_finds_another_in_the_lease_stops(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+def test_leader_stops_if_another_holder_has_the_lease(kube: FakeKube, turns: Turns, leader: Leader) -> None:
     assert turns.started.wait(PATIENCE_S)
     lease = kube.peek(LEASES, "tidegauge", "controller")
     kube.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "another", "leaseDurationSeconds": 3600}})

@@ -33,7 +33,7 @@ def test_a_burst_waits_for_nothing() -> None:
     assert [bucket.take(0.0, at_most_s=0) for _ in range(4)] == [0, 0, 0, None]
 
 
-def test_who_would_wait_too_long_takes_no_place() -> None:
+def test_token_bucket_gives_no_slot_if_the_wait_is_too_long() -> None:
     bucket = TokenBucket(per_s=1, burst=1)
     bucket.take(0.0, at_most_s=0)
     assert bucket.take(0.0, at_most_s=0.5) is None

@@ -153,7 +153,9 @@ def test_a_kind_that_is_not_installed_is_a_quiet_state(
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_who_said_no_is_not_asked_again_at_once(world: WatchWorld, watches: ClientWatches, pauses: Pauses) -> None:
+def test_watch_that_was_forbidden_is_not_retried_at_once(
+    world: WatchWorld, watches: ClientWatches, pauses: Pauses
+) -> None:
     world.refusal = Reply(403)
     store = watches.store(PODS)
     eventually(lambda: store.problem is not None)
@@ -289,7 +291,7 @@ def test_a_cut_is_no_news_and_no_traceback(
     assert caplog.records == []
 
 
-def test_what_no_watch_should_say_is_said_with_its_traceback(
+def test_watch_logs_an_unexpected_event_with_its_traceback(
     world: WatchWorld, watches: ClientWatches, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.watches.put(iter([{"type": "ADDED", "object": {"kind": "Pod", "metadata": {"resourceVersion": "7"}}}]))

@@ -108,7 +108,7 @@ def test_a_request_that_failed_or_whose_answer_was_lost_is_no_harm(case: Case, v
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_whoever_writes_on_it_between_our_requests_loses_nothing(case: Case) -> None:
+def test_controller_preserves_annotations_written_between_its_requests(case: Case) -> None:
     for number in range(number_of_requests(case)):
         world = suspended(case)
 

@@ -55,7 +55,7 @@ def test_another_path_says_what_there_is(server: HealthServer) -> None:
     assert ask(server, "/secrets") == (404, "not found: try /healthz, /readyz\n")
 
 
-def test_whoever_holds_connections_open_keeps_no_kubelet_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_health_answers_kubelet_while_others_hold_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet that is kept out starts the container again; any pod of the cluster can get here."""
     # Nobody goes for being silent, even if this machine stands still for a second.
     monkeypatch.setattr(monitoring, "LIMITS", monitoring.LIMITS._replace(ask_within_s=300.0))

@@ -59,7 +59,7 @@ def test_everything_can_be_said() -> None:
         (["--namespace=a", "--no-webhook", "--resub"], "unrecognized arguments"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_words(
+def test_controller_options_refuse_contradictory_arguments(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as ended:

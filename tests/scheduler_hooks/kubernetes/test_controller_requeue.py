@@ -22,7 +22,7 @@ KIND_NAMES = tuple(KINDS)
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
-def test_it_starts_again_with_the_changes_once_its_pods_are_gone(kind: str) -> None:
+def test_controller_restarts_with_changes_once_the_pods_are_gone(kind: str) -> None:
     world = ControllerWorld(kind)
     process = Process(world)
     world.requeue(environ={FRACTION_VARIABLE: "0.8"}, attempt=3)
@@ -294,7 +294,7 @@ def test_a_refused_patch_of_a_train_job_is_tried_again_for_a_while() -> None:
     assert world.starts == 2
 
 
-def test_what_the_role_forbids_is_counted_told_once_and_done_when_it_is_allowed() -> None:
+def test_controller_counts_a_forbidden_requeue_reports_it_once_and_retries() -> None:
     world = ControllerWorld()
     process = Process(world)
     world.requeue()
@@ -338,7 +338,7 @@ def test_an_event_that_cannot_be_left_undoes_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_what_is_not_injected_goes_on_as_one_copy(kind: str) -> None:
+def test_controller_resubmits_a_copy_where_pods_are_not_injected(kind: str) -> None:
     world = ControllerWorld(kind, injects=False)
     process = Process(world, resubmit=True)
     world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
@@ -367,7 +367,7 @@ def test_without_leave_to_copy_it_starts_again_as_it_was() -> None:
     assert attempt_of(world.obj) == 1
 
 
-def test_what_cannot_be_copied_starts_again_as_it_was() -> None:
+def test_controller_restarts_unchanged_if_no_copy_is_possible() -> None:
     world = ControllerWorld(injects=False)
     obj = world.obj
     obj["spec"]["manualSelector"] = True
@@ -434,7 +434,7 @@ def test_an_order_waits_for_a_head_that_died_before_it_switched_the_workload_off
     assert world.starts == 1
 
 
-def test_it_waits_until_kueue_has_its_quota_back() -> None:
+def test_controller_waits_until_kueue_released_the_quota() -> None:
     world = ControllerWorld(queued=True)
     process = Process(world)
     world.requeue()

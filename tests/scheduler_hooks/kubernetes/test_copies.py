@@ -69,7 +69,7 @@ def test_a_copy_runs_with_the_changes(kind: OwnerKind) -> None:
 
 
 @copied_kinds
-def test_what_was_remembered_is_in_the_copy(kind: OwnerKind) -> None:
+def test_workload_copy_includes_remembered_changes(kind: OwnerKind) -> None:
     obj = submitted(kind)
     obj["metadata"]["annotations"][CHANGES] = encode(Changes({"TIDEGAUGE_B": "1"}))
     assert environ_of(kind, copy_of(Workload(kind, obj), ORDER))[0]["TIDEGAUGE_B"] == "1"
@@ -103,7 +103,7 @@ def test_a_copy_keeps_all_that_its_owner_wrote(kind: OwnerKind, extra: dict[str,
     assert body["spec"] == before["spec"]
 
 
-def test_only_containers_with_gpus_are_changed_where_there_are_any() -> None:
+def test_workload_copy_changes_only_containers_with_gpus() -> None:
     obj = submitted(JOB)
     obj["spec"]["template"]["spec"]["containers"].append({"name": "logger", "image": "log:1"})
     assert "env" not in copy_of(Workload(JOB, obj), ORDER)["spec"]["template"]["spec"]["containers"][1]

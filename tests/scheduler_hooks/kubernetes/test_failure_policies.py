@@ -60,7 +60,7 @@ def runs(world: KubeWorld, job: JobView) -> bool:
 
 
 @STOPS
-def test_it_is_suspended_when_the_marks_are_off(stop: Stop) -> None:
+def test_failure_policy_job_is_suspended_after_its_pods_lose_the_condition(stop: Stop) -> None:
     world = KubeWorld()
     job = policed_job(world)
     with pytest.raises(TemporaryError, match="is removed from its pods") as first:
@@ -87,7 +87,7 @@ def test_another_process_goes_on_where_one_ended(stop: Stop) -> None:
     assert not runs(world, job)
 
 
-def test_what_is_cancelled_may_fail() -> None:
+def test_failure_policy_job_is_cancelled_without_removing_the_condition() -> None:
     world = KubeWorld()
     job = policed_job(world)
     world.port.cancel(world.target(job), "leaks", decision_id="d-2")
@@ -159,7 +159,7 @@ def test_without_a_controller_marks_stay_and_that_is_said() -> None:
     assert not runs(world, job)
 
 
-def test_what_must_not_be_stopped_keeps_its_marks() -> None:
+def test_failure_policy_job_that_must_not_stop_keeps_the_condition() -> None:
     world = KubeWorld()
     job = policed_job(world)
     obj = world.running(job)

@@ -24,7 +24,7 @@ def job(name: str = "train", **labels: str) -> Object:
     return {"metadata": {"name": name, "labels": labels}, "spec": {"suspend": False}}
 
 
-def test_it_is_what_the_ports_ask_for() -> None:
+def test_fake_kube_implements_the_ports() -> None:
     api: KubeApi = FakeKube()
     watches: Watches = FakeKube()
     assert api
@@ -77,7 +77,7 @@ def test_a_put_with_a_stale_version_is_a_conflict() -> None:
     assert kube.peek(JOBS, "research", "train")["spec"] == {"suspend": True}
 
 
-def test_nobody_can_change_an_object_by_what_they_were_given() -> None:
+def test_fake_kube_returns_copies_of_its_objects() -> None:
     kube = FakeKube()
     body = job()
     made = kube.create(JOBS, "research", body)
@@ -137,7 +137,7 @@ def test_a_lagging_store_catches_up() -> None:
     assert [item["metadata"]["name"] for item in store.all()] == ["train"]
 
 
-def test_what_is_not_there_is_told_from_a_kind_that_is_not() -> None:
+def test_fake_kube_distinguishes_a_missing_object_from_a_missing_kind() -> None:
     kube = FakeKube()
     kube.missing_kinds.add("Pod")
     with pytest.raises(ObjectNotFoundError) as no_object:

@@ -96,7 +96,7 @@ def test_another_name_of_the_service_makes_another_certificate_of_the_same_autho
 
 @pytest.mark.parametrize("part", ["trusted", "authority_key", "certificate", "key"])
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"])
-def test_what_is_not_whole_is_made_anew(part: str, content: bytes) -> None:
+def test_injection_certificate_that_is_damaged_is_replaced(part: str, content: bytes) -> None:
     broken = replace(renewed(None, NAMES, now_s=START_S), **{part: content})
     made = renewed(broken, NAMES, now_s=START_S)
     assert accepted(made.trusted, made.certificate, START_S)
@@ -182,7 +182,7 @@ def test_of_two_replicas_at_once_both_serve_what_one_of_them_made(there: bool) -
     assert base64.b64decode(kube.peek(SECRETS, "tidegauge", "certificate")["data"]["ca.crt"]) == first.trusted
 
 
-def test_what_cannot_be_read_changes_nothing_of_what_is_served() -> None:
+def test_injection_certificate_stays_in_use_if_its_secret_is_unreadable() -> None:
     kube = FakeKube()
     certificate = secret_certificate(kube)
     certificate.maintain()

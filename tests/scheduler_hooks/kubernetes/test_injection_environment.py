@@ -96,7 +96,7 @@ def changed(env: list[Pod], **changes: Any) -> Any:
     return injected(pod({"name": "main", "env": env}, changes=json.dumps({"environ": {}, "alloc_conf": {}} | changes)))
 
 
-def test_what_a_policy_changed_takes_the_owners_place() -> None:
+def test_injection_environment_lets_policy_settings_override_the_owners() -> None:
     after = changed(
         [{"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "max_split_size_mb:64"}, {"name": "TIDEGAUGE_X", "value": "1"}],
         alloc_conf={"expandable_segments": "True"},

@@ -54,7 +54,7 @@ def test_the_volume_has_the_probe_and_run_directories_for_all_users(image: Path,
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../up", "/etc", "a/b", "-m", "--", "*", "A", "a b", "a\nb", "$(touch x)", "\u00e9", "a_b"]
 )
-def test_what_is_no_name_of_a_container_becomes_no_path(image: Path, volume: Path, name: str) -> None:
+def test_injection_install_creates_no_path_for_an_invalid_container_name(image: Path, volume: Path, name: str) -> None:
     before = set(volume.parent.iterdir())
     done = install(image, volume, name, "main")
     assert done.returncode == 0

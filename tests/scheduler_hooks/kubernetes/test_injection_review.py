@@ -68,7 +68,7 @@ def test_warnings_are_short_and_printable() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"operation": "UPDATE"}, {"resource": {"resource": "jobs"}}, {"resource": None}])
-def test_what_is_no_new_pod_is_left_alone(changes: Any) -> None:
+def test_injection_review_leaves_all_but_new_pods_alone(changes: Any) -> None:
     asked = injector()
     assert "patch" not in response(asked, question(**changes))
     assert asked.counts()["skipped", "no_new_pod"] == 1
@@ -95,7 +95,7 @@ def test_a_pod_that_is_none_is_allowed_as_it_is_and_counted(pod: Any) -> None:
     "body",
     [b"", b"[", b"[]", b"{}", b"[" * 100_000, b'{"request": {}}', b"\xff", question().replace(b"k8s.io/v1", b"v9")],
 )
-def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
+def test_injection_review_refuses_a_body_that_is_no_admission_review(body: bytes) -> None:
     asked = injector()
     with pytest.raises(ValueError, match="not an AdmissionReview"):
         asked.answer(body)

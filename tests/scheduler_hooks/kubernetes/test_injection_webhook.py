@@ -79,7 +79,7 @@ def test_there_is_nothing_else(path: str, verb: str, body: bytes, status: int) -
         assert ask(server, certificate, body, path=path, verb=verb)[0] == status
 
 
-def test_what_is_no_review_gets_a_400_with_words() -> None:
+def test_injection_webhook_answers_400_with_the_reason() -> None:
     def refuse(body: bytes) -> Mapping[str, Any]:
         raise ValueError("not an AdmissionReview")
 
@@ -117,7 +117,7 @@ def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -
                 one.close()
 
 
-def test_what_is_no_tls_does_not_end_the_server() -> None:
+def test_injection_webhook_survives_a_client_without_tls() -> None:
     with serving() as (server, certificate):
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -54,7 +54,7 @@ def test_a_long_reason_is_cut() -> None:
     assert decode_requeue(encode(long)).reason == "x" * MAX_TEXT_CHARS
 
 
-def test_what_is_too_long_is_refused() -> None:
+def test_intent_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than"):
         encode(Changes({f"TIDEGAUGE_{at}": "x" * 1000 for at in range(5)}))
     with pytest.raises(ValueError, match="longer than"):

@@ -154,7 +154,9 @@ RESUMED = {"conditions": [{"type": "Suspended", "status": "False", "lastTransiti
         (RAYJOB, False, {"jobDeploymentStatus": "Failed"}, State.FINISHED),
     ],
 )
-def test_where_a_workload_stands(kind: OwnerKind, suspend: bool, status: Any, expected: State) -> None:
+def test_owner_state_of_a_workload_follows_from_suspend_and_status(
+    kind: OwnerKind, suspend: bool, status: Any, expected: State
+) -> None:
     obj = workload(kind.name, "train")
     holder = obj["spec"]["runPolicy"] if kind is PYTORCHJOB else obj["spec"]
     holder["suspend"] = suspend

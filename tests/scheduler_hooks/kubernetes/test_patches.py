@@ -88,7 +88,7 @@ def test_every_patch_is_for_one_version_alone(kind: OwnerKind) -> None:
     assert [patch["metadata"]["resourceVersion"] for patch in patches] == ["7", "7", "7"]
 
 
-def test_what_was_remembered_is_joined_to_the_order() -> None:
+def test_resume_patch_merges_remembered_changes_with_the_order() -> None:
     obj = stored(KINDS["Job"])
     obj["metadata"]["annotations"][CHANGES] = encode(Changes({"TIDEGAUGE_MEMORY_FRACTION": "0.5"}))
     resumed = applied(obj, resume_patch(KINDS["Job"], obj, ORDER))

@@ -154,7 +154,7 @@ def test_owners_in_a_circle_are_looked_at_once() -> None:
     assert len(directory.pods_of(first)) == 1
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_pod_directory_forgets_deleted_pods() -> None:
     world = KubeWorld("JobSet")
     job = world.start_job()
     obj = world.running(job)
@@ -165,7 +165,7 @@ def test_what_is_gone_is_forgotten() -> None:
     assert world.directory.pod_of(job.ranks[0].pod.pod_uid if job.ranks[0].pod else "") is None
 
 
-def test_what_is_between_an_owner_and_its_pods_is_known() -> None:
+def test_pod_directory_knows_objects_between_owner_and_pods() -> None:
     world = KubeWorld("TrainJob")
     job = world.start_job()
     obj = world.running(job)

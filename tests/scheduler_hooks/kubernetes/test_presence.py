@@ -79,7 +79,7 @@ def stopped(action: str, mark: str = RUN) -> dict[str, str]:
         (job({REQUEUE: '{"mark": "u-1#0+0@T1"}, '}), Presence.RUNNING),
     ],
 )
-def test_where_the_run_is(now: Workload | None, expected: Presence) -> None:
+def test_kubernetes_presence_of_a_run_follows_from_its_workload(now: Workload | None, expected: Presence) -> None:
     assert presence_of(RUN, now) is expected
 
 

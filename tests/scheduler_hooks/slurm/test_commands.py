@@ -79,7 +79,7 @@ def test_a_warning_beside_a_good_answer_is_none() -> None:
     check(Finished(0, b"", b"squeue: error: Plugin tidegauge.so: incompatible Slurm plugin version (22.05.8)"), "x")
 
 
-def test_what_slurm_says_is_told_short_and_without_orders_to_a_terminal() -> None:
+def test_slurm_error_is_truncated_and_stripped_of_control_characters() -> None:
     with pytest.raises(TemporaryError) as caught:
         check(Finished(1, b"", b"\x1b[31mred\r\n" + b"x" * 10_000), "x")
     assert str(caught.value).isprintable()
@@ -128,7 +128,7 @@ def test_commands_come_from_the_folder_that_was_named(short_path: Path) -> None:
         commands.requeue("7")
 
 
-def test_what_a_caller_set_for_slurm_does_not_reach_the_commands(
+def test_slurm_commands_do_not_inherit_the_callers_slurm_variables(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SQUEUE_FORMAT", "SLURM_JOB_ID", "SCANCEL_STATE", "SLURM_CLUSTERS", "LANG"):

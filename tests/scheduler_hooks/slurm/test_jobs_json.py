@@ -57,7 +57,7 @@ def test_a_job_on_two_nodes(jobs: dict[int, SlurmJob]) -> None:
     assert not job.het
 
 
-def test_what_the_owner_asked_for(jobs: dict[int, SlurmJob]) -> None:
+def test_squeue_json_gives_the_owners_comment_requeue_flag_and_time_limit(jobs: dict[int, SlurmJob]) -> None:
     assert comment_words(jobs[2].comment) == {KEEP}
     assert not jobs[3].may_requeue
     assert jobs[3].started_unix_s is not None
@@ -76,7 +76,7 @@ def test_both_parts_of_a_heterogeneous_job_are_told(jobs: dict[int, SlurmJob]) -
     assert {job.job_id for job in of(jobs, het=True)} == {5, 6}
 
 
-def test_what_a_user_writes_forges_nothing(jobs: dict[int, SlurmJob]) -> None:
+def test_squeue_json_text_written_by_a_user_forges_no_job(jobs: dict[int, SlurmJob]) -> None:
     job = jobs[8]
     assert job.uid == 5001
     assert '"job_id": 4, {set}' in job.comment
@@ -145,7 +145,7 @@ def test_a_job_without_what_makes_a_run_is_left_out(missing: str) -> None:
         b'{"jobs": [' + b"[" * 100_000,
     ],
 )  # fmt: skip
-def test_what_no_squeue_prints_is_an_error(content: bytes) -> None:
+def test_squeue_json_that_is_malformed_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the messages differ by what is wrong
         read_jobs(content)
 

@@ -51,7 +51,7 @@ def test_all_jobs_are_described_by_one_command(world: SlurmWorld) -> None:
     assert [call[0] for call in world.slurm.calls] == ["squeue"]
 
 
-def test_nobody_elses_ranks_are_taken_for_a_job(world: SlurmWorld) -> None:
+def test_slurm_adapter_ignores_ranks_of_another_user(world: SlurmWorld) -> None:
     job = world.start_job()
     thief = replace(job, ranks=(replace(job.ranks[0], uid=UID + 1),))
     assert world.facts(thief) is None
@@ -73,7 +73,7 @@ def test_the_word_about_a_rank_that_has_ended_does_not_count(world: SlurmWorld) 
     assert world.facts(replace(job, ranks=(claimed, dead))) is None
 
 
-def test_one_rank_that_is_placed_is_enough(world: SlurmWorld) -> None:
+def test_slurm_adapter_needs_a_single_attributed_rank(world: SlurmWorld) -> None:
     job = world.start_job()
     fresh = replace(job.ranks[0], slurm=None)
     assert world.facts(replace(job, ranks=(fresh, job.ranks[0]))) is not None
@@ -113,7 +113,7 @@ def test_a_site_may_have_all_jobs_requeued_that_slurm_would(world: SlurmWorld) -
 @pytest.mark.parametrize(
     "kind", [{"batch": False}, {"may_requeue": False}], ids=["srun or salloc", "--no-requeue"]
 )  # fmt: skip
-def test_what_slurm_cannot_restart_can_only_be_cancelled(world: SlurmWorld, kind: dict[str, bool]) -> None:
+def test_slurm_adapter_only_cancels_a_job_that_slurm_cannot_restart(world: SlurmWorld, kind: dict[str, bool]) -> None:
     job = world.start_job(**kind)
     facts, target = world.facts(job), world.target(job)
     assert facts is not None

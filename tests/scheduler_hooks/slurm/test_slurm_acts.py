@@ -84,7 +84,7 @@ def test_a_node_without_the_settings_holds_the_requeue_up(world: SlurmWorld) -> 
         RequeueChanges(environ={"TIDEGAUGE_X": 1}),  # type: ignore[dict-item]  # a policy file may say so
     ],
 )
-def test_what_may_not_be_set_is_refused_before_anything_is_done(world: SlurmWorld, changes: RequeueChanges) -> None:
+def test_slurm_requeue_refuses_forbidden_settings_before_any_change(world: SlurmWorld, changes: RequeueChanges) -> None:
     target = world.target(world.start_job())
     with pytest.raises(PermanentError, match="job 40: these settings cannot be applied"):
         world.port.requeue(target, changes, "leaks", decision_id="d")
@@ -201,7 +201,7 @@ def test_a_job_that_waits_already_is_another_run(world: SlurmWorld) -> None:
     ("said", "error"),
     [("no such command: tell", PermanentError), ("pid 7 did not answer within 10 s", TemporaryError)],
 )
-def test_only_a_rank_that_is_too_old_to_print_ends_it(
+def test_slurm_notify_fails_permanently_only_if_the_probe_is_too_old(
     world: SlurmWorld, said: str, error: type[PermanentError | TemporaryError]
 ) -> None:
     target = world.target(world.start_job())

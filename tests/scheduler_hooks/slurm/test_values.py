@@ -48,7 +48,7 @@ def test_a_comment_of_any_bytes_changes_no_other_field(comment: bytes) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_what_is_no_line_is_a_value_error(output: bytes) -> None:
+def test_slurm_values_refuse_a_malformed_line(output: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whichever field is wrong first
         parse_look(output)
 
@@ -90,7 +90,7 @@ def test_any_other_text_names_none(text: str) -> None:
         (look()._replace(job_id=8), Presence.GONE),
     ],
 )  # fmt: skip
-def test_where_a_run_is(seen: SqueueRow | None, expected: Presence) -> None:
+def test_slurm_presence_of_a_run_follows_from_its_row(seen: SqueueRow | None, expected: Presence) -> None:
     assert presence_of(RUN, UID, seen) is expected
 
 
