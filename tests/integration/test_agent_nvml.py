@@ -219,7 +219,7 @@ def test_a_killed_job_goes_with_its_ring(node: Node) -> None:
 @pytest.mark.parametrize(
     ("knob", "success", "missing"), [("memory", True, "total_bytes"), ("processes", True, "other_processes_bytes")]
 )
-def test_what_nvml_does_not_answer_is_absent(node: Node, knob: str, success: bool, missing: str) -> None:
+def test_agent_omits_values_that_nvml_does_not_answer(node: Node, knob: str, success: bool, missing: str) -> None:
     view = node.start_agent(nvml_fail=knob).ask()
     assert view["collect_success"]["nvml"] is success
     assert [gpu[missing] for gpu in view["gpus"]] == [None, None]

@@ -50,7 +50,7 @@ def changed(**values: Any) -> Account:
     return one
 
 
-def test_nothing_is_wrong_where_nothing_changed() -> None:
+def test_chaos_promises_hold_if_nothing_changed() -> None:
     assert lost(account(), account()) == []
     assert interrupted({1}, account(), ["leaky"]) == []
     assert twice(JOB, account()) == []
@@ -69,7 +69,7 @@ def test_nothing_is_wrong_where_nothing_changed() -> None:
         (replace(account(), snapshots={"n:/a": "cannot be read"}), "the snapshot n:/a"),
     ],
 )
-def test_what_was_shown_and_is_gone_or_different_is_named(now: Account, word: str) -> None:
+def test_chaos_promise_names_a_record_that_is_lost_or_changed(now: Account, word: str) -> None:
     (said,) = lost(account(), now)
     assert word in said
 
@@ -100,7 +100,7 @@ def test_a_second_open_incident_about_the_same_is_named() -> None:
         (replace(JOB, messages=2), "was told of an incident 2 times, and the audit has 1 times notify"),
     ],
 )
-def test_what_a_job_felt_more_often_than_the_audit_has_it_is_named(job: JobRecord, word: str) -> None:
+def test_chaos_promise_names_an_action_missing_from_the_audit(job: JobRecord, word: str) -> None:
     (said,) = twice(job, account())
     assert word in said
 

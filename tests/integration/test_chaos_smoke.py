@@ -27,7 +27,9 @@ def site() -> Iterator[ChaosSite]:
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_nothing_is_lost_and_nobody_disturbed(site: ChaosSite, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chaos_scenario_loses_nothing_and_disturbs_no_job(
+    site: ChaosSite, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (scenario,) = [one for one in SCENARIOS if one.name == name]
     # The machine itself may stand still for seconds here: only what stays away is a broken promise.
     monkeypatch.setattr("chaos.promises.MAX_GAP_S", 30.0)

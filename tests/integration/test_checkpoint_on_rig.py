@@ -235,7 +235,7 @@ def test_a_job_that_handles_no_signal_and_has_no_callback_is_not_asked_and_lives
     assert job.said() == ""
 
 
-def test_what_the_callback_raises_is_shown_and_reported_and_training_goes_on(start: Callable[..., Job]) -> None:
+def test_checkpoint_callback_error_is_shown_and_reported_and_training_continues(start: Callable[..., Job]) -> None:
     job = start("fail")
     assert job.ask(**request("r1", 1))["kind"] == "passed"
     job.ask(**request("r1", None))

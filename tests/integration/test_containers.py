@@ -241,7 +241,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_a_container_puts_there_is_refused(node: Node, run_dir: Path, victim: FakeRank, what: str) -> None:
+def test_agent_refuses_hostile_files_of_a_container(node: Node, run_dir: Path, victim: FakeRank, what: str) -> None:
     setup, reason = HOSTILE[what]
     prepared = setup.format(run=run_dir, victim=victim.path.parents[1])
     with start_container("user", "echo ready; cat", uid=UID, setup=prepared) as container:

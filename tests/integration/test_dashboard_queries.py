@@ -144,7 +144,7 @@ def test_every_query_is_answered_with_the_labels_that_its_legend_names(
     assert not faults, "\n".join(faults)
 
 
-def test_what_may_be_empty_is_not_always(past: Past) -> None:
+def test_dashboard_queries_that_may_be_empty_sometimes_answer(past: Past) -> None:
     """A query with a fault in it is always empty, and being excused would hide that."""
     found: dict[tuple[str, str, str], bool] = defaultdict(bool)
     for case in CASES:

@@ -42,7 +42,7 @@ def test_a_leak_goes_on_at_its_pace() -> None:
     assert max(abs(after - before) for before, after in zip(values, values[1:], strict=False)) < 8 * MIB
 
 
-def test_what_does_not_leak_is_repeated() -> None:
+def test_fleet_replay_repeats_a_series_without_a_leak() -> None:
     series = [Row(at, float(at), (100 + at % 7) * MIB, 200 * MIB, 120 * MIB, -1) for at in range(200)]
     played = Replay("steady", series, leak=False)
     assert {played.at(at).allocated_bytes for at in range(5000)} == {(100 + at) * MIB for at in range(7)}

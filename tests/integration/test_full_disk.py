@@ -43,7 +43,7 @@ def is_whole(service: Service) -> bool:
 
 
 @pytest.mark.timeout(1800)
-def test_what_dies_while_the_disk_is_full_comes_back_by_itself(service: Service) -> None:
+def test_service_recovers_by_itself_from_a_crash_on_a_full_disk(service: Service) -> None:
     """Those that the engine starts again at once start on the full disk; the engine itself once there is room."""
     disk = service.files.root
     fill(disk)
@@ -79,7 +79,7 @@ def written(store: Store) -> tuple[list[int], list[str]]:
     return incidents, [one.decision.decision_id for one in store.audit.each(since_s=0.0)]
 
 
-def test_what_cannot_be_written_is_an_error_and_what_was_is_there(disk: Path) -> None:
+def test_store_on_a_full_disk_raises_and_keeps_earlier_records(disk: Path) -> None:
     store = open_store(sqlite_url(disk))
     store.incidents.save([opened(1)])
     store.audit.write_ahead([decision(decision_id="before")])

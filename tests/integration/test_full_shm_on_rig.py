@@ -155,7 +155,7 @@ def test_a_rank_that_starts_on_a_full_shm_trains_unwatched_and_says_so_once(jobs
     assert rings_below(str(shm)) == []
 
 
-def test_what_is_asked_of_a_rank_on_a_full_shm_is_refused_in_words(jobs: Any, shm: Path) -> None:
+def test_rank_on_a_full_shm_refuses_requests_with_an_error(jobs: Any, shm: Path) -> None:
     """A snapshot and evidence want files there; training goes on, and the next one works once there is room."""
     job = jobs(
         """

@@ -36,7 +36,7 @@ for batch in torch.utils.data.DataLoader(Caching(), num_workers=2, persistent_wo
 """
 
 
-def test_what_a_worker_caches_counts_to_its_rank_and_the_worker_is_named(rig: Rig, tmp_path: Path) -> None:
+def test_host_memory_of_a_caching_worker_counts_to_its_rank(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(JOB)
     environ = rig.environ(devices=1, state=tmp_path / "gpus")

@@ -161,6 +161,8 @@ def test_a_script_says_what_is_missing_and_how_to_get_it(tmp_path: Path, script:
         ("grafana.sh", ["--prot", "1"], "unknown option --prot; try --help"),
     ],
 )
-def test_what_a_script_cannot_use_it_refuses(tmp_path: Path, script: str, options: list[str], complaint: str) -> None:
+def test_observability_script_refuses_unusable_options(
+    tmp_path: Path, script: str, options: list[str], complaint: str
+) -> None:
     done = run_script(script, "--data", str(tmp_path / "data"), *options)
     assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr

@@ -120,7 +120,7 @@ def test_private_pools_that_grew_are_told_by_their_figure(runs: Runs, conf: str,
     assert "unless the graphs share one pool, or the job captures fewer; expandable_segments does not help." in first
 
 
-def test_it_can_be_switched_off(runs: Runs) -> None:
+def test_oom_explanation_can_be_switched_off(runs: Runs) -> None:
     assert told(runs.stderr("needed", TIDEGAUGE_EXPLAIN_OOM="off")) == []
     assert runs.snapshots() == []
 

@@ -111,7 +111,7 @@ def test_a_kubelet_that_is_restarted_is_heard_again_at_once(socket: Path) -> Non
         assert ask_kubelet(socket) == ANSWER
 
 
-def test_one_that_says_no_is_told_with_its_reason(socket: Path) -> None:
+def test_kubelet_error_includes_its_reason(socket: Path) -> None:
     def refuse() -> bytes:
         raise PermissionError("rejected by rate limit")
 

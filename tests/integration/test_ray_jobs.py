@@ -225,7 +225,7 @@ def test_ray_itself_refuses_to_start_a_run_twice(world: RealWorld) -> None:
         api.submit(request)
 
 
-def test_what_the_entrypoint_needs_is_reserved_again_if_its_owner_says_so(world: RealWorld) -> None:
+def test_ray_requeue_reserves_the_entrypoints_resources_again(world: RealWorld) -> None:
     seat = {"seat": 1}
     metadata = {"tidegauge.entrypoint_resources": json.dumps(seat)}
     program = f"{PYTHON} {INSIDE / 'job.py'} {{folder}}"

@@ -94,7 +94,7 @@ class TestOldProbe:
         with old_code(release) as code, training(rig, tmp_path / "run", probe_environ(code, gpus, level="auto")):
             yield eventually(lambda: seen(agent), "a rank that makes steps", within_s=120)
 
-    def test_it_is_watched(self, rank: RankView, agent: NodeAgent) -> None:
+    def test_upgrade_agent_watches_an_old_rank(self, rank: RankView, agent: NodeAgent) -> None:
         assert rank.identity.job_id == "llm"
         assert rank.allocated_bytes > 0
         later = eventually(lambda: seen(agent, after_step=rank.steps + 10), "further steps")
@@ -111,7 +111,7 @@ class TestOldProbe:
         # The steps that are seen first may be from before the command.
         eventually(lambda: _is_capped(seen(agent, after_step=rank.steps + 10), 0.5), "the cap is seen")
 
-    def test_what_it_does_not_know_it_refuses_in_words_that_the_service_understands(
+    def test_upgrade_old_rank_refuses_unknown_commands_intelligibly(
         self, release: str, rank: RankView, agent: NodeAgent
     ) -> None:
         for command in NEWER_COMMANDS[release]:
@@ -132,7 +132,9 @@ class TestNewProbe:
         with old_code(needed(str(request.param))) as code:
             yield code
 
-    def test_it_is_watched_by_an_old_agent(self, code: Path, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
+    def test_upgrade_old_agent_watches_a_new_rank(
+        self, code: Path, rig: Rig, gpus: dict[str, str], tmp_path: Path
+    ) -> None:
         new = {**gpus, **activation_environ("auto", gpus, pythonpath=True)}
         with training(rig, tmp_path / "run", new), old_agent(code, gpus, tmp_path / "run") as look:
             rank = eventually(

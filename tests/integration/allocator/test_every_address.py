@@ -70,7 +70,9 @@ def test_a_replay_repeats_the_real_allocator(recorder: Recorder, torch_release: 
 
 @pytest.mark.parametrize("told", ["2.11.0", "2.12.0", "2.13.0"])
 @pytest.mark.parametrize("torch_release", torches(["2.11.0", "2.12.0", "2.13.0"]))
-def test_only_the_tie_break_of_its_own_release_fits(recorder: Recorder, torch_release: str, told: str) -> None:
+def test_replay_has_no_address_mismatch_only_with_its_own_release(
+    recorder: Recorder, torch_release: str, told: str
+) -> None:
     """So the test above can fail, and a wrong version is noticed by whoever looks at the mismatches."""
     workload = next(workload for _, workload in cases(rings=False) if workload.name == "default-1")
     recording = recorder.recording(torch_release, workload, told=told)

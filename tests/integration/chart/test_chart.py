@@ -52,7 +52,7 @@ def test_helm_has_nothing_to_say_against_it(path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("path", VALUES_FILES, ids=name_of_site)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_it_renders_is_what_an_api_server_takes(path: Path, version: str) -> None:
+def test_chart_renders_objects_that_the_api_server_accepts(path: Path, version: str) -> None:
     values = values_of(path)
     objects = render(values).objects
     if values.get("injection", {}).get("mode") == "policy" and int(version.partition(".")[2]) < FIRST_WITH_POLICIES:

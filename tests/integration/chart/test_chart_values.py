@@ -109,7 +109,7 @@ def test_every_value_is_described_and_has_a_default_that_the_schema_allows() -> 
             default = default[part]
 
 
-def test_nothing_in_the_defaults_is_unknown_to_the_schema() -> None:
+def test_chart_defaults_are_all_in_the_schema() -> None:
     known = dict(described(SCHEMA))
 
     def unknown(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -70,7 +70,7 @@ def test_the_service_takes_files_and_names(closed: Rendered) -> None:
         ({"files": ["api-tokens"], "tls": "none"}, (None, Path("/etc/tidegauge/web/api-tokens"))),
     ],
 )
-def test_only_files_that_the_secret_has_are_named(values: dict[str, Any], files: object) -> None:
+def test_chart_web_access_names_only_files_of_the_secret(values: dict[str, Any], files: object) -> None:
     found = settings_of(web(**values, metricsReaders=[]))
     assert (found.web_config_file, found.api_tokens_file) == files
     assert (comma_separated(found.api_admins), comma_separated(found.metrics_readers)) == ([], [])

@@ -38,7 +38,7 @@ def ignored_but_for(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_what_is_copied_is_there_and_reaches_the_builder(path: Path) -> None:
+def test_image_copies_only_existing_files_sent_to_the_builder(path: Path) -> None:
     sources = [s for line in instructions(path) if line[0] == "COPY" and "--from=build" not in line for s in line[1:-1]]
     assert sources
     for source in sources:

@@ -147,7 +147,7 @@ def test_allocator_settings_come_from_the_option_or_the_environment(job: Path) -
         ("def build(batch_size):\n    return 1\n", "give a batch size"),
     ],
 )
-def test_what_is_wrong_with_the_function_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_estimate_reports_what_is_wrong_with_build(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "broken.py").write_text(text)
     done = estimate(tmp_path, "broken:build")
     assert (done.code, done.out) == (2, "")
@@ -175,7 +175,7 @@ def test_settings_that_this_torch_would_refuse_are_refused(job: Path) -> None:
     assert "expandable" in done.err
 
 
-def test_what_the_function_prints_does_not_get_into_the_answer(tmp_path: Path) -> None:
+def test_estimate_keeps_prints_of_build_out_of_stdout(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "from torch import nn\nprint('hello')\ndef build():\n    print('{')\n    return 1\n"
     )

@@ -122,7 +122,7 @@ def test_autocast_makes_a_recurrent_network_a_buffer_of_lower_weights_each_time(
     assert sizes.count(256 * 64 * 4) == 4 + 4 * STEPS, "matrices as they are made, and their gradients"
 
 
-def test_what_a_gpu_does_in_place_takes_no_memory(estimated: Recorded) -> None:
+def test_recorder_counts_no_memory_for_operations_in_place_on_a_gpu(estimated: Recorded) -> None:
     sizes = asked_for(estimated("selects"))
     table = 40 * 192 * 4
     product = 20 * 3 * 384 * 4

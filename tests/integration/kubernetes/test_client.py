@@ -226,7 +226,7 @@ def test_a_store_follows_what_happens(
     assert store.problem is None
 
 
-def test_nothing_is_missed_over_cuts(
+def test_kube_client_misses_no_object_over_cut_watches(
     kube: KubeTarget, kube_api: ClientApi, watches: ClientWatches, emulator: Emulator, namespace: str
 ) -> None:
     told = Told()
@@ -239,7 +239,7 @@ def test_nothing_is_missed_over_cuts(
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["history is kept", "410 Gone"])
-def test_nothing_is_missed_while_no_watch_can_be_opened(
+def test_kube_client_misses_no_change_while_watches_cannot_be_opened(
     kube: KubeTarget, kube_api: ClientApi, watches: ClientWatches, emulator: Emulator, namespace: str, forgets: bool
 ) -> None:
     told = Told()

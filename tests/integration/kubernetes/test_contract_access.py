@@ -165,7 +165,9 @@ def test_a_broken_event_is_refused(admin: Connection, namespace: str, change: di
     ("about", "new", "old"),
     [({"kind": "Pod", "name": "a", "namespace": "elsewhere"}, 201, 422), ({"kind": "Node", "name": "a"}, 422, 422)],
 )
-def test_where_an_event_may_be(admin: Connection, namespace: str, about: dict[str, Any], new: int, old: int) -> None:
+def test_kube_contract_event_namespace_is_checked_differently_by_core_and_events_api(
+    admin: Connection, namespace: str, about: dict[str, Any], new: int, old: int
+) -> None:
     made = admin.ask("POST", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event(namespace, regarding=about))
     assert made.code == new
     body = {"metadata": {"generateName": "e-"}, "involvedObject": about, "reason": "R", "type": "Normal"}

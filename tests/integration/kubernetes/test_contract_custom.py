@@ -102,7 +102,9 @@ def test_defaults_of_the_schema_are_filled_in(admin: Connection, things: str) ->
         ({"n": 0}, "n must not be 0"),
     ],
 )
-def test_what_the_schema_forbids_is_invalid(admin: Connection, things: str, spec: dict[str, Any], told: str) -> None:
+def test_kube_contract_custom_object_that_the_schema_forbids_is_invalid(
+    admin: Connection, things: str, spec: dict[str, Any], told: str
+) -> None:
     answer = admin.ask("POST", things, typed(things, thing("a", **spec)))
     assert answer.refusal == (422, "Invalid")
     assert told in answer.body["message"]

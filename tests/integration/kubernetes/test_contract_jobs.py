@@ -119,7 +119,7 @@ def test_while_suspended_annotations_may_change_and_variables_not(admin: Connect
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec.selector"),
     ],
 )
-def test_what_makes_a_job_what_it_is_cannot_change(
+def test_kube_contract_job_refuses_changes_of_immutable_fields(
     admin: Connection, jobs: str, change: dict[str, Any], field: str
 ) -> None:
     admin.do("POST", jobs, job("j", suspend=True))
@@ -205,7 +205,9 @@ def test_a_job_is_complete_when_all_its_pods_succeeded(admin: Connection, jobs: 
 
 
 @pytest.mark.usefixtures("job_controller")
-def test_one_failure_too_many_fails_the_job_and_ends_the_other_pod(admin: Connection, jobs: str, pods: str) -> None:
+def test_kube_contract_job_fails_and_ends_its_other_pod_at_the_backoff_limit(
+    admin: Connection, jobs: str, pods: str
+) -> None:
     admin.do("POST", jobs, job("j"))
     end_pod(admin, pods, wait_for_pods(admin, pods, 2)[0], 1)
     assert wait_for_condition(admin, f"{jobs}/j", "Failed") == ("True", "BackoffLimitExceeded")

@@ -35,7 +35,7 @@ def test_the_same_name_again_is_already_there(admin: Connection, maps: str) -> N
     assert answer.body["message"] == 'configmaps "a" already exists'
 
 
-def test_what_is_not_there_is_not_found(admin: Connection, maps: str) -> None:
+def test_kube_contract_missing_object_is_not_found(admin: Connection, maps: str) -> None:
     answer = admin.ask("GET", f"{maps}/none")
     assert answer.refusal == (404, "NotFound")
     assert answer.body["message"] == 'configmaps "none" not found'

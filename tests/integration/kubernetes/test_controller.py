@@ -187,7 +187,7 @@ def has_work(replica: ControllerProcess) -> bool:
     return (replica.metric("queue_length") or 0) > 0
 
 
-def test_nothing_starts_while_a_pod_is_still_being_ended(bench: Bench) -> None:
+def test_controller_starts_nothing_while_a_pod_still_terminates(bench: Bench) -> None:
     bench.start_job()
     replica = bench.replica("--log-level=debug")
     bench.hold_pods(True)
@@ -242,7 +242,7 @@ def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) 
     assert replica.process.poll() is None
 
 
-def test_what_is_unusable_at_the_start_is_said_in_one_line(bench: Bench, tmp_path: Path) -> None:
+def test_controller_prints_one_line_if_it_cannot_start(bench: Bench, tmp_path: Path) -> None:
     blind = run_to_its_end(bench.arguments([READS[2]]))
     away = tmp_path / "away.kubeconfig"
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
@@ -293,7 +293,7 @@ def _lossy(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("fault", [_cut, _compacted, _busy, _broken, _slow, _conflict, _lossy])
-def test_it_finishes_whatever_the_api_server_does(
+def test_controller_finishes_a_requeue_despite_api_server_faults(
     bench: Bench, emulator: Emulator, fault: Callable[[Emulator], None]
 ) -> None:
     bench.start_job()

@@ -183,7 +183,7 @@ sleep 600
 
 
 @pytest.mark.usefixtures("webhook")
-def test_what_two_containers_of_one_user_call_the_same_is_not_one_thing(
+def test_injected_containers_of_one_user_keep_rings_of_the_same_name_apart(
     kube: KubeTarget, namespace: str, tmp_path: Path
 ) -> None:
     """Pids and start times, by which rings are named, are counted in each container: two may have the same."""

@@ -77,7 +77,7 @@ def test_a_command_that_is_not_there_is_a_start_error(bench: Bench) -> None:
     assert "No such file" in ended["message"]
 
 
-def test_what_the_node_cannot_do_is_said_in_the_status(bench: Bench) -> None:
+def test_kube_node_reports_an_unsupported_pod_in_its_status(bench: Bench) -> None:
     bench.pod("image-only", {"name": "main", "image": "some/image"})
     bench.pod_when("image-only", lambda pod: "'some/image'" in why_not_created(pod), "says what is missing")
 
@@ -213,7 +213,7 @@ def test_a_deleted_pod_is_told_and_has_its_grace(bench: Bench) -> None:
     assert bench.node.log_of(pod["metadata"]["uid"], "main") == "up\ntold\nsaved\n"
 
 
-def test_who_does_not_listen_is_killed_after_the_grace(bench: Bench) -> None:
+def test_kube_node_kills_a_container_after_its_grace_period(bench: Bench) -> None:
     body = {
         # Keeps the object, so that its last status can be read.
         "metadata": {"name": "deaf", "finalizers": ["tidegauge.dev/test"]},

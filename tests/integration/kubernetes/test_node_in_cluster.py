@@ -65,7 +65,7 @@ def test_a_suspended_job_ends_its_pods_with_their_grace_and_begins_new_ones(benc
 # --- an API server that is not always there
 
 
-def test_what_happens_while_the_watches_are_cut_and_forgotten_is_seen(bench: Bench, emulator: Emulator) -> None:
+def test_kube_node_sees_changes_made_while_watches_are_cut(bench: Bench, emulator: Emulator) -> None:
     bench.pod("before", shell("trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
     pod = bench.in_phase("before", "Running")
     bench.log_has(pod, "main", "up")

@@ -78,7 +78,7 @@ def test_without_a_failure_policy_the_first_failure_is_the_end() -> None:
     assert condition({"status": status}, "Failed")["reason"] == "FailedJobs"
 
 
-def test_it_begins_again_as_often_as_it_may() -> None:
+def test_jobset_standin_restarts_up_to_max_restarts() -> None:
     failing = ["BackoffLimitExceeded"] * 3
     first, second, third = statuses({"failurePolicy": {"maxRestarts": 2}}, failing)
     assert (first["restarts"], second["restarts"], third["restarts"]) == (1, 2, 2)
@@ -118,7 +118,7 @@ def test_jobs_that_have_ended_are_neither_suspended_nor_begun_again() -> None:
 
 
 @pytest.mark.parametrize(("policy", "ends"), [(None, False), ({"operator": "Any"}, True)])
-def test_it_succeeds_when_its_policy_says_so(policy: Object | None, ends: bool) -> None:
+def test_jobset_standin_succeeds_by_its_success_policy(policy: Object | None, ends: bool) -> None:
     this = jobset(successPolicy=policy)
     first, second = wanted_jobs(this, 0)
     half = next_steps(this, [child(first, Complete="CompletionsReached"), second], NOW).status or {}
@@ -225,7 +225,7 @@ def holder(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[subproc
 
 
 @pytest.mark.parametrize("killed", ["the test", "the node"])
-def test_whoever_is_killed_no_process_and_no_mount_is_left(
+def test_kube_node_leaves_no_process_or_mount_after_a_kill(
     kube: KubeTarget, namespace: str, tmp_path: Path, holder: subprocess.Popen[bytes], killed: str
 ) -> None:
     assert holder.stdout is not None
@@ -297,7 +297,7 @@ def test_a_reference_sees_only_what_was_named_before() -> None:
         {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.hostPID"}}}]},
     ],
 )
-def test_what_is_not_supported_is_refused_and_not_left_out(container: Mapping[str, Any]) -> None:
+def test_kube_node_refuses_unsupported_environment_sources(container: Mapping[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         environ_of({"name": "c", **container}, POD, HERE, {})
 

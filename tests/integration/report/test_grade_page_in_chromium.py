@@ -74,7 +74,7 @@ def test_a_click_on_a_button_is_an_answer_and_opening_the_page_is_none(tab: Tab,
     assert (answer.by, answer.grade.value, answer.comment) == ("ada", "not_a_leak", "größer <b>")
 
 
-def test_who_comes_without_a_number_can_give_it_on_the_page(tab: Tab, store: Store) -> None:
+def test_grade_page_lets_a_visitor_enter_the_incident_number(tab: Tab, store: Store) -> None:
     with serving(store) as port:
         tab.open(f"http://127.0.0.1:{port}/grade")
         tab.ask("document.querySelector('input[name=incident]').value = '1'")

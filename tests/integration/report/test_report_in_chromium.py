@@ -74,7 +74,7 @@ def test_the_page_as_wide_as_a_phone_does_not_scroll_sideways(tab: Tab, page: Pa
     assert min(colours(tab, part) for part in PARTS) > 3
 
 
-def test_what_is_drawn_takes_the_browsers_dark_colours(tab: Tab) -> None:
+def test_report_canvas_follows_the_browsers_dark_mode(tab: Tab) -> None:
     corner = "[...document.querySelector('[data-part=live] canvas').getContext('2d').getImageData(3, 3, 1, 1).data]"
     light = tab.ask(corner)
     tab.screen(width=1180, height=900, dark=True)
@@ -219,7 +219,7 @@ def test_the_map_is_walked_by_keys(tab: Tab) -> None:
     assert tab.ask(rows) != before
 
 
-def test_nothing_that_a_job_chose_is_ever_run(tab: Tab, tmp_path: Path) -> None:
+def test_report_never_runs_text_of_a_job(tab: Tab, tmp_path: Path) -> None:
     evil = (Frame(EVIL, f"/home/{EVIL}.py", 1),)
     line = CodeLine(f"/home/{EVIL}.py", 1, EVIL)
     about = evidence()

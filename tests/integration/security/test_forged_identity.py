@@ -84,7 +84,7 @@ def told(site: Site, path: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_nobody_gets_anothers_job_warned_capped_or_ended(site: Site) -> None:
+def test_forged_identity_gets_no_job_of_others_warned_capped_or_ended(site: Site) -> None:
     with site.job("healthy", steps=100_000) as healthy:
         mine = eventually(lambda: job_of(site, 0), "the job trains", within_s=120)
         rank = next(rank for rank in mine["ranks"] if rank["identity"]["rank"] == 1)

@@ -136,7 +136,7 @@ def test_a_rank_that_answers_with_malice_costs_its_order_and_nobody_elses(how: s
         assert ada.pid in node.poll()
 
 
-def test_nobody_is_asked_in_anothers_name(node: Machine) -> None:
+def test_agent_sends_no_command_to_a_socket_of_another_user(node: Machine) -> None:
     """An order names the uid that the coordinator decided about; a socket of anybody else gets not a byte."""
     ada = node.act(ADA, "trains", "adas-job", 0)
     node.poll_until(lambda ranks: ada.pid in ranks, "the rank is seen")

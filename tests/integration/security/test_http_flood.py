@@ -72,7 +72,7 @@ def answered(host: str, port: int, path: str) -> int:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_who_asks_is_answered_in_a_flood_and_after_it(attack: str, served: tuple[str, int, str]) -> None:
+def test_http_server_answers_during_and_after_a_flood(attack: str, served: tuple[str, int, str]) -> None:
     host, port, path = served
     assert answered(host, port, path) == 200
     before_bytes, before_threads, before_files = private_bytes(), threading.active_count(), open_files()

@@ -54,7 +54,7 @@ def test_a_unit_is_no_more_exposed_than_the_page_says(unit: str) -> None:
     assert f"{MAX_EXPOSURE[unit]:g}" in page
 
 
-def test_what_the_filter_leaves_out_is_what_nobody_here_needs() -> None:
+def test_unit_syscall_filter_allows_only_needed_calls() -> None:
     allowed, denied = words("agent", "SystemCallFilter")
     assert (allowed, denied[0]) == ("@system-service", "~")
     assert words("head", "SystemCallFilter") == [allowed, denied]

@@ -147,13 +147,13 @@ def test_a_rank_in_a_job_is_in_no_other(site: SlurmBox, view: Callable[[], Any])
     assert place(ranks(view, "liar")[0]) == (job, "0", "slurm", BOB)
 
 
-def test_who_leaves_parent_and_session_is_lost_to_all_but_cgroups(site: SlurmBox, view: Callable[[], Any]) -> None:
+def test_slurm_attribution_loses_a_daemonized_process_without_cgroups(site: SlurmBox, view: Callable[[], Any]) -> None:
     submit(site, f"{rank_command(site, 'lost', '--fork')}\nsleep 600")
     [rank] = ranks(view, "lost", in_a_job=False)
     assert (rank["slurm"], rank["identity"]["scheduler"]) == (None, "local")
 
 
-def test_nobody_leaves_a_job_that_cgroups_hold_together(start_box: StartBox) -> None:
+def test_slurm_attribution_with_cgroups_keeps_a_daemonized_process(start_box: StartBox) -> None:
     box = start_box(nodes=1, gpus=0, cgroup=True)
     with watched(box) as look:
         job = submit(box, f"{rank_command(box, 'daemon', '--fork')}\nsleep 600")

@@ -73,7 +73,7 @@ def test_work_and_homes_are_shared_by_all_hosts(box: SlurmBox) -> None:
     assert box.run("cat", box.folder / "home/alice/note", user="bob", check=False).returncode == 1
 
 
-def test_what_root_installs_inside_does_not_reach_the_machine(box: SlurmBox) -> None:
+def test_slurm_box_keeps_installed_files_off_the_host(box: SlurmBox) -> None:
     box.run("bash", "-c", "mkdir -p /usr/local/lib/of-a-test /etc/of-a-test && touch ~/of-a-test")
     left = [path for path in ("/usr/local/lib", "/etc", "/root") if Path(path, "of-a-test").exists()]
     assert left == []
@@ -104,7 +104,7 @@ def test_users_can_run_the_python_of_the_rig(box: SlurmBox) -> None:
     assert told.stdout.strip() == str(RIG_PYTHON.parents[1])
 
 
-def test_nothing_of_the_tests_environment_comes_in(box: SlurmBox) -> None:
+def test_slurm_box_inherits_no_environment_of_the_test(box: SlurmBox) -> None:
     os.environ["OF_THE_TEST"] = "1"
     told = box.run("env", user="alice", environ={"ASKED_FOR": "two words\nand a line"}).stdout
     del os.environ["OF_THE_TEST"]
@@ -134,7 +134,7 @@ def test_a_command_that_fails_says_so(box: SlurmBox) -> None:
         box.run("scontrol", "show", "job", "999", user="alice", node="n2")
 
 
-def test_only_the_owner_may_cancel(box: SlurmBox) -> None:
+def test_slurm_box_lets_only_the_owner_cancel(box: SlurmBox) -> None:
     job = box.sbatch("sleep 1000")
     box.wait(job, "RUNNING")
     refused = box.run("scancel", job, user="bob", check=False)
@@ -215,7 +215,7 @@ def test_boxes_side_by_side_do_not_see_each_other(box: SlurmBox, start_box: Star
 
 
 @pytest.mark.parametrize("tracking", ["linuxproc", "cgroup"])
-def test_nothing_is_left_when_the_test_process_is_killed(
+def test_slurm_box_leaves_nothing_after_the_test_process_is_killed(
     reachable_folder: Path, slurm_tree: Path | None, tracking: str
 ) -> None:
     reason = why_no_box(slurm_tree, cgroup=tracking == "cgroup")

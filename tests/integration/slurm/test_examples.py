@@ -77,7 +77,7 @@ def test_slurm_would_start_it_without_the_plugin(box: SlurmBox, folder: Path, sc
 
 
 @pytest.mark.parametrize("script", sorted(set(SCRIPTS) - {"own_service.sbatch"}))
-def test_it_says_that_it_may_be_requeued_and_keeps_its_log(box: SlurmBox, folder: Path, script: str) -> None:
+def test_slurm_example_allows_requeue_and_appends_to_its_log(box: SlurmBox, folder: Path, script: str) -> None:
     job = submit(box, folder, script, "--hold")
     told = box.run("scontrol", "show", "job", job).stdout
     assert "Requeue=1" in told
@@ -110,7 +110,7 @@ def test_each_task_of_the_array_has_work_and_a_checkpoint_of_its_own(box: SlurmB
     assert {call["environ"]["TIDEGAUGE_PROFILE"] for call in started} == {"stats"}
 
 
-def test_what_the_plugin_has_set_stays(box: SlurmBox, folder: Path) -> None:
+def test_slurm_example_keeps_variables_set_by_the_plugin(box: SlurmBox, folder: Path) -> None:
     (call,) = calls(
         box, folder, "signal.sbatch",
         "--export=ALL,TIDEGAUGE_PROFILE=trace,TIDEGAUGE_CHECKPOINT_SIGNAL=RTMIN",

@@ -44,7 +44,7 @@ def told(done: subprocess.CompletedProcess[str], root: Path) -> dict[str, tuple[
 
 
 @pytest.mark.parametrize("role", [HEAD, NODE], ids=["head", "node"])
-def test_it_touches_what_it_said_and_nothing_else(tmp_path: Path, role: tuple[str, ...]) -> None:
+def test_slurm_install_touches_only_the_files_it_lists(tmp_path: Path, role: tuple[str, ...]) -> None:
     done = install(tmp_path, *role, "--yes")
     assert done.returncode == 0, done.stderr
     assert {path: ("new", mode) for path, mode in files(tmp_path).items()} == told(done, tmp_path)
@@ -64,7 +64,7 @@ def test_a_second_time_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert {state for state, _ in told(again, tmp_path).values()} == {"same", "stays"}
 
 
-def test_what_is_ours_is_put_right_and_what_is_the_admins_stays(tmp_path: Path) -> None:
+def test_slurm_install_repairs_our_files_and_keeps_the_admins(tmp_path: Path) -> None:
     install(tmp_path, *NODE, "--yes")
     prolog, config = tmp_path / "usr/local/lib/tidegauge/prolog.sh", tmp_path / "etc/tidegauge/config.yaml"
     prolog.chmod(0o777)

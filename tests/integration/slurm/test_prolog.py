@@ -76,7 +76,7 @@ def test_a_requeued_job_is_noted_with_its_restart(hooked: SlurmBox) -> None:
 
 
 @pytest.mark.parametrize("trap", ["mkdir -p {0}", "ln -s /etc {0}", "touch {0}", "mkfifo {0}"])
-def test_who_was_first_with_the_name_gains_nothing(hooked: SlurmBox, trap: str) -> None:
+def test_prolog_replaces_a_record_path_made_by_a_user(hooked: SlurmBox, trap: str) -> None:
     hooked.run("rm", "-rf", RECORDS, node="n1")
     hooked.run("sh", "-c", trap.format(RECORDS), user="alice", node="n1")
     call(hooked, PROLOG)

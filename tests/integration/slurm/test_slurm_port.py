@@ -135,7 +135,7 @@ def test_a_job_with_no_requeue_can_only_be_cancelled(world: SlurmWorld) -> None:
     world.until(lambda: world.port.presence(target) is Presence.GONE)
 
 
-def test_only_the_task_that_is_meant_is_requeued(world: SlurmWorld) -> None:
+def test_slurm_requeue_of_an_array_task_leaves_the_others_running(world: SlurmWorld) -> None:
     """The last task of an array has the array's own number."""
     folder = world.folder()
     array = world.box.sbatch(JOB.format(folder=folder), "--array=1-2", "--comment=tidegauge:requeue")

@@ -59,7 +59,7 @@ def test_the_bare_option_of_srun_reaches_every_task_on_every_node(site: Site) ->
     assert seen(done.stdout) == [("task", {"TIDEGAUGE_PROFILE": "auto", "PYTHONPATH": str(site.probe)})] * 3
 
 
-def test_nothing_is_set_for_a_job_that_says_nothing(site: Site) -> None:
+def test_spank_sets_nothing_for_a_job_without_options(site: Site) -> None:
     assert in_task(site.configure(f"probe={site.probe}")) == {}
 
 
@@ -177,7 +177,7 @@ def test_a_users_variable_that_is_no_level_is_left_for_the_probe_to_complain_abo
     }
 
 
-def test_what_reaches_a_node_garbled_is_ignored_there(site: Site) -> None:
+def test_spank_ignores_invalid_values_on_the_node(site: Site) -> None:
     garbled = {"SLURM_SPANK_TIDEGAUGE_PROFILE": "bogus", "SLURM_SPANK_TIDEGAUGE_MEMORY_FRACTION": "-1"}
     assert in_task(site.configure(), environ=garbled) == {}
 

@@ -79,7 +79,7 @@ def test_any_text_as_a_signal_is_judged_as_the_probe_does_but_for_blanks(values:
 @example(text="0.0")
 @example(text="1.")
 @example(text=".5")
-def test_what_is_accepted_as_a_fraction_is_one_for_the_probe(values: ctypes.CDLL, text: str) -> None:
+def test_spank_fraction_is_accepted_only_if_the_probe_accepts_it(values: ctypes.CDLL, text: str) -> None:
     theirs = parse_fraction(text)
     is_plain_decimal = all(character in "0123456789." for character in text)
     assert accepts(values.tidegauge_is_fraction, text) == (theirs is not None and is_plain_decimal)
