@@ -138,7 +138,7 @@ class StoreContract:
         assert store.incidents.incident(1) == change.incident
         assert list(store.incidents.lines(1)) == [change]
 
-    def test_what_was_saved_is_there_for_a_store_opened_later(self, store: Store, url: str) -> None:
+    def test_store_opened_later_has_what_was_saved(self, store: Store, url: str) -> None:
         store.incidents.save([opened()])
         store.audit.write_ahead([decision()])
         again = open_store(url)
@@ -338,7 +338,7 @@ class StoreContract:
 
     # audit
 
-    def test_it_is_what_the_actions_need(self, store: Store) -> None:
+    def test_store_audit_implements_the_hooks_port(self, store: Store) -> None:
         audit: Audit = store.audit
         assert list(audit.each(since_s=0.0)) == []
 
@@ -356,7 +356,7 @@ class StoreContract:
         assert record.decision == made
         assert (record.status, record.outcome, record.starts) == (DecisionStatus.DECIDED, None, 0)
 
-    def test_what_is_begun_and_finished_is_told(self, store: Store) -> None:
+    def test_audit_records_start_and_finish_of_a_decision(self, store: Store) -> None:
         store.audit.write_ahead([decision(decision_id="1")])
         store.audit.begin("1", at_s=NOW_S + 1.0)
         store.audit.begin("1", at_s=NOW_S + 2.0)
@@ -379,7 +379,7 @@ class StoreContract:
         assert (record.outcome, record.detail, record.status) == (Outcome.DONE, "first", DecisionStatus.FINISHED)
         assert store.audit.action_totals() == {("notify", "done"): 1}
 
-    def test_what_is_not_to_be_done_is_counted_and_never_unfinished(self, store: Store) -> None:
+    def test_audit_counts_decisions_not_carried_out_and_never_lists_them_unfinished(self, store: Store) -> None:
         would = decision(ActionKind.CANCEL, decision_id="1", disposition=Disposition.WOULD)
         withheld = decision(ActionKind.CANCEL, decision_id="2", disposition=Disposition.WITHHELD)
         store.audit.write_ahead([would, withheld])
@@ -501,7 +501,7 @@ class StoreContract:
         (first,) = [one for one in store.evidence.of_job(JOB, limit=9) if one.rank == 2]
         assert (first.live, first.growth) == ((), heavy.growth)
 
-    def test_nobody_can_fill_the_database_with_evidence(self, store: Store) -> None:
+    def test_evidence_store_bounds_pieces_per_job_tenant_and_in_all(self, store: Store) -> None:
         small = EvidenceStore(store.database, Room(of_job=3, of_tenant=5, in_all=7))
 
         def keep(uid: int, job_id: str, count: int) -> JobKey:
@@ -609,7 +609,7 @@ class StoreContract:
             assert store.grades.add(1, answer._replace(at_unix_s=at_s))
         assert store.grades.answers(1) == (answer,)
 
-    def test_one_person_cannot_fill_the_database_nor_take_the_place_of_others(self, store: Store) -> None:
+    def test_grade_store_bounds_answers_of_a_user_and_keeps_those_of_others(self, store: Store) -> None:
         store.incidents.save([opened(1)])
         other = GradeAnswer(Grade.LEAK, "root", True, NOW_S)
         store.grades.add(1, other)
@@ -632,7 +632,7 @@ class StoreContract:
         assert not store.grades.add(7, GradeAnswer(Grade.LEAK, "ada", False, NOW_S))
         assert store.grades.answers(7) == ()
 
-    def test_what_told_its_owner_or_would_have_is_there_to_be_graded(self, store: Store) -> None:
+    def test_grade_store_lists_incidents_whose_owner_was_or_would_be_notified(self, store: Store) -> None:
         causes = {5: IncidentCause.OUT_OF_MEMORY}
         changes = {
             number: opened(
@@ -692,7 +692,7 @@ class StoreContract:
 
     # retention
 
-    def test_what_was_closed_long_ago_goes_with_its_history_and_its_decisions(self, store: Store) -> None:
+    def test_store_prune_deletes_old_closed_incidents_with_history_and_decisions(self, store: Store) -> None:
         old, recent = opened(1), opened(2, job=JobKey("2", 0, 1))
         store.incidents.save([old, closed(old, NOW_S + 10.0), recent, closed(recent, NOW_S + 30.0)])
         for number in (1, 2):
@@ -714,7 +714,7 @@ class StoreContract:
         assert store.incidents.totals()[IncidentCause.LEAK] == 2
         assert store.audit.action_totals() == {("notify", "done"): 1}
 
-    def test_what_is_open_or_not_finished_is_never_pruned(self, store: Store) -> None:
+    def test_store_prune_keeps_open_incidents_and_unfinished_decisions(self, store: Store) -> None:
         unfinished = opened(2, job=JobKey("2", 0, 1))
         store.incidents.save([opened(1), unfinished, closed(unfinished, NOW_S + 1.0)])
         store.audit.write_ahead(

@@ -22,7 +22,7 @@ def replayed(name: str, *files: str, path: str = "") -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_found_once_is_not_found_again(name: str) -> None:
+def test_fuzz_corpus_finding_does_not_fail_again(name: str) -> None:
     done = replayed(name)
     assert done.returncode == 0, done.stderr
 

@@ -54,7 +54,7 @@ def test_warming_up_is_no_leak(minutes: int) -> None:
     assert not memory(lambda s: 50 * MIB + 40 * MIB * min(1.0, 5 * s / run_s), run_s=run_s).grows
 
 
-def test_one_more_arena_is_no_leak() -> None:
+def test_soak_memory_judge_tolerates_one_more_arena() -> None:
     assert not memory(lambda s: 50 * MIB + (MIB if s > 2000 else 0)).grows
 
 
@@ -72,11 +72,11 @@ def test_churn_is_no_growth(seed: int) -> None:
     assert counts(lambda _: 80, seed=seed) == Verdict(False, "flat")
 
 
-def test_what_is_opened_once_and_kept_is_no_growth() -> None:
+def test_soak_count_judge_tolerates_objects_opened_once() -> None:
     assert not counts(lambda s: 80 + (COUNT_SLACK if s > 2500 else 0)).grows
 
 
-def test_what_grows_by_design_has_its_price() -> None:
+def test_soak_bound_watch_allows_growth_by_design_up_to_its_price() -> None:
     watch = BoundWatch(most_bytes_each=1000.0, most_bytes=1e9)
     watch.take(100, MIN_GROWTH_BYTES + 90_000)
     assert not watch.verdict().grows
