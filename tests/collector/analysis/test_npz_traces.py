@@ -73,7 +73,7 @@ events = st.lists(
 
 
 @given(events, st.booleans(), st.booleans())
-def test_what_numpy_writes_is_read(rows: list[tuple[int, int, int, int]], clock: bool, pooled: bool) -> None:
+def test_npz_trace_written_by_numpy_is_read(rows: list[tuple[int, int, int, int]], clock: bool, pooled: bool) -> None:
     trace = Trace(
         action=array("B", [row[0] for row in rows]),
         address=array("Q", [row[1] for row in rows]),

@@ -96,7 +96,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size_bytes: int) -> None
 @pytest.mark.parametrize(
     "text", ["", "0", "-1GiB", "80 gigs", "GiB", "1e9", "٨", "0.1", "9" * 40, "9" * 5000, "nan", "8 EiB"]
 )
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_parse_size_refuses_an_invalid_size(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not a size above 0"):
         parse_size(text)
 
@@ -119,6 +119,6 @@ def test_a_release_is_taken_as_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["banana", "", "2", "v2.11.0", "2.x", "2.11 ", "2.11;x", "٢.١١", "2." + "1" * 60])
-def test_what_is_no_release_is_refused_and_not_taken_for_an_unknown_one(text: str) -> None:
+def test_torch_release_option_refuses_an_invalid_version(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"such as 2\.11\.0"):
         torch_version(text)

@@ -229,7 +229,9 @@ QUIET = LoopStatus("act", None)
         (incident(), QUIET, "The policy's rules apply (`tidegauge policy show`). The policy's mode is act"),
     ],
 )
-def test_incidents_show_says_what_happens_next_and_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
+def test_incidents_show_says_what_happens_next_and_who_can_change_it(
+    about: Incident, status: LoopStatus, text: str
+) -> None:
     assert text in incident_command.what_next(about, [], status)
 
 
