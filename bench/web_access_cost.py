@@ -23,10 +23,10 @@ from tidegauge.cluster.api import client
 from tidegauge.cluster.api.client import ApiAccess
 from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.route_access import Access
+from tidegauge.http.door_start import open_door
+from tidegauge.http.server import Response
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.door_start import open_door
-from tidegauge.web.server import Response
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 COST = 10

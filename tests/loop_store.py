@@ -40,7 +40,7 @@ from tidegauge.core.incidents.actions import (
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
-from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.http.access import OPEN_DOOR, Door
 
 T = TypeVar("T")
 

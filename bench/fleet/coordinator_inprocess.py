@@ -31,8 +31,8 @@ from tidegauge.cluster.api.http_api import Request
 from tidegauge.cluster.api.loop_api import loop_figures
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.agent_reconciler import AgentReconciler
-from tidegauge.cluster.engine.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
+from tidegauge.cluster.deployment.agent_reconciler import AgentReconciler
+from tidegauge.cluster.deployment.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Switches

@@ -1,1 +1,1 @@
-"""Outputs of Tidegauge for other tools and people. They use values of tidegauge.core and servers of tidegauge.web."""
+"""Outputs of Tidegauge for other tools and people. They use values of tidegauge.core and servers of tidegauge.http."""

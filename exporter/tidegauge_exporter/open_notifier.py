@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.http.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal

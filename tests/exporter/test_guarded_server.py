@@ -16,12 +16,12 @@ import pytest
 from sample_views import node_view
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.route_access import Access
+from tidegauge.http import server as guarded_server
+from tidegauge.http.access import OPEN_DOOR, Door, Refusal
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.door_start import ClosedDoor, open_door
+from tidegauge.http.server import MAX_HEADER_BYTES, App, HttpRequest, HttpServer, Response
 from tidegauge.settings import Settings
-from tidegauge.web import server as guarded_server
-from tidegauge.web.access import OPEN_DOOR, Door, Refusal
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.door_start import ClosedDoor, open_door
-from tidegauge.web.server import MAX_HEADER_BYTES, App, HttpRequest, HttpServer, Response
 from tidegauge_exporter.metrics.server import MetricsServer
 from tidegauge_exporter.notify.receiver import Receiver
 from waiting import PATIENCE_S

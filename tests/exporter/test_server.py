@@ -12,8 +12,8 @@ import pytest
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import node_view
 from tidegauge.core.views import NodeView
-from tidegauge.web import server as guarded_server
-from tidegauge.web.access import Refusal, Viewer
+from tidegauge.http import server as guarded_server
+from tidegauge.http.access import Refusal, Viewer
 from tidegauge_exporter.metrics import server as metrics_server
 from tidegauge_exporter.metrics.server import CONNECTIONS_AT_ONCE, MetricsServer
 from waiting import PATIENCE_S

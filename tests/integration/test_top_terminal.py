@@ -21,8 +21,8 @@ import pytest
 from still_service import AwayEngine
 from tidegauge.cluster.actions.action_loop import ActionLoop, open_actions
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
-from tidegauge.cluster.engine.coordinator_service import CoordinatorService
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.settings import Settings
 from top_world import World

@@ -25,7 +25,7 @@ from integration.upgrade_releases import old_code, probe_environ, say, service_e
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.cluster.actions.escalation_loop import NO_SUCH_COMMAND
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.former_addresses import accept_former_addresses
+from tidegauge.cluster.deployment.former_addresses import accept_former_addresses
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.ring_layout import LAYOUT_VERSION
 from tidegauge.core.views import RankView

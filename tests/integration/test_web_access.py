@@ -31,8 +31,8 @@ from tidegauge.cluster.store import open_store
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import Outcome
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.osproc.processes import identity_of
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 pytestmark = pytest.mark.timeout(300)

@@ -125,7 +125,7 @@ def _show(args: argparse.Namespace) -> int:
 def _make_token(args: argparse.Namespace) -> int:
     """Print a new token, which is stored nowhere, and the line with its digest."""
     need("pydantic", extra="agent", what="the service")
-    from tidegauge.web.tokens import make_token, token_line
+    from tidegauge.http.tokens import make_token, token_line
 
     token = make_token()
     try:

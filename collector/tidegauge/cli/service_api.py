@@ -54,7 +54,7 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
     """The files of this node's service, and its record if it runs. Raises ``CommandError``."""
-    from tidegauge.cluster.engine.service_control import running_record
+    from tidegauge.cluster.deployment.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
     files = StateFiles(load_settings(args).state_dir.resolve())

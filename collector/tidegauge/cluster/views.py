@@ -12,7 +12,7 @@ from tidegauge.core.orders import Order
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
-from tidegauge.web.access import DoorProblem
+from tidegauge.http.access import DoorProblem
 
 
 class NodeHealth(str, Enum):

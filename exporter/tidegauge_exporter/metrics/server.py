@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from tidegauge.core.views import NodeView
-from tidegauge.web.access import OPEN_DOOR, Door, Refusal
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.server import (
+from tidegauge.http.access import OPEN_DOOR, Door, Refusal
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.server import (
     HTML_TYPE,
     TEXT_TYPE,
     App,

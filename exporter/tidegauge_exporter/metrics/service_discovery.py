@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from tidegauge.core.views import NodeSummary
-from tidegauge.web.access import split_scheme
+from tidegauge.http.access import split_scheme
 
 _WILDCARDS = ("0.0.0.0", "[::]", "")
 

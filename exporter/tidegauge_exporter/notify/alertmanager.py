@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
-from tidegauge.web.client import HttpAnswer, HttpClient, NoResponseError
+from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegauge.core.wire import to_json
-from tidegauge.web.access import OPEN_DOOR, Door, Refusal
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.server import JSON_TYPE, App, Handler, HttpRequest, HttpServer, Response, Routes
+from tidegauge.http.access import OPEN_DOOR, Door, Refusal
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.server import JSON_TYPE, App, Handler, HttpRequest, HttpServer, Response, Routes
 from tidegauge_exporter.messages.values import Alert, AlertGroup
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 

@@ -20,7 +20,7 @@ from tidegauge.core.incidents.grades import (
     why_not_counted,
 )
 from tidegauge.core.incidents.wording import capitalised, incident_sentence
-from tidegauge.web.access import Viewer
+from tidegauge.http.access import Viewer
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.headlines import noun, owners_job
 from tidegauge_exporter.messages.text import tidy

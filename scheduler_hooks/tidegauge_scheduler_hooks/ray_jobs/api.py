@@ -1,6 +1,6 @@
 """The part of Ray's job REST API that the adapter needs: https://docs.ray.io, "Ray Jobs REST API".
 
-The token goes to the configured address alone (``tidegauge.web.client``), and is in no message.
+The token goes to the configured address alone (``tidegauge.http.client``), and is in no message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegauge.web.client import HttpAnswer, HttpClient, NoResponseError
+from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
 TIMEOUT_S = 15.0

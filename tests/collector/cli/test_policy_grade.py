@@ -18,10 +18,10 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
 from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
+from tidegauge.http.access import Door
+from tidegauge.http.door_start import open_door
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.access import Door
-from tidegauge.web.door_start import open_door
-from tidegauge.web.tokens import make_token, token_line
 
 STATUS = LoopStatus("observe", None)
 NAMES = ("ada", "grace", "boss")

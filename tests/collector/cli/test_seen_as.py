@@ -11,9 +11,9 @@ import pytest
 from api_world import filled_service
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
+from tidegauge.http.door_start import open_door
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.door_start import open_door
-from tidegauge.web.tokens import make_token, token_line
 
 TOKENS = {name: make_token() for name in ("ada", "zoe", "root")}
 """The service watches a job of ada's, and none of zoe's."""

@@ -16,12 +16,12 @@ from tidegauge.cli.main import main
 from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.coordinator_service import CoordinatorService
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.core.views import NodeSummary
+from tidegauge.http.door_start import open_door
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.door_start import open_door
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 TOKENS = {"ada": make_token(), "root": make_token()}

@@ -11,10 +11,10 @@ import pytest
 
 from tidegauge.cli.main import main
 from tidegauge.cli.service import up
-from tidegauge.cluster.engine import service_control
+from tidegauge.cluster.deployment import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.osproc.processes import identity_of
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 CLOSES = "Set web_config_file or api_tokens_file (docs/web_access.md), as by --set web_config_file=FILE"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidegauge.cluster.engine.allocation import (
+from tidegauge.cluster.deployment.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,

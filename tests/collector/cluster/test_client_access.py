@@ -21,9 +21,9 @@ from tidegauge.cluster.api.client import ApiAccess, ApiError
 from tidegauge.cluster.api.http_api import HttpApi, Request, json_route
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.cluster.service_record import StateFiles, local_api, write_address
+from tidegauge.http.door_start import open_door
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.door_start import open_door
-from tidegauge.web.tokens import make_token, token_line
 from waiting import PATIENCE_S
 from web_certificates import Authority
 

@@ -19,14 +19,14 @@ from tidegauge.cli.main import main
 from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.coordinator_service import CoordinatorService
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.http.access import OPEN_DOOR, OpenDoor, Viewer
 from tidegauge.settings import Settings
-from tidegauge.web.access import OPEN_DOOR, OpenDoor, Viewer
 from tidegauge_exporter.metrics.jobs import job_metrics
 from waiting import PATIENCE_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tidegauge.cluster.engine.node_command import NODE_SPEC_VARIABLE, address_towards, engine_environ, start_command
+from tidegauge.cluster.deployment.node_command import NODE_SPEC_VARIABLE, address_towards, engine_environ, start_command
 from tidegauge.cluster.service_record import NodeSpec
 
 HEAD = NodeSpec(

@@ -26,8 +26,8 @@ from tidegauge.cluster.api.http_api import (
     json_route,
 )
 from tidegauge.cluster.api.route_access import Access
-from tidegauge.web.access import OpenDoor, Refusal, Viewer
-from tidegauge.web.server import Response
+from tidegauge.http.access import OpenDoor, Refusal, Viewer
+from tidegauge.http.server import Response
 from waiting import PATIENCE_S
 
 

@@ -16,7 +16,7 @@ from tidegauge.cluster.api import client, http_api
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.cluster.api.http_api import MAX_REQUESTS_AT_ONCE, HttpApi, Request, json_route
 from tidegauge.cluster.api.route_access import Access
-from tidegauge.web.server import Response
+from tidegauge.http.server import Response
 from waiting import PATIENCE_S, eventually
 
 BIG = b"x" * (32 << 20)

@@ -14,7 +14,7 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankSummary
-from tidegauge.web.access import Viewer
+from tidegauge.http.access import Viewer
 
 
 def on(

@@ -38,7 +38,7 @@ from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import from_wire
-from tidegauge.web.access import EVERYBODY, Viewer
+from tidegauge.http.access import EVERYBODY, Viewer
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
 PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")

@@ -17,8 +17,8 @@ from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.coordinator_service import CoordinatorService
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
 from tidegauge.settings import Settings
 from waiting import PATIENCE_S

@@ -24,8 +24,8 @@ from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi, Request, UnavailableError
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.coordinator_service import CoordinatorService
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
@@ -34,11 +34,11 @@ from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, Gr
 from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.wire import from_wire
+from tidegauge.http.access import EVERYBODY, Viewer
+from tidegauge.http.door_start import open_door
+from tidegauge.http.server import Response
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
-from tidegauge.web.access import EVERYBODY, Viewer
-from tidegauge.web.door_start import open_door
-from tidegauge.web.server import Response
-from tidegauge.web.tokens import make_token, token_line
 from waiting import PATIENCE_S
 
 NAMES = ("ada", "bob", "root", "prometheus")

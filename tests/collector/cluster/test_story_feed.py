@@ -16,7 +16,7 @@ from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.web.server import Response
+from tidegauge.http.server import Response
 from tidegauge_exporter.notify.ports import RetryLaterError
 
 POINTS = (MemoryPoint(NOW_S - 10.0, 190, 59 * GIB, 61 * GIB, None), MemoryPoint(NOW_S, 200, 60 * GIB, 62 * GIB, 1))

@@ -16,7 +16,7 @@ from tidegauge.cluster.actions.notifying import (
     is_notifier_wanted,
     tells_owners,
 )
-from tidegauge.cluster.engine.notifier import NotifierService, notify_config
+from tidegauge.cluster.deployment.notifier import NotifierService, notify_config
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.settings import Settings

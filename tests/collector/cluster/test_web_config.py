@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.web.config import MAX_FILE_CHARS, Pem, RateLimit, WebConfig, WebConfigError, parse_web_config
-from tidegauge.web.tls import certificate_files, server_context
+from tidegauge.http.config import MAX_FILE_CHARS, Pem, RateLimit, WebConfig, WebConfigError, parse_web_config
+from tidegauge.http.tls import certificate_files, server_context
 from web_certificates import Authority
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
@@ -203,7 +203,7 @@ def test_web_config_refuses_ciphers_and_curves_that_openssl_rejects(
     for more, table in (("curve_preferences: [X25519]", "CURVES"), ("cipher_suites: [ODD]", "CIPHERS")):
         odd = {"X25519": "no-such-curve"} if table == "CURVES" else {"ODD": "NO-SUCH-CIPHER"}
         for module in ("config", "tls"):
-            monkeypatch.setattr(f"tidegauge.web.{module}.{table}", odd)
+            monkeypatch.setattr(f"tidegauge.http.{module}.{table}", odd)
         config = parse_web_config(f"tls_server_config: {{cert_file: node7.pem, key_file: node7.key, {more}}}")
         assert config.tls is not None
         with pytest.raises(WebConfigError, match="cipher_suites or curve_preferences"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegauge.web.connections import Connections, ServerLimits
+from tidegauge.http.connections import Connections, ServerLimits
 
 PATIENCE_S = 2.0
 LIMITS = ServerLimits(2, ask_within_s=60.0, whole_s=300.0, patience_s=PATIENCE_S)

@@ -10,14 +10,14 @@ from typing import Any
 import bcrypt
 import pytest
 
+from tidegauge.http import door as web_door
+from tidegauge.http.access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
+from tidegauge.http.config import WebConfigError
+from tidegauge.http.door import BROKEN_AGAIN_S, LATER, WebDoor
+from tidegauge.http.door_files import read_door_files
+from tidegauge.http.door_start import ClosedDoor, open_door
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings, comma_separated
-from tidegauge.web import door as web_door
-from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
-from tidegauge.web.config import WebConfigError
-from tidegauge.web.door import BROKEN_AGAIN_S, LATER, WebDoor
-from tidegauge.web.door_files import read_door_files
-from tidegauge.web.door_start import ClosedDoor, open_door
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 PASSWORD = "CANARY-password"

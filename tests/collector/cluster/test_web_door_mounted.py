@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.http.access import Refusal, Viewer
+from tidegauge.http.door import WebDoor
+from tidegauge.http.door_files import DoorFileError, read_door_files
+from tidegauge.http.tokens import make_token, token_line
 from tidegauge.secrets import others_may
 from tidegauge.settings import Settings
-from tidegauge.web.access import Refusal, Viewer
-from tidegauge.web.door import WebDoor
-from tidegauge.web.door_files import DoorFileError, read_door_files
-from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 HEADS_USER = 10001

@@ -7,7 +7,7 @@ import threading
 import bcrypt
 import pytest
 
-from tidegauge.web.passwords import (
+from tidegauge.http.passwords import (
     ALL_BURST,
     MAX_PASSWORD_BYTES,
     MAX_REMEMBERED,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.main import main
+from tidegauge.http.tokens import make_token, name_of, read_tokens, token_line
 from tidegauge.secrets import SecretError
-from tidegauge.web.tokens import make_token, name_of, read_tokens, token_line
 
 
 def file_of(folder: Path, text: str, mode: int = 0o600) -> Path:

@@ -14,7 +14,7 @@ from tidegauge.cluster.api.http_api import HttpApi, html_route, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.core.incidents.actions import LoopStatus
-from tidegauge.web.server import Response
+from tidegauge.http.server import Response
 
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 414, 431, 429, 501, 503, 505})
 """500 is none of them: it says that a page failed."""

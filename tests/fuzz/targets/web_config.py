@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fuzz.oracles import require
 from fuzz.target import Target
-from tidegauge.web.config import WebConfigError, parse_web_config
+from tidegauge.http.config import WebConfigError, parse_web_config
 
 SECRET = "SECRETHASHSECRET"
 _HASH = f"$2y$10${SECRET}{'a' * 37}"

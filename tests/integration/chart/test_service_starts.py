@@ -19,7 +19,7 @@ from integration.chart.rendering import CHART, NAMESPACE, Object, Rendered, rend
 from integration.namespaces import need_namespaces
 from integration.needs import missing
 from integration.service import eventually
-from tidegauge.web.tokens import make_token, token_line
+from tidegauge.http.tokens import make_token, token_line
 from web_certificates import Authority
 
 pytestmark = pytest.mark.timeout(400)

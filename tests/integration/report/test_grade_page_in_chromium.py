@@ -14,12 +14,12 @@ from sample_views import NOW_S
 from scheduler_values import incident
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import HttpApi
-from tidegauge.cluster.engine.exporter_pages import exporter_pages
+from tidegauge.cluster.deployment.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.http.access import OpenDoor, Viewer
+from tidegauge.http.server import Response
 from tidegauge.settings import Settings
-from tidegauge.web.access import OpenDoor, Viewer
-from tidegauge.web.server import Response
 
 NAME = "head.example"
 """Of loopback for this browser: no secure context, as a head without TLS is for other machines."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tidegauge.web.server import Handler, Response
+from tidegauge.http.server import Handler, Response
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import monitoring
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import HealthServer, StepCounts, gauge, text_page

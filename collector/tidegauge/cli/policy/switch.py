@@ -78,7 +78,7 @@ def _not_written(files: StateFiles, error: OSError) -> NoReturn:
 
 
 def _tell_when(files: StateFiles) -> None:
-    from tidegauge.cluster.engine.service_control import running_record
+    from tidegauge.cluster.deployment.service_control import running_record
     from tidegauge.cluster.service_record import RecordError
 
     try:

@@ -13,7 +13,7 @@ from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.units import format_count
-from tidegauge.web.access import split_scheme
+from tidegauge.http.access import split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
 

@@ -16,7 +16,7 @@ from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
 from tidegauge.cli.service_api import API_TOKEN
 from tidegauge.files import replace_file
-from tidegauge.web.access import split_scheme
+from tidegauge.http.access import split_scheme
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     check_installed()
     _check_web_access(settings)
     os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
-    from tidegauge.cluster.engine import service_control
+    from tidegauge.cluster.deployment import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
@@ -105,8 +105,8 @@ def check_installed() -> None:
 
 def _check_web_access(settings: Settings) -> None:
     """Raise ``CommandError`` for invalid web access files; a running service would only close its pages."""
-    from tidegauge.web.config import WebConfigError
-    from tidegauge.web.door_files import read_door_files
+    from tidegauge.http.config import WebConfigError
+    from tidegauge.http.door_files import read_door_files
 
     try:
         read_door_files(settings)
@@ -116,8 +116,8 @@ def _check_web_access(settings: Settings) -> None:
 
 def _warning(spec: NodeSpec) -> str | None:
     """The warning about pages of this node that are open to others; ``None`` if there are none."""
+    from tidegauge.http.door_start import what_is_open
     from tidegauge.settings import Settings
-    from tidegauge.web.door_start import what_is_open
 
     try:
         return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")
@@ -128,7 +128,7 @@ def _warning(spec: NodeSpec) -> str | None:
 
 def _clean_up_after_crash(files: StateFiles) -> None:
     """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head."""
-    from tidegauge.cluster.engine import service_control
+    from tidegauge.cluster.deployment import service_control
     from tidegauge.cluster.service_record import read_record, remove_traces
 
     record = read_record(files)
@@ -141,7 +141,7 @@ def _clean_up_after_crash(files: StateFiles) -> None:
 
 
 def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:
-    from tidegauge.cluster.engine.node_command import address_towards, is_address
+    from tidegauge.cluster.deployment.node_command import address_towards, is_address
     from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token
 
     if args.node_address and not is_address(args.node_address):
@@ -201,7 +201,7 @@ def _read_token(path: Path) -> str:
 
 
 def _engine_port(settings: Settings, node_address: str) -> int:
-    from tidegauge.cluster.engine.node_command import free_port
+    from tidegauge.cluster.deployment.node_command import free_port
 
     if settings.engine_port == 0:
         return free_port(node_address)

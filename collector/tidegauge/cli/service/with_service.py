@@ -34,8 +34,8 @@ from tidegauge.cli.output import write_own
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
 from tidegauge.cluster.api import client
-from tidegauge.cluster.engine import service_control
-from tidegauge.cluster.engine.allocation import (
+from tidegauge.cluster.deployment import service_control
+from tidegauge.cluster.deployment.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,
@@ -45,7 +45,7 @@ from tidegauge.cluster.engine.allocation import (
     join_environ,
     read_allocation,
 )
-from tidegauge.cluster.engine.node_command import free_port
+from tidegauge.cluster.deployment.node_command import free_port
 from tidegauge.cluster.service_record import (
     NodeSpec,
     StateFiles,

@@ -14,8 +14,8 @@ from tidegauge.cluster.api.loop_api import FEW, MANY, store_errors, store_route,
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer
-from tidegauge.web.access import Viewer
-from tidegauge.web.server import Response
+from tidegauge.http.access import Viewer
+from tidegauge.http.server import Response
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
-from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.local_server import LocalServing
-from tidegauge.web.server import HTML_TYPE, App, HttpRequest, HttpServer, Response
+from tidegauge.http.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.local_server import LocalServing
+from tidegauge.http.server import HTML_TYPE, App, HttpRequest, HttpServer, Response
 
 # Which page a browser had a form from that it sends to the HTTP API: one of this API, or one of another site.
 

@@ -18,8 +18,8 @@ from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenI
 from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
-from tidegauge.web.access import EVERYBODY, Viewer
-from tidegauge.web.server import Response
+from tidegauge.http.access import EVERYBODY, Viewer
+from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 
 FEW, MANY = 200, 1000

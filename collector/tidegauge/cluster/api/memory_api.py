@@ -15,7 +15,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import belongs, says_most_first
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.web.access import Viewer
+from tidegauge.http.access import Viewer
 
 MAX_RANKS = 64
 """Ranks in one answer, the ones to look at first: about 1 MB."""

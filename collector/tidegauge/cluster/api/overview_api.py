@@ -23,8 +23,8 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge.core.wire import to_wire, wire_json
-from tidegauge.web.access import EVERYBODY, Viewer
-from tidegauge.web.server import Response
+from tidegauge.http.access import EVERYBODY, Viewer
+from tidegauge.http.server import Response
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""

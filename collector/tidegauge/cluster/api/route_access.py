@@ -12,7 +12,7 @@ from enum import Enum
 from tidegauge.cluster.api.loop_reads import IncidentReads
 from tidegauge.core.ids import JobKey
 from tidegauge.core.views import JobView
-from tidegauge.web.access import Viewer
+from tidegauge.http.access import Viewer
 
 
 class Access(Enum):

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tidegauge.web.access import Refusal
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.server import TEXT_TYPE, App, Handler, HttpServer, Response, Routes, text_error
+from tidegauge.http.access import Refusal
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.server import TEXT_TYPE, App, Handler, HttpServer, Response, Routes, text_error
 
 CONNECTIONS_AT_ONCE = 16
 LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=5.0, whole_s=30.0, patience_s=0.05, queues=True)

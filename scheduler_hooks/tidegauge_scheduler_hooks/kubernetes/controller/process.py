@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from prometheus_client.metrics_core import Metric
 
-from tidegauge.web.server import Handler, Response
+from tidegauge.http.server import Handler, Response
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState

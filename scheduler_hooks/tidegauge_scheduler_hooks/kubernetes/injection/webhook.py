@@ -1,6 +1,6 @@
 """The admission webhook: a small TLS server that answers AdmissionReviews (admission.k8s.io/v1) at POST /mutate.
 
-It faces the cluster's network, so every request is bounded (``tidegauge.web.server``). One request per connection: an
+It faces the cluster's network, so every request is bounded (``tidegauge.http.server``). One request per connection: an
 API server that finds a kept connection closed gets no answer, and the pod no probe.
 """
 
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tidegauge.core.text import one_line
-from tidegauge.web.access import OpenDoor, Refusal
-from tidegauge.web.connections import ServerLimits
-from tidegauge.web.server import App, HttpRequest, HttpServer, Response, Routes, text_error
+from tidegauge.http.access import OpenDoor, Refusal
+from tidegauge.http.connections import ServerLimits
+from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 

@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tidegauge.settings import Settings, comma_separated
-from tidegauge.web.access import EVERYBODY, DoorProblem, Refusal, Viewer
-from tidegauge.web.door_files import (
+from tidegauge.http.access import EVERYBODY, DoorProblem, Refusal, Viewer
+from tidegauge.http.door_files import (
     DoorFileError,
     DoorState,
     Signature,
@@ -25,9 +24,10 @@ from tidegauge.web.door_files import (
     read_door_files,
     signature_of,
 )
-from tidegauge.web.passwords import Bucket, Password, Passwords
-from tidegauge.web.tls import check_client
-from tidegauge.web.tokens import name_of
+from tidegauge.http.passwords import Bucket, Password, Passwords
+from tidegauge.http.tls import check_client
+from tidegauge.http.tokens import name_of
+from tidegauge.settings import Settings, comma_separated
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.cluster.actions.notifying import OwnerNotified, is_notifier_wanted, tells_owners
-from tidegauge.cluster.engine.agent_reconciler import EngineError
-from tidegauge.cluster.engine.agent_service import AgentService
-from tidegauge.cluster.engine.former_addresses import accept_former_addresses
-from tidegauge.cluster.engine.node_command import NODE_SPEC_VARIABLE
+from tidegauge.cluster.deployment.agent_reconciler import EngineError
+from tidegauge.cluster.deployment.agent_service import AgentService
+from tidegauge.cluster.deployment.former_addresses import accept_former_addresses
+from tidegauge.cluster.deployment.node_command import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, read_spec
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
@@ -123,9 +123,9 @@ class CoordinatorActor:
         from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
         from tidegauge.cluster.coordinator.coordinator import Coordinator
-        from tidegauge.cluster.engine.coordinator_service import CoordinatorService, keep_pauses_short
-        from tidegauge.cluster.engine.exporter_pages import exporter_pages
-        from tidegauge.web.door_start import open_door
+        from tidegauge.cluster.deployment.coordinator_service import CoordinatorService, keep_pauses_short
+        from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+        from tidegauge.http.door_start import open_door
 
         accept_former_addresses()
         keep_pauses_short()
@@ -167,7 +167,7 @@ class NotifierActor:
     """The notifier as an actor, which Ray restarts wherever the head is."""
 
     def __init__(self) -> None:
-        from tidegauge.cluster.engine.notifier import NotifierService
+        from tidegauge.cluster.deployment.notifier import NotifierService
 
         spec, files = _this_node()
         _log_to(files.logs / "notifier.log")
@@ -196,7 +196,7 @@ class AgentActor:
     """One node's agent as an actor. Threads that it starts here do all its work, so that a restart starts them too."""
 
     def __init__(self, node_id: str) -> None:
-        from tidegauge.web.door_start import open_door
+        from tidegauge.http.door_start import open_door
         from tidegauge_exporter.metrics.server import MetricsServer
         from tidegauge_exporter.metrics.service_discovery import advertised_address
 

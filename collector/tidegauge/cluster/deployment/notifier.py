@@ -13,9 +13,9 @@ from tidegauge.cluster.actions.notifying import GRAFANA_TOKEN, MAIL_PASSWORD, NO
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.core.incidents.actions import Decision
+from tidegauge.http.door_start import open_door
 from tidegauge.secrets import SecretError, read_secret
 from tidegauge.settings import Settings
-from tidegauge.web.door_start import open_door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError

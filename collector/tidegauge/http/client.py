@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
 
-from tidegauge.web.connections import hang_up
+from tidegauge.http.connections import hang_up
 
 
 class HttpAnswer(NamedTuple):

@@ -1,6 +1,6 @@
 """Access to an HTTP server of Tidegauge: viewers, refusals, and the protocol of the door that guards the server.
 
-``tidegauge.web.door`` implements it; without settings for it, ``OPEN_DOOR`` admits everybody.
+``tidegauge.http.door`` implements it; without settings for it, ``OPEN_DOOR`` admits everybody.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.agent_reconciler import AgentReconciler, Engine, EngineError
+from tidegauge.cluster.deployment.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
-from tidegauge.web.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
-from tidegauge.web.server import Response
+from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
+from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 
 if TYPE_CHECKING:

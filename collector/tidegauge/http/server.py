@@ -20,8 +20,8 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 from tidegauge.core.wire import to_json
-from tidegauge.web.access import OPEN_DOOR, Door, Refusal, Viewer
-from tidegauge.web.connections import Connections, ServerLimits
+from tidegauge.http.access import OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.http.connections import Connections, ServerLimits
 
 log = logging.getLogger(__name__)
 

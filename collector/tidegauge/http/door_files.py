@@ -7,11 +7,11 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegauge.http.config import WebConfig, WebConfigError, parse_web_config
+from tidegauge.http.tls import certificate_files, server_context
+from tidegauge.http.tokens import ApiToken, read_tokens
 from tidegauge.secrets import SecretError
 from tidegauge.settings import Settings
-from tidegauge.web.config import WebConfig, WebConfigError, parse_web_config
-from tidegauge.web.tls import certificate_files, server_context
-from tidegauge.web.tokens import ApiToken, read_tokens
 
 MEND_BROKEN = "mend it: it is read again by itself; a restart of the service before that would close its pages"
 UNDO = "put it back as it was, or, if this is meant, restart the service (`tidegauge down`, `tidegauge up`)"

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tidegauge.http.access import OPEN_DOOR, DoorProblem, Refusal, Viewer, WatchedDoor
+from tidegauge.http.door import WebDoor
+from tidegauge.http.door_files import WITHOUT_FILES, DoorFileError, DoorState, read_door_files
 from tidegauge.settings import Settings
-from tidegauge.web.access import OPEN_DOOR, DoorProblem, Refusal, Viewer, WatchedDoor
-from tidegauge.web.door import WebDoor
-from tidegauge.web.door_files import WITHOUT_FILES, DoorFileError, DoorState, read_door_files
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from socketserver import UnixStreamServer
 from typing import Any
 
-from tidegauge.web.access import OpenDoor, Viewer
-from tidegauge.web.server import App, GuardedMixIn, RequestHandler, serving_thread
+from tidegauge.http.access import OpenDoor, Viewer
+from tidegauge.http.server import App, GuardedMixIn, RequestHandler, serving_thread
 
 log = logging.getLogger(__name__)
 

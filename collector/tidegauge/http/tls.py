@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tidegauge.web.config import CIPHERS, CURVES, Pem, TlsConfig, WebConfigError
+from tidegauge.http.config import CIPHERS, CURVES, Pem, TlsConfig, WebConfigError
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _CLIENTS = {"none": ssl.CERT_NONE, "if_given": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
