@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -137,6 +138,30 @@ def test_ray_jobs_api_reports_a_refused_connection_as_temporary() -> None:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(TemporaryError, match=f"{address}: cannot list its jobs"):
             RayJobsApi(address).jobs()
+
+
+def test_ray_jobs_api_passes_on_no_control_characters_of_a_head_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"\x1b[2J\rfake line\x07 injected\r\n")
+
+        head = threading.Thread(target=answer)
+        head.start()
+        with pytest.raises(TemporaryError, match="fake line") as failed:
+            RayJobsApi(f"http://127.0.0.1:{server.getsockname()[1]}").jobs()
+        head.join()
+    assert str(failed.value).isprintable()
+
+
+def test_ray_jobs_api_passes_on_no_control_characters_of_an_error_page(cluster: FakeRayJobs, api: RayJobsApi) -> None:
+    always(cluster, says(500, "a\x1b[2Jb\x07 refused"))
+    with pytest.raises(TemporaryError, match="refused") as failed:
+        api.jobs()
+    assert str(failed.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["list", "look"])

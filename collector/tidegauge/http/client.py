@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
 
+from tidegauge.core.text import one_line
 from tidegauge.http.connections import hang_up
 
 
@@ -69,7 +70,9 @@ class HttpClient:
                 raise http.client.IncompleteRead(answer.body, got.length)
         except (OSError, http.client.HTTPException) as error:
             timed_out = late.is_set() or isinstance(error, TimeoutError)
-            why = f"no answer within {self._timeout_s:g} s" if timed_out else str(error) or repr(error)
+            why = (
+                f"no answer within {self._timeout_s:g} s" if timed_out else one_line(str(error).strip()) or repr(error)
+            )
             raise NoResponseError(why) from error
         finally:
             if watchdog is not None:

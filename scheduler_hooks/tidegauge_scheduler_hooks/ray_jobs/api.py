@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tidegauge.core.text import one_line
 from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
@@ -198,4 +199,4 @@ def _words(body: bytes) -> str:
     """The text of the answer, short: of a stack trace (Ray's form of most failures) the last line."""
     lines = [line.strip() for line in body.decode(errors="replace").splitlines()]
     said = [line for line in lines if len(line) > 1]
-    return said[-1][:MAX_ERROR_CHARS] if said else "(nothing)"
+    return one_line(said[-1], MAX_ERROR_CHARS) if said else "(nothing)"
