@@ -39,7 +39,14 @@ for (const parent of document.querySelectorAll(".drawn")) {
     parent.replaceChildren(element("p", "muted", "This part cannot be drawn in this browser."));
   }
 }
-document.querySelectorAll(".scroll > svg").forEach(memory);
+for (const chart of document.querySelectorAll(".scroll > svg")) {
+  try {
+    memory(chart);
+  } catch (error) {
+    failed.push("memory"); // the chart stays as it is, without zoom and keys
+    console.error("the memory chart of this report takes no keys", error);
+  }
+}
 onChange(() => drawn.forEach((part) => part.draw()));
 document.documentElement.dataset.drawn = String(drawn.length);
 document.documentElement.dataset.failed = failed.join(" ");

@@ -92,6 +92,7 @@ export function memory(chart) {
     const end = xOf(event);
     zoom(Math.min(start.x, end), Math.max(start.x, end));
   });
+  window.addEventListener("pointercancel", () => { began = null; }); // a touch that became a scroll
   chart.addEventListener("pointermove", () => { if (at >= 0 && !began) point(-1); });
   zoom(left, right);
 }
