@@ -173,5 +173,6 @@ def common(values: Iterable[Value | None]) -> Value | None:
 
 def torch_handle(job: JobView) -> dict[str, Any]:
     """``torch_version`` for ``JobTarget.handle``: the version that living ranks report; empty if they differ."""
-    versions = {rank.identity.torch_version for rank in job.ranks if rank.alive} - {None}
-    return {"torch_version": versions.pop()} if len(versions) == 1 else {}
+    known = (rank.identity.torch_version for rank in job.ranks if rank.alive)
+    version = common(version for version in known if version is not None)
+    return {} if version is None else {"torch_version": version}

@@ -14,6 +14,7 @@ from tidegauge.core.torch_version import torch_at_least
 CUDA_NAME = "PYTORCH_CUDA_ALLOC_CONF"
 HIP_NAME = "PYTORCH_HIP_ALLOC_CONF"
 GENERAL_NAME = "PYTORCH_ALLOC_CONF"
+ALLOCATOR_VARIABLES = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 
 _FORMER_NAMES = {
     "pinned_use_hip_host_register": "pinned_use_cuda_host_register",

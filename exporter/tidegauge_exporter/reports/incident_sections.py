@@ -21,6 +21,7 @@ from tidegauge.core.incidents.wording import (
     incident_sentence,
     list_ranks,
     meaning,
+    rank_place,
     rate,
 )
 from tidegauge.core.incidents.wording import time_left as time_to_oom
@@ -151,9 +152,9 @@ def ranks_section(incident: Incident) -> str:
 
 
 def _place(finding: RankFinding) -> str:
-    place = finding.hostname if finding.gpu is None else f"{finding.hostname}, GPU {finding.gpu}"
-    uuid = escape(finding.uuid or "")
-    return f'<span class="place">{escape(place)}</span><small title="{uuid}">{uuid[:UUID_LENGTH]}</small>'
+    place, uuid = rank_place(finding.hostname, finding.gpu), finding.uuid or ""
+    short = f'<small title="{escape(uuid)}">{escape(uuid[:UUID_LENGTH])}</small>'
+    return f'<span class="place">{escape(place)}</span>{short}'
 
 
 def _verdict(finding: RankFinding) -> str:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Outcome
-from tidegauge.core.incidents.wording import incident_sentence, rate
+from tidegauge.core.incidents.wording import incident_sentence, rank_place, rate
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Signal
@@ -75,7 +75,7 @@ def memory_section(content: ReportContent) -> str:
         rank, place = content.ranks[0].rank, tidy(content.ranks[0].place, 200)
     elif story.incident.findings:
         first = story.incident.findings[0]
-        rank, place = first.rank, first.hostname if first.gpu is None else f"{first.hostname}, GPU {first.gpu}"
+        rank, place = first.rank, rank_place(first.hostname, first.gpu)
     else:
         return ""
     plot = memory_plot(content)

@@ -18,6 +18,7 @@ from tidegauge.core.incidents.wording import (
     evidence_sentences,
     incident_sentence,
     name_ranks,
+    rank_place,
     rate,
 )
 from tidegauge.core.units import format_bytes, format_count, format_duration
@@ -160,8 +161,7 @@ def _ranks(incident: Incident) -> str | None:
 
 
 def _place(finding: RankFinding) -> str:
-    gpu = "" if finding.gpu is None else f", GPU {finding.gpu}"
-    return f"rank {finding.rank} on {code(finding.hostname)}{gpu}"
+    return f"rank {finding.rank} on {rank_place(code(finding.hostname), finding.gpu)}"
 
 
 def _growth(incident: Incident) -> str | None:

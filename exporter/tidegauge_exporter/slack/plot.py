@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from tidegauge.core.incidents import Incident
-from tidegauge.core.incidents.wording import capitalised, name_job, rate
+from tidegauge.core.incidents.wording import capitalised, name_job, rank_place, rate
 from tidegauge.core.units import IEC_UNITS, format_bytes
 from tidegauge_exporter.messages.headlines import end_by_clock, end_by_time_left, headline
 from tidegauge_exporter.messages.plot_values import Fan, Layer, Plot, plot_values
@@ -227,8 +227,8 @@ def _write(figure: Figure, height: float, words: str, colour: str, size: float, 
 def _subtitle(incident: Incident) -> str:
     first = incident.findings[0]
     speed = rate(incident.bytes_per_step)
-    gpu = "" if first.gpu is None else f", GPU {first.gpu}"
-    where = f"{capitalised(name_job(incident.called))}, rank {first.rank} on {first.hostname}{gpu}"
+    place = rank_place(first.hostname, first.gpu)
+    where = f"{capitalised(name_job(incident.called))}, rank {first.rank} on {place}"
     return where if speed is None else f"{where}: {speed} per step"
 
 

@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
 from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, INCIDENT, REMARK, REQUEUE, STOPPED
 from tidegauge.core.jobs.settings import JobSettings, changes, may_set
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
-from tidegauge_scheduler_hooks.kubernetes.injection.environment import ALLOCATOR_VARIABLES
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, IncidentIntent, RequeueOrder, Stopped, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, at

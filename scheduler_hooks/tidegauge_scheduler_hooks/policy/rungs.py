@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, TypeGuard, Union
 
 from pydantic import AfterValidator, Field
 
-from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
+from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_scheduler_hooks.policy.allocator_settings import check_settings
 from tidegauge_scheduler_hooks.policy.conditions import PolicyModel, Settings
@@ -53,7 +53,7 @@ def _check_environ(environ: dict[str, str]) -> dict[str, str]:
     for name in environ:
         if not _VARIABLE.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
-        if name in (CUDA_NAME, GENERAL_NAME, HIP_NAME):
+        if name in ALLOCATOR_VARIABLES:
             raise ValueError(f"{name} would replace the owner's settings; use alloc_conf, which is merged with them")
     return environ
 

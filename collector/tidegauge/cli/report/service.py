@@ -29,7 +29,7 @@ from tidegauge.cluster.api.memory_api import RankMemory
 from tidegauge.cluster.api.overview import JobPage, RankLine
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.incidents import Incident
-from tidegauge.core.incidents.wording import capitalised, name_ranks
+from tidegauge.core.incidents.wording import capitalised, name_ranks, rank_place
 from tidegauge.core.verdicts import OK, Verdict
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ..
         curves.append(
             RankCurve(
                 one.rank,
-                "" if who is None else who.hostname + ("" if who.gpu is None else f", GPU {who.gpu}"),
+                "" if who is None else rank_place(who.hostname, who.gpu),
                 one.points,
                 finding.verdict if finding is not None else _verdict(line),
                 None if who is None else who.limit_bytes,

@@ -263,6 +263,11 @@ def further_name(incident: Incident) -> Optional[str]:
     return ", ".join(filter(None, (given if is_news else None, None if job_id == shown else job_id))) or None
 
 
+def rank_place(hostname: str, gpu: Optional[int]) -> str:
+    """Host and GPU of a rank: "node7, GPU 3", or the host alone."""
+    return hostname if gpu is None else f"{hostname}, GPU {gpu}"
+
+
 def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
     """Ranks in a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many more there are."""
     if left_out or len(ranks) > MAX_RANKS_NAMED:

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME, is_one_setting, merge_alloc_conf
+from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES, is_one_setting, merge_alloc_conf
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, parse_fraction
 from tidegauge.core.run_dir_names import SETTINGS_FOLDER
 
 FOLDER = SETTINGS_FOLDER
 MAX_FILE_BYTES = 16384
 MAX_VALUE_CHARS = 2048
-_ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 _NAME = re.compile(r"TIDEGAUGE_[A-Z][A-Z0-9_]{0,60}")
 _JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -43,7 +42,7 @@ class JobSettings:
 
 def may_set(name: str) -> bool:
     """Whether the service may set this variable in a job: its own and PyTorch's allocator's, nothing else."""
-    return name in _ALLOCATOR or _NAME.fullmatch(name) is not None
+    return name in ALLOCATOR_VARIABLES or _NAME.fullmatch(name) is not None
 
 
 def settings_name(job_id: str) -> Optional[str]:

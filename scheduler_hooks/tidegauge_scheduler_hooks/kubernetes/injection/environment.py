@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
+from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
 from tidegauge.core.jobs.kubernetes import CHANGES
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, changes, decode
 from tidegauge_scheduler_hooks.kubernetes.injection.names import OWN_PYTHONPATH, PYTHONPATH_ENTRY
-
-ALLOCATOR_VARIABLES = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
 
 Variable = Mapping[str, Any]
 """``EnvVar`` of the API: ``name`` and ``value`` or ``valueFrom``."""
