@@ -74,7 +74,8 @@ class Settings(BaseModel):
     """Port of the coordinator's HTTP API and /sd; 0 picks a free port."""
     web_config_file: Path | None = None
     """Web configuration file in exporter-toolkit's format (docs/web_access.md): TLS, headers, and users with passwords
-    for the API and /metrics. Changes are picked up without a restart. Default: none, plain HTTP."""
+    for the API and /metrics. Changes are picked up without a restart, except switching TLS on or off or authentication
+    off. Default: none, plain HTTP."""
     api_tokens_file: Path | None = None
     """File (mode 0600) with one line per user who may present a token to the API and /metrics, as printed by
     ``tidegauge config token NAME``. Default: none. With neither this nor ``basic_auth_users`` there is no

@@ -335,7 +335,7 @@ def _over(outcome: Outcome, detail: str) -> StepProgress:
 
 
 def _left(decision: Decision, what: str, *, begun: bool) -> StepProgress:
-    """The run is over, and not by this decision. ``superseded`` says that nothing was done: limits do not count it."""
+    """The run is over, and not by this decision. ``superseded`` says that nothing was done."""
     if not begun:
         return _over(Outcome.SUPERSEDED, what)
     outcome = Outcome.NO_PROOF if decision.action is ActionKind.CHECKPOINT else Outcome.UNVERIFIED
