@@ -100,7 +100,7 @@ def test_a_late_repetition_of_an_order_that_is_over_does_nothing() -> None:
     assert stage.asked == {"o1": 1, "o2": 1}
 
 
-def test_order_carrier_continues_while_one_process_hangs() -> None:
+def test_order_carrier_begins_max_threads_orders_at_once_and_the_rest_later() -> None:
     stage = Stage()
     stage.held.clear()
     stage.carrier.take([order(f"o{n}", uid=n) for n in range(MAX_THREADS + 2)])

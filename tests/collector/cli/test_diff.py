@@ -48,7 +48,7 @@ def test_json_by_line_and_by_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_size == [{"bytes": 553648128, "blocks": 33, "block_bytes": 16777216}]
 
 
-def test_diff_lists_shrunk_lines_last_with_negative_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_lists_a_shrunk_line_with_negative_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     answer = rows(capsys, *pair("gc_sawtooth"))
     assert [(row["bytes"], row["blocks"], row["line"]["line"]) for row in answer] == [(-4801536, -6, 292)]
 

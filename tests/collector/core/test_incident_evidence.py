@@ -96,7 +96,7 @@ def test_the_piece_that_says_most_is_the_first() -> None:
     assert [brief.rank for brief in after.evidence] == [1, 2, 0, 3]
 
 
-def test_incident_keeps_its_evidence_after_the_database_was_pruned() -> None:
+def test_incident_keeps_evidence_that_later_pieces_do_not_include() -> None:
     known = with_evidence(incident(), [news(1)])
     after = with_evidence(known, [news(2, at_unix_s=NOW_S + 5.0, snapshots=())])
     assert {brief.rank for brief in after.evidence} == {1, 2}

@@ -56,7 +56,7 @@ def test_a_batch_counts_if_an_optimizer_stepped_in_it(lightning: tuple[ModuleTyp
     assert tidegauge.calls == ["attach auto", "attach auto", "step", "step", "step"]
 
 
-def test_lightning_callback_saves_only_with_a_checkpoint_dir(
+def test_lightning_callback_without_a_checkpoint_dir_leaves_registered_saves_alone(
     lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path
 ) -> None:
     module, tidegauge = lightning
@@ -70,7 +70,7 @@ def test_lightning_callback_saves_only_with_a_checkpoint_dir(
 
 
 @pytest.mark.parametrize("end", ["on_train_end", "on_exception", "teardown"])
-def test_lightning_callback_registers_no_save_after_the_end(
+def test_lightning_callback_removes_its_save_at_the_end(
     lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path, end: str
 ) -> None:
     module, tidegauge = lightning
