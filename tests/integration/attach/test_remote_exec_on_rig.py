@@ -87,7 +87,7 @@ def test_a_job_that_initialises_cuda_later_is_watched_from_then_on(
 @pytest.mark.parametrize(
     ("variable", "value", "because"),
     [
-        ("PYTHON_DISABLE_REMOTE_DEBUG", "1", "PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug"),
+        ("PYTHON_DISABLE_REMOTE_DEBUG", "1", "PYTHON_DISABLE_REMOTE_DEBUG, -X disable-remote-debug"),
         ("TIDEGAUGE_PROFILE", "off", "which rules out a probe"),
     ],
 )
