@@ -19,7 +19,8 @@ class ServerLimits(NamedTuple):
     """At once. Beyond this, the oldest connection without a request is closed: honest clients ask at once, and whoever
     only holds connections open must not lock others out."""
     ask_within_s: float
-    """From the connection to the end of the request, TLS included, however steadily bytes drip; and one silence."""
+    """From the connection to the end of the request, TLS included, however steadily bytes drip. Also the longest
+    silence."""
     whole_s: float
     """The connection as a whole, with a client that reads slowly."""
     patience_s: float = 0.0
@@ -51,10 +52,12 @@ class Connections:
     def enter(self, request: socket.socket, *, timeout_s: float) -> bool:
         """Take a place for ``request``; false if none is free in time."""
         deadline_s = self._monotonic_s() + timeout_s
+        room_s: Optional[float] = None
         with self._changed:
             while len(self._places) >= self._limits.connections:
                 now_s = self._monotonic_s()
-                room_s = self._make_room(now_s)
+                if room_s != math.inf:  # else one has given way already, and its thread has yet to end
+                    room_s = self._make_room(now_s)
                 if self.closed or now_s >= deadline_s or (room_s is None and not self._limits.queues):
                     return False
                 self._changed.wait(min(deadline_s, math.inf if room_s is None else room_s) - now_s)

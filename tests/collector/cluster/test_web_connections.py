@@ -66,6 +66,21 @@ def test_web_connections_cut_the_longest_silent_client_only_after_its_patience(w
     world.enter()
 
 
+def test_web_connections_cut_one_client_for_one_that_comes() -> None:
+    connections = Connections(LIMITS._replace(patience_s=0.0))
+    pairs = [socket.socketpair() for _ in range(3)]
+    for here, _ in pairs[:2]:
+        assert connections.enter(here, timeout_s=0)
+    assert not connections.enter(pairs[2][0], timeout_s=0.05), "the thread of the one that was cut has not left"
+    cut = [here.recv(1, socket.MSG_DONTWAIT) == b"" for here, _ in pairs[:1]]
+    with pytest.raises(BlockingIOError):
+        pairs[1][0].recv(1, socket.MSG_DONTWAIT)
+    for pair in pairs:
+        for end in pair:
+            end.close()
+    assert cut == [True]
+
+
 def test_web_connections_never_cut_a_client_awaiting_its_answer(world: World) -> None:
     first, second = world.enter(), world.enter()
     world.connections.heard(first)
