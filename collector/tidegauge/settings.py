@@ -101,8 +101,8 @@ class Settings(BaseModel):
     def _is_outside_of_worker_ports(cls, port: int) -> int:
         if port in RAY_WORKER_PORTS:
             raise ValueError(
-                f"{port} is in the port range of Ray's workers ({RAY_WORKER_PORTS.start}-{RAY_WORKER_PORTS.stop - 1}): "
-                "choose another one, or 0 for a free one"
+                f"in the port range of Ray's workers ({RAY_WORKER_PORTS.start}-{RAY_WORKER_PORTS.stop - 1}); choose "
+                "another port, or 0 for a free one"
             )
         return port
 

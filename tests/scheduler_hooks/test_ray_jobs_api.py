@@ -98,7 +98,10 @@ def test_a_path_before_the_api_is_kept(cluster: FakeRayJobs) -> None:
     assert cluster.requests == ["GET /ray/api/jobs/llm"]
 
 
-@pytest.mark.parametrize("address", ["head:8265", "ftp://head", "http://", "http://ada:secret@head", "http://h?x=1"])
+@pytest.mark.parametrize(
+    "address",
+    ["head:8265", "ftp://head", "http://", "http://ada:secret@head", "http://h?x=1", "http://h:99999", "http://[::1"],
+)
 def test_ray_jobs_api_refuses_an_invalid_address_without_quoting_it(address: str) -> None:
     with pytest.raises(ValueError, match="looks like http://head:8265") as refused:
         RayJobsApi(address)

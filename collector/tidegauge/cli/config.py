@@ -197,7 +197,7 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     def take(name: str, value: Any, origin: str) -> None:
         if name not in names:
             raise UsageError(
-                f"{origin}: unknown setting {name!r}{nearest(name, names)}; `tidegauge config show --all` lists them"
+                f"{origin}: unknown setting {name!r}{nearest(name, names)} (settings: {', '.join(sorted(names))})"
             )
         given[name] = (value, origin)
 
@@ -218,8 +218,8 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
         settings = Settings(**{name: value for name, (value, _) in given.items()})
     except pydantic.ValidationError as error:
         wrong = error.errors()[0]
-        name = str(wrong["loc"][0])
-        raise UsageError(f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {wrong['msg']}") from error
+        name, why = str(wrong["loc"][0]), wrong["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {why}") from error
     return settings, {name: origin for name, (_, origin) in given.items()}
 
 

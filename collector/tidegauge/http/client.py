@@ -39,10 +39,14 @@ class HttpClient:
 
         ``timeout_s`` limits a whole response.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise ValueError(looks_like) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
             raise ValueError(looks_like)
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
         self._prefix = parts.path.rstrip("/")
         self._timeout_s = timeout_s
         self._max_answer_bytes = max_answer_bytes

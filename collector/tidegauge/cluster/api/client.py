@@ -167,8 +167,9 @@ def _who_words(api_url: str, access: ApiAccess) -> str:
 
 
 def _hint(api_url: str, error: Exception) -> str:
-    """A server that speaks TLS hangs up on a request without TLS, or answers with bytes that are not HTTP."""
-    if isinstance(error, ConnectionRefusedError):
+    """What to check after this error. A server that speaks TLS hangs up on a request without TLS, or answers with bytes
+    that are not HTTP."""
+    if isinstance(error, ConnectionRefusedError) and not api_url.startswith("unix:"):
         return "; check that the service is up, the port (default 9495), and that listen_host is not loopback only"
     is_cut_off = isinstance(error, (ConnectionResetError, http.client.BadStatusLine))
     return "; the server may use TLS: try https://" if is_cut_off and api_url.startswith("http://") else ""

@@ -246,7 +246,7 @@ class _Pages:
             return Refusal(403, FROM_ELSEWHERE)
         if request.headers.get_content_type() != FORM_TYPE:
             return Refusal(415, f"send a form as {FORM_TYPE}")
-        form = request.body(MAX_FORM_BYTES, "shorten the note")
+        form = request.body(MAX_FORM_BYTES, "shorten the comment")
         if isinstance(form, Refusal):
             return form
         return self._in_turn(self._forms, request, form.decode("ascii", "replace"), viewer)

@@ -52,7 +52,7 @@ class Form:
     summary: str
     fields: tuple[Parameter, ...]
     answer: Any = None
-    """As ``Page.answer``."""
+    """As ``ApiPage.answer``."""
 
 
 @dataclass(frozen=True)
