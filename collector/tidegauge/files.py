@@ -53,8 +53,10 @@ def replace_file(
 
 def owner_for_root(folder: Path) -> Optional[tuple[int, int]]:
     """The ``owner`` of a file that root writes into the folder of another user's service; ``None`` for other users."""
+    if os.geteuid() != 0:
+        return None
     status = folder.stat()
-    return (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+    return status.st_uid, status.st_gid
 
 
 def write_state(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Unix clocks that nobody moves by setting the host's clock: for ages of files, and for incidents and actions."""
+"""Unix clocks for ages of files, incidents and actions: setting the host's clock moves them little or not at all."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def grafana_of(args: argparse.Namespace, settings: Settings) -> Iterator[Grafana
 
     url = args.url or settings.grafana_url
     if url is None:
-        raise UsageError("no Grafana URL: use --url https://grafana.example, or the setting grafana_url")  # fmt: skip
+        raise UsageError("no Grafana URL: use --url https://grafana.example, or the setting grafana_url")
     try:
         client = GrafanaClient(url, token=_token(args, settings))
     except ValueError as error:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_size
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_cap
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, write_output
 from tidegauge.cli.service_api import add_api_arguments
@@ -40,7 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="output file, - for standard output (default: tidegauge-report-….html)",
     )  # fmt: skip
     output.add_argument(
-        "--capacity-bytes", type=parse_size, metavar="SIZE",
+        "--capacity-bytes", type=parse_cap, metavar="SIZE",
         help="device memory available to the process, such as 80GiB: for the OOM prediction of a step series",
     )  # fmt: skip
     output.add_argument("--no-whatif", action="store_true", help="do not try other allocator settings on the snapshot")
@@ -90,7 +90,7 @@ def _content(args: argparse.Namespace) -> tuple[ReportContent, str]:
         return content_of_files(files, args, now_unix_s=now_unix_s), "tidegauge-report.html"
     looks_like_a_file = next((text for text in others if _looks_like_a_file(text)), None)
     if len(others) > 1 or looks_like_a_file:
-        raise UsageError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)")  # fmt: skip
+        raise UsageError(f"{looks_like_a_file or others[1]}: no such file (a report covers one job)")
     content = content_of_job(others[0], files, args, now_unix_s=now_unix_s)
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in others[0])[:80]
     return content, f"tidegauge-report-{safe}.html"

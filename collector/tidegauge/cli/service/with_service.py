@@ -20,7 +20,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +32,7 @@ from tidegauge.cli.jobs import incidents, jobs
 from tidegauge.cli.output import write_own
 from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
 from tidegauge.cli.service.up import check_installed
+from tidegauge.cli.service_api import until
 from tidegauge.cluster.api import client
 from tidegauge.cluster.deployment import service_control
 from tidegauge.cluster.deployment.allocation import (
@@ -326,9 +326,7 @@ def make_folder(submit_dir: Path, job_id: str, restarts: int) -> Path:
 
 def wait_until_ended(api_url: str, *, within_s: float = SETTLE_S) -> None:
     """Wait until the service reports no living rank, or for ``within_s``. Raises ``ApiError``."""
-    deadline_s = time.monotonic() + within_s
-    while any(_lives(client.get(api_url, "/api/v1/jobs"))) and time.monotonic() < deadline_s:
-        time.sleep(_LOOK_S)
+    until(lambda: None if _lives(client.get(api_url, "/api/v1/jobs")) else True, within_s=within_s, every_s=_LOOK_S)
 
 
 def quietly(what: Callable[[], object], say: Callable[[str], None], failure: str) -> None:
@@ -339,8 +337,8 @@ def quietly(what: Callable[[], object], say: Callable[[str], None], failure: str
         say(f"{failure}: {error}")
 
 
-def _lives(answer: dict[str, Any]) -> Sequence[bool]:
-    return [bool(rank["alive"]) for job in answer["jobs"] for rank in job["ranks"]]
+def _lives(answer: dict[str, Any]) -> bool:
+    return any(rank["alive"] for job in answer["jobs"] for rank in job["ranks"])
 
 
 def _printed(command: ModuleType, arguments: Sequence[str]) -> str:
