@@ -147,6 +147,26 @@ def test_refused_calls_that_the_allocator_got_over_are_no_error() -> None:
         ("    Reason:       OOMKilled", "killed"),
         ("RuntimeError: DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are "
          "out of shared memory. ... insufficient shared memory (shm)", "shared_memory"),
+        ("RuntimeError: DataLoader worker (pid 13) is killed by signal: Bus error. ", "shared_memory"),
+        ("[1] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-K (size 9)",
+         "shared_memory"),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_3>: Success (0)", "shared_memory"),
+        ("RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)",
+         "open_files"),
+        ("RuntimeError: unable to mmap 29764 bytes from file </torch_1_2_3>: Cannot allocate memory (12)", "mappings"),
+        ("RuntimeError: DataLoader worker (pid 13) is killed by signal: Killed. ", "worker_killed"),
+        ("E1121 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1", "sigkill"),
+        ("  exitcode  : -9 (pid: 11666)", "sigkill"),
+        ("  traceback : Signal 9 (SIGKILL) received by PID 11666", "sigkill"),
+        ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", "sigkill"),
+        ("job.sh: line 28:  8156 Killed                  python3 main.py", "sigkill"),
+        ("      Exit Code:    137", "sigkill"),
+        ("srun: error: n1: tasks 1-3: Out Of Memory", "killed"),
+        ("slurmstepd: error: Exceeded job memory limit at some point.", "killed"),
+        ("Message: The node was low on resource: memory. Threshold quantity: 100Mi, available: 95Mi.", "evicted"),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 5.56 GB, max allowed: 6.80 GB).", "mps"),
+        ("RuntimeError: HIP error: out of memory", "driver"),
+        ("numpy.core._exceptions._ArrayMemoryError: Unable to allocate 58.0 GiB for an array", "host"),
         ("MemoryError", "host"),
         ("OSError: [Errno 12] Cannot allocate memory", "host"),
     ],
@@ -158,12 +178,49 @@ def test_other_memory_is_recognised(line: str, kind: str) -> None:
 
 
 def test_an_ordinary_line_is_nothing() -> None:
-    for line in ("epoch 3, loss 2.1", "allocated 3 GiB", "out of memory safety margin: 2 GiB"):
+    for line in (
+        "epoch 3, loss 2.1",
+        "allocated 3 GiB",
+        "out of memory safety margin: 2 GiB",
+        "RuntimeError: DataLoader worker (pid 13) is killed by signal: Terminated. ",
+        "RuntimeError: DataLoader worker (pid(s) 13) exited unexpectedly",
+        "failed (exitcode: -11) local_rank: 0 (pid: 7)",
+        "failed (exitcode: 1) local_rank: 0 (pid: 7)",
+        "[INFO] [launch.py:315:sigkill_handler] Killing subprocess 3353707",
+        "Killed 3 stale connections",
+        "out of resource: shared memory, Required: 131072, Hardware limit: 101376.",
+        "Message: The node was low on resource: ephemeral-storage.",
+        "NCCL WARN Cuda failure 1 'invalid argument'",
+    ):
         assert recognise(line) is None
 
 
+def test_a_symptom_gives_way_to_what_explains_it() -> None:
+    worker = "RuntimeError: DataLoader worker (pid 629) is killed by signal: Killed. "
+    kernel = "Memory cgroup out of memory: Killed process 629 (python) total-vm:14119556kB"
+    log = log_of(worker, "Killed", kernel)
+    assert [seen.what.kind for seen in log.elsewhere] == ["worker_killed", "sigkill", "killed"]
+    assert log.cause_elsewhere is log.elsewhere[2]
+    assert log_of(worker, "Killed").cause_elsewhere == log.elsewhere[0]
+    assert log_of("epoch 1").cause_elsewhere is None
+
+
 @pytest.mark.parametrize(
-    "word", ["NCCL", "unable to open", " ", "\t", "Cuda failure ", "(pid=1 ", "\x1b[", "\x1b]", 'File "']
+    "word",
+    [
+        "NCCL",
+        "unable to open",
+        "unable to open shared memory object /torch_",
+        "posix_memalign(",
+        "numpy.",
+        " ",
+        "\t",
+        "Cuda failure ",
+        "(pid=1 ",
+        "\x1b[",
+        "\x1b]",
+        'File "',
+    ],
 )
 def test_a_long_line_of_one_word_takes_no_minutes(word: str) -> None:
     line = word * (MAX_LINE_CHARS // len(word))

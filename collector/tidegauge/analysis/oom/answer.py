@@ -86,8 +86,8 @@ def explain_snapshot(snapshot: OomSnapshot, *, torch_version: Optional[str] = No
 def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
     """Explain another kind of out-of-memory line."""
     what = seen.what
-    of_whom = "" if what.of_allocator else "this is no error of PyTorch's GPU allocator: "
-    return OomAnswer(what.kind, None, f"{of_whom}{what.what}.", (what.advice,))
+    of_whom = "; PyTorch's allocator did not fail" if what.beside_allocator else ""
+    return OomAnswer(what.kind, None, f"{what.what}{of_whom}.", (what.advice,))
 
 
 def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:

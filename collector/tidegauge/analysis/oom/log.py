@@ -24,6 +24,10 @@ _OUTSIDE = (
     "(torch.cuda.set_per_process_memory_fraction(0.9), or `tidegauge run --memory-fraction 0.9`), or lower its peak."
 )
 _HOST = "The GPU has no part in it: look at the job's memory request, DataLoader workers and their prefetching."
+_WHO_KILLED = (
+    "See dmesg, the scheduler (Slurm: sacct, Kubernetes: kubectl describe pod) or the node's log for who sent it. If "
+    "it was memory: raise the job's memory request, or lower num_workers, prefetch_factor and what each worker caches."
+)
 
 
 class Elsewhere(NamedTuple):
@@ -34,8 +38,10 @@ class Elsewhere(NamedTuple):
     what: str
     """For people: what ran out."""
     advice: str
-    of_allocator: bool = False
-    """Whether it is an error of PyTorch's allocator, without its figures."""
+    beside_allocator: bool = False
+    """Whether it is GPU memory that PyTorch's allocator did not ask for."""
+    symptom: bool = False
+    """Whether another kind in the same log says more than this one."""
 
 
 KINDS = (
@@ -44,20 +50,24 @@ KINDS = (
         re.compile(
             r"NCCL.{0,400}(?:out of memory|Failed to CUDA (?:calloc|malloc))|Cuda failure (?:2 )?'out of memory'"
         ),
-        "NCCL found no GPU memory for its buffers",
+        "NCCL could not allocate GPU memory for its buffers",
         _OUTSIDE,
+        beside_allocator=True,
     ),
     Elsewhere(
         "library",
         re.compile(r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS)_(?:STATUS_)?(?:ALLOC_FAILED|INSUFFICIENT\w*)"),
-        "a CUDA library (cuBLAS, cuDNN) found no GPU memory for its workspace",
-        _OUTSIDE,
+        "a CUDA library (cuBLAS, cuDNN) could not allocate its handle or workspace: usually the GPU is full",
+        _OUTSIDE + " If the GPU has room, an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1.",
+        beside_allocator=True,
     ),
     Elsewhere(
         "driver",
-        re.compile(r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
-        "the CUDA driver itself found no memory: for a context, a kernel, a graph, or pinned host memory",
-        _OUTSIDE + " If it comes at once, the GPU was full before: see nvidia-smi.",
+        re.compile(r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
+        "the CUDA driver ran out of memory: for a context, a kernel, a graph, or pinned host memory",
+        _OUTSIDE + " If it comes at once, the GPU was full before: see nvidia-smi. If the GPU has room, it may be "
+        "pinned host memory, of which WSL and containers have little: try DataLoader(pin_memory=False).",
+        beside_allocator=True,
     ),
     Elsewhere(
         "driver_mapping",
@@ -72,37 +82,105 @@ KINDS = (
         re.compile(r"NVML_SUCCESS == r INTERNAL ASSERT FAILED"),
         "PyTorch's allocator ran out of memory, and NVML failed while the message was written (pytorch #185240)",
         "The figures are lost. Where nvidia-smi fails too, the driver is the first thing to mend.",
-        of_allocator=True,
+    ),
+    Elsewhere(
+        "mps",
+        re.compile(r"MPS backend out of memory"),
+        "PyTorch reached its limit on Apple GPU memory (MPS), which the GPU shares with the host",
+        "Close other programs, or use less memory (a smaller batch or model). PYTORCH_MPS_HIGH_WATERMARK_RATIO raises "
+        "the limit; at 0.0 there is none, and macOS may swap or fail.",
     ),
     Elsewhere(
         "cpu_allocator",
-        re.compile(r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
-        "a CPU tensor found no host memory",
-        "The GPU has no part in it: a tensor is on the CPU that was meant for the GPU, or its shape is wrong.",
+        re.compile(
+            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Torch: not enough memory: you tried|"
+            r"posix_memalign\(.{0,80}\) == 0\. 12 vs 0"
+        ),
+        "host memory could not serve a CPU tensor",
+        "It is host memory, not GPU memory. A large request: its shape may be wrong, or the tensor was meant for the "
+        "GPU. A small one: the host, the job's memory limit, or the page file (Windows) was exhausted.",
     ),
     Elsewhere(
         "ray",
-        re.compile(r"ray\.exceptions\.OutOfMemoryError|running low on memory"),
+        re.compile(
+            r"ray\.exceptions\.OutOfMemoryError|running low on memory|RayOutOfMemoryError|"
+            r"killed due to memory pressure \(OOM\)"
+        ),
         "Ray ended a worker because its node's host memory ran low",
         _HOST,
     ),
     Elsewhere(
         "killed",
-        re.compile(r"oom[-_]kill|Out of memory: Killed process|Memory cgroup out of memory|OOMKilled|oom_killer"),
+        re.compile(
+            r"oom[-_]kill|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|OOMKilled|"
+            r"\btasks? [\d,-]{1,80}: Out Of Memory|Exceeded (?:job|step) memory limit|exceeded memory limit \(|"
+            r"\bOUT_OF_MEMORY\s*$"
+        ),
         "the kernel's OOM killer ended a process: the host's memory, or the job's share of it, ran out",
         _HOST + " A rank that is killed so gets no traceback.",
     ),
     Elsewhere(
+        "evicted",
+        re.compile(r"node was low on resource: memory\b"),
+        "Kubernetes evicted the pod because its node's host memory ran low",
+        "Request as much memory as the job uses (resources.requests.memory): pods that use more than their request are "
+        "evicted first. The GPU has no part in it.",
+    ),
+    Elsewhere(
+        "mappings",
+        re.compile(r"unable to mmap \d{1,20} bytes from file .{0,400}Cannot allocate memory"),
+        "the kernel refused to map shared memory: too many mappings, or the host's memory ran out",
+        "Small requests are usually refused because of the number of mappings: see sysctl vm.max_map_count, and share "
+        "fewer, larger tensors. Otherwise look at free host memory and at the job's memory limit.",
+    ),
+    Elsewhere(
+        "open_files",
+        re.compile(r"unable to open shared memory object .{0,400}/torch_.{0,400}(?:Too many open files|mode\s*$)"),
+        "a shared memory file could not be opened: usually the process has too many open files, which is no lack of "
+        "memory",
+        "Raise ulimit -n, or share memory by name: torch.multiprocessing.set_sharing_strategy('file_system'). If that "
+        "does not help, look at df -h /dev/shm.",
+    ),
+    Elsewhere(
         "shared_memory",
-        re.compile(r"insufficient shared memory \(shm\)|unable to (?:open|write to|mmap).{0,400}/(?:torch_|dev/shm)"),
-        "DataLoader workers found no room in /dev/shm",
-        "A container has 64 MiB there unless told otherwise (--shm-size; on Kubernetes an emptyDir of medium Memory).",
+        re.compile(
+            r"insufficient shared memory \(shm\)|workers are out of shared memory|is killed by signal: Bus error|"
+            r"unable to (?:write to|mmap|resize).{0,400}/(?:torch_|dev/shm)|unable to allocate shared memory\s?\(shm\)|"
+            r"creating shared memory segment /dev/shm|failed to extend /dev/shm"
+        ),
+        "a process found no room in /dev/shm, where DataLoader workers and NCCL share memory",
+        "See df -h /dev/shm. A container has 64 MiB there unless told otherwise (--shm-size; on Kubernetes an emptyDir "
+        "of medium Memory). With room there, look at the job's memory limit, which counts /dev/shm.",
     ),
     Elsewhere(
         "host",
-        re.compile(r"^\s*MemoryError\b|std::bad_alloc|\[Errno 12\] Cannot allocate memory"),
+        re.compile(
+            r"^\s*(?:numpy[\w.]{0,40}\.)?_?(?:Array)?MemoryError\b|std::bad_alloc|\[Errno 12\] Cannot allocate memory|"
+            r"\[WinError 1455\]|\(os error 1455\)"
+        ),
         "a process found no host memory",
-        _HOST,
+        _HOST + " On Windows, enlarge the page file.",
+    ),
+    Elsewhere(
+        "worker_killed",
+        re.compile(r"DataLoader worker \(pid[^)]{0,40}\) is killed by signal: Killed"),
+        "a DataLoader worker was killed by SIGKILL: usually the kernel's OOM killer, because host memory ran out; the "
+        "text does not say who sent it",
+        _WHO_KILLED,
+        symptom=True,
+    ),
+    Elsewhere(
+        "sigkill",
+        re.compile(
+            r"exitcode\s{0,8}: -9\b|Signal 9 \(SIGKILL\) received by PID|exits with return code = -9\b|"
+            r"died with <Signals\.SIGKILL|\bexit ?code\"?: {0,20}137\b|^\s{0,8}Killed\s*$|it/s\]Killed\s*$|"
+            r"line \d{1,9}: {1,8}\d{1,10} Killed\b",
+            re.IGNORECASE,
+        ),
+        "a process was killed by SIGKILL: usually the kernel's OOM killer, because host memory ran out, or a "
+        "scheduler's limit; the text does not say who sent it",
+        "With torchrun, the rank under 'Root Cause' died first. " + _WHO_KILLED,
+        symptom=True,
     ),
 )
 """In this order: the first that fits a line is its kind. No pattern looks arbitrarily far from its beginning: on a line
@@ -184,6 +262,12 @@ class OomLog:
     """Lines about refused calls of ``cudaMalloc``, in vain or got over."""
     lines: int = 0
     not_kept: int = 0
+
+    @property
+    def cause_elsewhere(self) -> Optional[FoundElsewhere]:
+        """The first of ``elsewhere`` that is more than a symptom, or else the first."""
+        first = self.elsewhere[0] if self.elsewhere else None
+        return next((seen for seen in self.elsewhere if not seen.what.symptom), first)
 
 
 class _Line(NamedTuple):

@@ -28,8 +28,8 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 LOOKED_FOR = (
-    "searched for 'CUDA out of memory' (also HIP and XPU) of PyTorch 1.12 and later, cudaMallocAsync errors, and OOM "
-    "messages of NCCL, CUDA libraries, the driver, host memory and OOM killers"
+    "searched for 'CUDA out of memory' (also HIP, XPU and MPS) of PyTorch 1.0 and later, cudaMallocAsync errors, OOM "
+    "messages of NCCL, CUDA libraries, the driver and host memory, and processes killed by SIGKILL or an OOM killer"
 )
 _PICKLES = (b"\x80", b"(dp")
 """The first bytes of a pickled dict, protocols 2 to 5, and 0; no text begins with them."""
@@ -94,8 +94,8 @@ def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace
         first = explain_text(log.found[0], snapshot, torch_version=version)
     elif snapshot is not None:
         first = explain_snapshot(snapshot, torch_version=version)
-    elif log.elsewhere:
-        first = explain_elsewhere(log.elsewhere[0])
+    elif log.cause_elsewhere is not None:
+        first = explain_elsewhere(log.cause_elsewhere)
     elif log.refused_mallocs:
         first = _got_over(log)
     else:
