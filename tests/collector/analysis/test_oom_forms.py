@@ -1,4 +1,6 @@
-"""PyTorch's messages: real ones from the rig (torch 2.13), and those of older versions."""
+"""PyTorch's messages: real ones from the rig (torch 2.13), and those of older versions.
+
+More of them, from public issues, are in test_oom_public_texts.py."""
 
 from __future__ import annotations
 
@@ -51,8 +53,8 @@ def holds(size: SizeRange | None, count: int) -> bool:
         ("malloc_async_cap", OomKind.CAP),
         ("torch_2_4", OomKind.CAP),
         ("pieces", OomKind.FRAGMENTATION),
-        ("torch_1_12", OomKind.FRAGMENTATION),
         ("outside", OomKind.OUTSIDE_ALLOCATOR),
+        ("torch_1_12", OomKind.OUTSIDE_ALLOCATOR),
         ("nvml_not_available", OomKind.OUTSIDE_ALLOCATOR),
         ("neighbour", OomKind.NEIGHBOUR),
         ("torch_2_1", OomKind.NEIGHBOUR),
@@ -124,6 +126,47 @@ def test_the_form_before_2_1_is_read_too() -> None:
     assert holds(text.wanted, 648 * MIB)
     assert text.unused is not None
     assert text.unused.likely_bytes == pytest.approx((23.65 - 22.96) * GIB, abs=0.02 * GIB)
+
+
+def test_cached_memory_of_the_first_releases_is_what_was_not_in_use() -> None:
+    text = parse_message(
+        "CUDA out of memory. Tried to allocate 1.72 GiB (GPU 0; 10.76 GiB total capacity; 4.01 GiB already allocated; "
+        "356.00 MiB free; 5.54 GiB cached)"
+    )
+    assert text is not None
+    assert text.old
+    assert holds(text.unused, int(5.54 * GIB))
+    case = figures_of(text)
+    assert case is not None
+    assert case.reserved_bytes == pytest.approx(9.55 * GIB, abs=0.02 * GIB)
+    assert explain_case(case).kind is OomKind.FRAGMENTATION
+
+
+def test_a_cap_that_the_request_did_not_reach_is_not_to_blame() -> None:
+    text = parse_message(
+        "XPU out of memory. Tried to allocate 8.11 GiB. GPU 0 has a total capacity of 16.54 GiB of which 16.54 GiB is "
+        "free. 8.27 GiB allowed; Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by "
+        "PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory."
+    )
+    assert text is not None
+    assert text.backend == "XPU"
+    case = figures_of(text)
+    assert case is not None
+    assert not case.capped
+    assert explain_case(case).kind is OomKind.ENOUGH_FREE
+
+
+def test_processes_of_a_message_are_listed_the_largest_first() -> None:
+    text = parse_message(
+        "CUDA out of memory. Tried to allocate 86.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 64 MiB is "
+        "free. Process 11 has 419.48 MiB memory in use. Including non-PyTorch memory, this process has 8.04 GiB memory "
+        "in use. Process 22 has 14.85 GiB memory in use. Of the allocated memory 7.63 GiB is allocated by PyTorch, and "
+        "40.11 MiB is reserved by PyTorch but unallocated."
+    )
+    assert text is not None
+    case = figures_of(text)
+    assert case is not None
+    assert [pid for pid, _ in case.neighbours] == [22, 11]
 
 
 def test_the_text_of_malloc_async_is_read() -> None:

@@ -94,7 +94,20 @@ GRAPHS = Moment(allocated=74 * GIB, private=3 * GIB, verdict=growth(Signal.RESER
                      id="fragmentation that grew"),
         pytest.param(Moment(reserved=40 * GIB, allocated=40 * GIB, others=38 * GIB), OomKind.NEIGHBOUR, True,
                      id="neighbours"),
-        pytest.param(Moment(free=3 * GIB), OomKind.NEIGHBOUR, True, id="room again a moment later"),
+        pytest.param(Moment(free=3 * GIB), OomKind.ENOUGH_FREE, None, id="enough free"),
+        pytest.param(Moment(free=3 * GIB, allocated=70 * GIB), OomKind.ENOUGH_FREE, None, id="enough free, and pieces"),
+        pytest.param(Moment(free=3 * GIB, private=1 * GIB), OomKind.ENOUGH_FREE, None,
+                     id="enough free, and private pools"),
+        pytest.param(Moment(wanted=90 * GIB, free=95 * GIB, limit=100 * GIB, usable=None, allocated=0, reserved=0),
+                     OomKind.ENOUGH_FREE, None, id="enough free for a large request"),
+        pytest.param(Moment(wanted=20 * MIB, free=200 * MIB, allocated=78 * GIB), OomKind.ALLOCATED, False,
+                     id="the last 200 MiB"),
+        pytest.param(Moment(wanted=20 * MIB, free=600 * MIB, allocated=78 * GIB), OomKind.ENOUGH_FREE, None,
+                     id="more than the last 512 MiB"),
+        pytest.param(Moment(reserved=40 * GIB, allocated=37 * GIB, others=38 * GIB), OomKind.NEIGHBOUR, True,
+                     id="neighbours that dwarf the pieces"),
+        pytest.param(Moment(reserved=60 * GIB, allocated=40 * GIB, others=18 * GIB), OomKind.FRAGMENTATION, True,
+                     id="pieces that are larger than what neighbours hold"),
         pytest.param(Moment(step=0), OomKind.ALLOCATED, False, id="the first step"),
         pytest.param(Moment(), OomKind.ALLOCATED, False, id="a step that needs more"),
         pytest.param(Moment(wanted=90 * GIB, reserved=10 * GIB, allocated=10 * GIB, free=69 * GIB,
@@ -123,11 +136,12 @@ GRAPHS = Moment(allocated=74 * GIB, private=3 * GIB, verdict=growth(Signal.RESER
                      id="pieces that are next to nothing of what is reserved"),
     ],
 )  # fmt: skip
-def test_oom_explanation_gives_its_kind_and_whether_to_retry(moment: Moment, kind: OomKind, retry: bool) -> None:
+def test_oom_explanation_gives_its_kind_and_whether_to_retry(moment: Moment, kind: OomKind, retry: bool | None) -> None:
     explained = moment.explained()
     assert (explained.kind, explained.retry) == (kind, retry)
     assert explained.retry_how in explained.sentence
-    assert (f"Retry {explained.retry_how}" in explained.sentence) == retry
+    assert (f"Retry {explained.retry_how}" in explained.sentence) == bool(retry)
+    assert (f"A retry may help {explained.retry_how}" in explained.sentence) == (retry is None)
 
 
 def test_the_owner_is_told_that_the_cap_not_the_card_was_the_reason() -> None:
@@ -177,6 +191,42 @@ def test_free_memory_in_private_pools_alone_is_no_reason_to_try_again() -> None:
 )
 def test_why_it_was_too_big(moment: Moment, why: str) -> None:
     assert why in moment.explained().sentence
+
+
+def test_a_text_without_a_cap_is_never_explained_by_one() -> None:
+    case = OomCase(16 * GIB, 85 * GIB, 15 * GIB, 2 * GIB, 10 * GIB, usable_bytes=15 * GIB, uncapped=True)
+    explained = explain_case(case)
+    assert (explained.kind, explained.retry, explained.capped) == (OomKind.ENOUGH_FREE, None, False)
+    assert "fraction" not in explained.sentence
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "held"),
+    [
+        (((4242, 38 * GIB),), "process 4242 (another process, or another rank) held 38.0 GiB of the GPU"),
+        (
+            ((4242, 30 * GIB), (4343, 8 * GIB)),
+            "other processes (or other ranks) held 38.0 GiB of the GPU, the largest is process 4242 with 30.0 GiB",
+        ),
+    ],
+)
+def test_neighbours_are_named_where_they_are_listed(neighbours: tuple[tuple[int, int], ...], held: str) -> None:
+    case = OomCase(2 * GIB, 0, TOTAL, 40 * GIB, 40 * GIB, others_bytes=38 * GIB, neighbours=neighbours)
+    assert held in explain_case(case).sentence
+
+
+@pytest.mark.parametrize(("total", "contexts"), [(2 * GIB, 1 * GIB), (6 * GIB, 3 * GIB // 2), (80 * GIB, 2 * GIB)])
+def test_contexts_of_a_small_gpu_are_worth_a_word_sooner(total: int, contexts: int) -> None:
+    assert OomCase(2 * MIB, 0, total, MIB, MIB).contexts_bytes == contexts
+
+
+def test_an_old_pytorch_is_told_that_the_setting_needs_a_newer_one() -> None:
+    pieces = OomCase(2 * GIB, 1 * GIB, TOTAL, 70 * GIB, 78 * GIB, before_2_1=True)
+    assert "expandable_segments:True, which needs PyTorch 2.1 or later" in explain_case(pieces).sentence
+
+
+def test_an_empty_allocator_has_no_tensors_to_speak_of() -> None:
+    assert "with 0 B reserved and 3.0 GiB free" in explain_case(OomCase(2 * GIB, 3 * GIB, TOTAL, 0, 0)).sentence
 
 
 def test_the_largest_piece_is_named_where_it_is_known() -> None:

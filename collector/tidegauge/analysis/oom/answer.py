@@ -14,7 +14,7 @@ from tidegauge.analysis.whatif.words import export_line, line_for
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.oom import OomKind, OomVerdict, explain_case, words
-from tidegauge.core.oom.case import CONTEXTS_BYTES, OomCase
+from tidegauge.core.oom.case import OomCase
 from tidegauge.core.units import format_bytes
 
 REJECTED = "rejected"
@@ -28,6 +28,7 @@ OWN_SETTINGS = (
     "If settings are set already, in PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF, add it to them there: where both "
     "are set, the latter wins."
 )
+_XPU_ALLOCATION_BYTES = 4 << 30
 SETTINGS = ("export ", "unset ", OWN_SETTINGS, WHATIF)
 """How advice on settings begins."""
 
@@ -180,6 +181,8 @@ def _advice(
             "The cap comes from TIDEGAUGE_MEMORY_FRACTION (who started the job, or the cluster's policy), from "
             "torch.cuda.set_per_process_memory_fraction, or from the allocator setting per_process_memory_fraction."
         )
+    elif kind is OomKind.ENOUGH_FREE:
+        yield from _in_spite_of_room(text)
     elif kind is OomKind.NEIGHBOUR:
         yield from _neighbours(text)
     elif kind is OomKind.PRIVATE_POOLS:
@@ -201,9 +204,24 @@ def _besides(verdict: OomVerdict, case: OomCase) -> Iterator[str]:
             f"Besides: {format_bytes(case.private_free_bytes)} lie in private pools (CUDA graphs, MemPool), which "
             "expandable_segments does not free. Let graphs share one pool."
         )
+    if verdict.kind in (OomKind.OUTSIDE_ALLOCATOR, OomKind.NEIGHBOUR) and case.pieces_bytes >= case.wanted_bytes:
+        yield f"PyTorch also held {format_bytes(case.pieces_bytes)} unused, in blocks too small for the request."
     elsewhere_bytes = case.others_bytes or case.unexplained_bytes or 0
-    if verdict.kind in (OomKind.FRAGMENTATION, OomKind.ALLOCATED, OomKind.CAP) and elsewhere_bytes > CONTEXTS_BYTES:
-        yield f"Besides: about {format_bytes(elsewhere_bytes)} of the GPU are taken by others. nvidia-smi says by whom."
+    told = verdict.kind in (OomKind.FRAGMENTATION, OomKind.ALLOCATED, OomKind.CAP)
+    if told and elsewhere_bytes > case.contexts_bytes:
+        whose = "Other processes" if case.others_bytes else "Other processes, or this one outside PyTorch's allocator,"
+        yield f"{whose} use about {format_bytes(elsewhere_bytes)} of this GPU. nvidia-smi shows which."
+
+
+def _in_spite_of_room(text: Optional[OomText]) -> Iterator[str]:
+    if text is not None and text.backend == "XPU" and (text.wanted or (0, 0))[1] > _XPU_ALLOCATION_BYTES:
+        yield "Many Intel GPUs refuse a single allocation above 4 GiB: split the tensor."
+    yield "Another process that comes and goes: watch nvidia-smi (rocm-smi, xpu-smi) while the program runs."
+    yield (
+        "Windows and WSL: GPU memory counts against the commit limit. Enlarge the page file (WSL: memory in "
+        ".wslconfig), and try DataLoader(pin_memory=False)."
+    )
+    yield "Address space: ulimit -v. Driver failures: dmesg (Xid, amdgpu, xe)."
 
 
 def _neighbours(text: Optional[OomText]) -> Iterator[str]:

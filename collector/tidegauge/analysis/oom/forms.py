@@ -1,4 +1,4 @@
-"""Parses the text of a ``torch.OutOfMemoryError``, as written by every PyTorch since 1.12.
+"""Parses the text of a ``torch.OutOfMemoryError``, as written by every PyTorch since 1.0.
 
 The sentences come from ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``) and, of the backend ``cudaMallocAsync``, from
 ``CUDAMallocAsyncAllocator.cpp``. Which of them are there depends on the version, on a cap, on private pools and on
@@ -78,11 +78,13 @@ class OomText:
     """The PyTorch release from which on the text reads like this, where that matters for settings."""
     old: bool = False
     """Of PyTorch 2.0 or before, which do not know ``expandable_segments``."""
+    backend: str = "CUDA"
+    """CUDA, HIP or XPU."""
 
 
 _START = re.compile(
-    r"(?:CUDA|HIP|XPU) out of memory\. (?=Tried to allocate|Allocation was preemptively)|"
-    r"Allocation on device(?: (\d+))? would exceed allowed memory"
+    r"(?P<backend>CUDA|HIP|XPU) out of memory\. (?=Tried to allocate|Allocation was preemptively)|"
+    r"Allocation on device(?: (?P<device>\d+))? would exceed allowed memory"
 )
 _WANTED = re.compile(rf"Tried to allocate {_SIZE}|Requested size: {_SIZE}|Requested\s*: {_SIZE}")
 _DEVICE = re.compile(r"GPU (\d{1,4})[ ;](?:has a total capac|[\d ])")
@@ -98,7 +100,9 @@ _FIGURES = {
     "unused": re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated"),
     "own": re.compile(rf"this process has {_SIZE} memory in use"),
 }
-_RESERVED_IN_TOTAL = re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)")
+_RESERVED_IN_TOTAL = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+_CACHED = re.compile(rf"{_SIZE} cached\)")
+"""Of 1.0 to 1.3: reserved and not in use."""
 _OTHER_PROCESS = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
 _END = re.compile(r"See documentation for\s+Memory Management(?:\s+\(\S+\))?|more than 1EB memory")
 _SINCE = (
@@ -123,11 +127,14 @@ def parse_message(text: str) -> Optional[OomText]:
     text = " ".join(re.sub("[│|]", " ", text[: end.end()] if end else text).split())
     if "more than 1EB memory" in text:
         return OomText(OomTextForm.UNNAMED_SIZE)
-    device = found[1] or next(iter(_DEVICE.findall(text)), None)
+    device = found["device"] or next(iter(_DEVICE.findall(text)), None)
     figures = {name: _size_in(pattern, text) for name, pattern in _FIGURES.items()}
     reserved = _size_in(_RESERVED_IN_TOTAL, text)
     if reserved is not None:
         figures["unused"] = _difference(reserved, figures["allocated"])
+    cached = _size_in(_CACHED, text)
+    if cached is not None:
+        figures["unused"] = cached
     form = OomTextForm.NATIVE
     if found[0].startswith("Allocation on device"):
         form = OomTextForm.ASYNC
@@ -138,7 +145,8 @@ def parse_message(text: str) -> Optional[OomText]:
         wanted=_size_in(_WANTED, text),
         device=None if device is None else int(device),
         others=tuple(OtherProcess(int(pid), _size(*size)) for pid, *size in _OTHER_PROCESS.findall(text)),
-        old=reserved is not None,
+        old=reserved is not None or cached is not None,
+        backend=found["backend"] or "CUDA",
         at_least=next((version for words, version in _SINCE if words in text), None),
         **figures,
     )
@@ -154,7 +162,8 @@ def figures_of(text: OomText, *, expandable: bool = False) -> Optional[OomCase]:
     limit_bytes, fraction = text.total.likely_bytes, None
     if text.cap is not None:
         limit_bytes, fraction = text.cap.likely_bytes, text.cap.likely_bytes / max(text.total.likely_bytes, 1)
-        if text.free.low_bytes > text.wanted.high_bytes:
+        beyond_cap = _high(text.allocated) + _high(text.unused) + text.wanted.high_bytes >= text.cap.low_bytes
+        if text.free.low_bytes > text.wanted.high_bytes and beyond_cap:
             # The GPU had room, so the cap did refuse it, whatever the decimals that are not printed say.
             reserved_bytes = max(reserved_bytes, limit_bytes - wanted_bytes + 1)
     own_bytes, others_bytes = _whose(text)
@@ -171,6 +180,9 @@ def figures_of(text: OomText, *, expandable: bool = False) -> Optional[OomCase]:
         private_free_bytes=private_free_bytes,
         expandable=expandable,
         approximate=True,
+        uncapped=text.cap is None,
+        before_2_1=text.old,
+        neighbours=_pids_and_bytes(text),
     )
 
 
@@ -182,6 +194,11 @@ def neighbours(text: OomText) -> tuple[OtherProcess, ...]:
     """
     own = _own_among(text)
     return tuple(process for process in text.others if process is not own)
+
+
+def _pids_and_bytes(text: OomText) -> tuple[tuple[int, int], ...]:
+    known = [(process.pid, process.size.likely_bytes) for process in neighbours(text) if process.size is not None]
+    return tuple(sorted(known, key=lambda one: -one[1]))
 
 
 def reserved_bytes_of(text: OomText) -> int:
@@ -231,6 +248,10 @@ def _difference(whole: Optional[SizeRange], part: Optional[SizeRange]) -> Option
         return None
     low, high = whole.low_bytes - part.high_bytes, whole.high_bytes - part.low_bytes
     return SizeRange(max(0, low), max(0, high))
+
+
+def _high(size: Optional[SizeRange]) -> int:
+    return 0 if size is None else size.high_bytes
 
 
 def _likely(size: Optional[SizeRange]) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.oom import words
-from tidegauge.core.oom.case import CONTEXTS_BYTES, OomCase
+from tidegauge.core.oom.case import OomCase
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
@@ -28,6 +28,8 @@ class OomKind(str, Enum):
     TOO_BIG = "too_big"
     """One request that no GPU of this size serves."""
     LEAK = "leak"
+    ENOUGH_FREE = "enough_free"
+    """Refused although the GPU had room for it, for a reason that the figures do not tell."""
     FRAGMENTATION = "fragmentation"
     PRIVATE_POOLS = "private_pools"
     """Enough was free, in the private pools of CUDA graphs or ``MemPool``."""
@@ -42,8 +44,8 @@ class OomVerdict(NamedTuple):
     """An OOM explained."""
 
     kind: OomKind
-    retry: bool
-    """Whether an attempt that begins again, changed only as ``retry_how`` says, would get further."""
+    retry: Optional[bool]
+    """Whether an attempt that begins again, changed only as ``retry_how`` says, would get further; ``None`` unknown."""
     retry_how: str
     """For people: what to change, or what would have to be changed first."""
     sentence: str
@@ -61,20 +63,31 @@ class OomRule(NamedTuple):
     when: str
     """For people: what is looked at."""
     applies: Callable[[OomCase], bool]
-    retry: Callable[[OomCase], bool]
+    retry: Callable[[OomCase], Optional[bool]]
     retry_how: Callable[[OomCase], str]
     says: Callable[[OomCase], str]
 
 
 def _too_large_for_any(case: OomCase) -> bool:
-    return case.total_bytes is not None and case.wanted_bytes + (case.nontorch_bytes or 0) > case.total_bytes
+    if case.total_bytes is None or case.free_bytes > case.total_bytes:
+        return False
+    return case.wanted_bytes + (case.nontorch_bytes or 0) > case.total_bytes
 
 
 def _scattered(case: OomCase) -> bool:
     if case.private_pools_grew or (_in_private_pools(case) and case.private_free_bytes >= 2 * case.pieces_bytes):
         return False
     enough_bytes = max(case.wanted_bytes, round(PIECES_FRACTION * case.reserved_bytes))
-    return case.grew_enough(Signal.RESERVED) or case.pieces_bytes >= enough_bytes
+    if case.grew_enough(Signal.RESERVED):
+        return True
+    return case.pieces_bytes >= enough_bytes and not _far_more_elsewhere(case)
+
+
+def _far_more_elsewhere(case: OomCase) -> bool:
+    """Whether what others hold dwarfs the pieces, and would have been enough as well."""
+    elsewhere_bytes = max(case.others_bytes or 0, case.nontorch_bytes or 0, case.unexplained_bytes or 0)
+    enough_bytes = max(case.short_bytes, case.contexts_bytes, 2 * case.pieces_bytes)
+    return not case.capped and elsewhere_bytes >= enough_bytes
 
 
 def _in_private_pools(case: OomCase) -> bool:
@@ -93,7 +106,7 @@ def _others_hold_it(case: OomCase) -> bool:
 
 def _somebody_holds_it(case: OomCase) -> bool:
     unexplained_bytes = case.unexplained_bytes or 0
-    return not case.capped and unexplained_bytes >= max(case.short_bytes, CONTEXTS_BYTES) and case.short_bytes > 0
+    return not case.capped and unexplained_bytes >= max(case.short_bytes, case.contexts_bytes) and case.short_bytes > 0
 
 
 def _always(_: OomCase) -> bool:
@@ -102,6 +115,10 @@ def _always(_: OomCase) -> bool:
 
 def _never(_: OomCase) -> bool:
     return False
+
+
+def _unknown(_: OomCase) -> Optional[bool]:
+    return None
 
 
 RULES = (
@@ -123,9 +140,15 @@ RULES = (
         lambda case: f"memory outside PyTorch's allocator (communicators, other libraries) grew {words.growth(case)}",
     ),
     OomRule(
+        OomKind.ENOUGH_FREE,
+        "the GPU had more free than was asked for, and more than the last 1/64 of it, under no cap that refused it",
+        lambda case: case.enough_free, _unknown, words.how_in_spite_of_room, words.why_in_spite_of_room,
+    ),
+    OomRule(
         OomKind.FRAGMENTATION,
-        "reserved and unused memory is as large as the request, and at least 2 % of what is reserved; or it grew by "
-        "what was missing; and private pools do not hold what was missing and twice as much as is unused",
+        "reserved and unused memory is as large as the request, at least 2 % of what is reserved, and not dwarfed by "
+        "what others hold; or it grew by what was missing; and private pools do not hold what was missing and twice as "
+        "much as is unused",
         _scattered, lambda case: not case.expandable, words.how_with_pieces, words.why_pieces,
     ),
     OomRule(
@@ -149,14 +172,15 @@ RULES = (
     ),
     OomRule(
         OomKind.NEIGHBOUR,
-        "other processes held as much of the GPU as was missing, or it was free again a moment later",
-        lambda case: _others_hold_it(case) or case.freed_meanwhile, _always,
+        "other processes held as much of the GPU as was missing",
+        _others_hold_it, _always,
         lambda _: "on a GPU of its own, or after the other processes are gone",
         words.whose_it_was,
     ),
     OomRule(
         OomKind.OUTSIDE_ALLOCATOR,
-        "as much as was missing, at least 2 GiB, is in use outside this allocator, owner unknown",
+        "as much as was missing, at least 2 GiB (on a small GPU a quarter of it, at least 1 GiB), is in use outside "
+        "this allocator, owner unknown",
         _somebody_holds_it, _never,
         lambda _: "check nvidia-smi for the owner: another process, or something else in this one",
         lambda case: f"{case.say(case.unexplained_bytes)} of the GPU are in use outside PyTorch's allocator, by this "

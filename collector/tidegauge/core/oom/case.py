@@ -14,6 +14,10 @@ from tidegauge.core.verdicts import LeakState, Signal, Verdict
 
 CONTEXTS_BYTES = 2 << 30
 """What CUDA contexts and a communicator may take without being worth a word (0.3 to 0.6 GiB a context)."""
+SMALL_CONTEXTS_BYTES = 1 << 30
+"""The same on a small GPU, where a quarter of its memory is less than ``CONTEXTS_BYTES``."""
+LAST_PART, LAST_LEAST_BYTES, LAST_MOST_BYTES = 1 / 64, 64 << 20, 512 << 20
+"""The last free part of a GPU cannot be had in one request: a GPU with less than this free is full."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +51,40 @@ class OomCase:
     """Whether ``expandable_segments`` is known to be on."""
     approximate: bool = False
     """The figures are from a text with two decimals."""
+    uncapped: bool = False
+    """Whether no cap is known to be in force: a message names it where there is one."""
+    before_2_1: bool = False
+    """Of a PyTorch that does not know ``expandable_segments``."""
+    neighbours: tuple[tuple[int, int], ...] = ()
+    """Other processes on the GPU, where they are listed: pid and bytes, the largest first."""
 
     @property
     def capped(self) -> bool:
         """Without a cap the limit is the GPU's total, and what it has free would not have been enough."""
-        return self.reserved_bytes + self.wanted_bytes > self.limit_bytes > 0 and self.free_bytes >= self.wanted_bytes
+        beyond_limit = self.reserved_bytes + self.wanted_bytes > self.limit_bytes > 0
+        return not self.uncapped and beyond_limit and self.free_bytes >= self.wanted_bytes
 
     @property
     def short_bytes(self) -> int:
         """The bytes by which the request did not fit. Cached segments had been released before it failed."""
         if self.capped:
             return self.reserved_bytes + self.wanted_bytes - self.limit_bytes
-        return max(0, self.wanted_bytes - self.free_bytes)
+        if self.free_bytes < self.wanted_bytes:
+            return self.wanted_bytes - self.free_bytes
+        return 0 if self.enough_free else self.wanted_bytes
 
     @property
-    def freed_meanwhile(self) -> bool:
-        """Whether the request would fit now: free memory is read a moment after the failure."""
-        return not self.capped and self.free_bytes >= self.wanted_bytes
+    def enough_free(self) -> bool:
+        """Whether the request was refused although the GPU had room for it. Free memory is read after the failure."""
+        last_bytes = min(max(round(LAST_PART * (self.total_bytes or 0)), LAST_LEAST_BYTES), LAST_MOST_BYTES)
+        return not self.capped and self.free_bytes >= max(self.wanted_bytes, last_bytes)
+
+    @property
+    def contexts_bytes(self) -> int:
+        """What contexts and communicators may take on this GPU without being worth a word."""
+        if self.total_bytes is None:
+            return CONTEXTS_BYTES
+        return min(CONTEXTS_BYTES, max(SMALL_CONTEXTS_BYTES, self.total_bytes // 4))
 
     @property
     def total_bytes(self) -> Optional[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Optional
 
 from tidegauge.core.oom.case import OomCase
 from tidegauge.core.units import format_bytes
@@ -13,9 +14,24 @@ FIRST_STEPS = 2
 
 
 def whose_it_was(case: OomCase) -> str:
-    if case.freed_meanwhile:
-        return "the GPU had enough free memory a moment later: other processes released some"
-    return f"other processes (or other ranks) held {case.say(case.others_bytes)} of the GPU"
+    held = f"other processes (or other ranks) held {case.say(case.others_bytes)} of the GPU"
+    if not case.neighbours:
+        return held
+    pid, pid_bytes = case.neighbours[0]
+    if len(case.neighbours) == 1:
+        return f"process {pid} (another process, or another rank) held {case.say(pid_bytes)} of the GPU"
+    return f"{held}, the largest is process {pid} with {case.say(pid_bytes)}"
+
+
+def why_in_spite_of_room(_: OomCase) -> str:
+    return "it was refused although enough GPU memory was free, and the figures do not say why"
+
+
+def how_in_spite_of_room(_: OomCase) -> str:
+    return (
+        "if another process released memory a moment later. Other usual reasons: host memory or the page file was "
+        "exhausted (Windows, WSL), a limit on a single allocation or on address space, a driver failure"
+    )
 
 
 def growth(case: OomCase) -> str:
@@ -33,7 +49,8 @@ def lasts(case: OomCase, unless: str = "the cause is fixed") -> str:
 def how_with_pieces(case: OomCase) -> str:
     if case.expandable:
         return "expandable_segments is already on; use steadier shapes or less memory"
-    return "with the allocator setting expandable_segments:True"
+    setting = "with the allocator setting expandable_segments:True"
+    return f"{setting}, which needs PyTorch 2.1 or later" if case.before_2_1 else setting
 
 
 def why_pieces(case: OomCase) -> str:
@@ -63,9 +80,9 @@ def limit(case: OomCase) -> str:
 
 def what_was_refused(case: OomCase) -> str:
     reserved, live = format_bytes(case.reserved_bytes), format_bytes(case.allocated_bytes)
-    part = "all of it" if live == reserved else live
+    by_tensors = f" ({'all of it' if live == reserved else live} by live tensors)" if case.reserved_bytes else ""
     return (
-        f"an allocation of {case.say(case.wanted_bytes)} failed with {reserved} reserved ({part} by live tensors) and "
+        f"an allocation of {case.say(case.wanted_bytes)} failed with {reserved} reserved{by_tensors} and "
         f"{format_bytes(case.free_bytes)} free on the GPU"
     )
 
@@ -100,8 +117,10 @@ def why_needed(case: OomCase) -> str:
     )
 
 
-def answer(retry: bool, how: str) -> str:
-    """Whether a retry makes sense, as a sentence: "Retry with …", "A retry will not help: …"."""
+def answer(retry: Optional[bool], how: str) -> str:
+    """Whether a retry makes sense: "Retry with …", "A retry will not help: …", "A retry may help if …"."""
+    if retry is None:
+        return f"A retry may help {how}."
     return f"Retry {how}." if retry else f"A retry will not help: {how}."
 
 
