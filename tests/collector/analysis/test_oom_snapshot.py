@@ -144,7 +144,7 @@ def test_facts_that_say_that_the_gpu_has_no_memory_are_not_taken_for_its_size() 
 
 def test_the_advice_keeps_what_the_owner_has_set() -> None:
     pieces = [("active_allocated", 32 * MIB), ("inactive", 32 * MIB)] * 4
-    facts = {**FACTS, "torch_version": "2.13.0"}
+    facts = {**FACTS, "torch_version": "2.13.0", "limit_bytes": 256 * MIB}
     whole = {
         "segments": [segment(0, *pieces)], "device_traces": [], "tidegauge": facts,
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"},

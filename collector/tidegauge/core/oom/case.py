@@ -16,7 +16,7 @@ CONTEXTS_BYTES = 2 << 30
 """What CUDA contexts and a communicator may take without being worth a word (0.3 to 0.6 GiB a context)."""
 SMALL_CONTEXTS_BYTES = 1 << 30
 """The same on a small GPU, where a quarter of its memory is less than ``CONTEXTS_BYTES``."""
-LAST_PART, LAST_LEAST_BYTES, LAST_MOST_BYTES = 1 / 64, 64 << 20, 512 << 20
+LAST_PART, MIN_LAST_BYTES, MAX_LAST_BYTES = 1 / 64, 64 << 20, 512 << 20
 """The last free part of a GPU cannot be had in one request: a GPU with less than this free is full."""
 
 
@@ -76,7 +76,7 @@ class OomCase:
     @property
     def enough_free(self) -> bool:
         """Whether the request was refused although the GPU had room for it. Free memory is read after the failure."""
-        last_bytes = min(max(round(LAST_PART * (self.total_bytes or 0)), LAST_LEAST_BYTES), LAST_MOST_BYTES)
+        last_bytes = min(max(round(LAST_PART * (self.total_bytes or 0)), MIN_LAST_BYTES), MAX_LAST_BYTES)
         return not self.capped and self.free_bytes >= max(self.wanted_bytes, last_bytes)
 
     @property
