@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tidegauge.cluster.deployment.node_command import NODE_SPEC_VARIABLE, address_towards, engine_environ, start_command
+from tidegauge.cluster.deployment.node_command import (
+    NODE_SPEC_VARIABLE,
+    address_towards,
+    engine_environ,
+    explain,
+    start_command,
+)
 from tidegauge.cluster.service_record import NodeSpec
 
 HEAD = NodeSpec(
@@ -82,3 +88,20 @@ def test_a_node_is_started_towards_its_head() -> None:
 
 def test_the_way_to_the_head_gives_the_own_address() -> None:
     assert address_towards("127.0.0.1:6399") == "127.0.0.1"
+
+
+def test_a_failed_start_is_explained_by_its_exception_not_by_the_advice_below_it() -> None:
+    said = (
+        "Traceback (most recent call last):\n"
+        '  File "node.py", line 1, in check_ports\n'
+        "ValueError: Ray component worker_ports is trying to use a port number 16399 that is used by gcs_server.\n"
+        "Port information: {}\n"
+        "If you allocate ports, please make sure the same port is not used by multiple components.\n"
+    )
+    assert explain(said, HEAD).startswith("ValueError: Ray component worker_ports is trying to use a port number 16399")
+    assert explain("ray.exceptions.RpcError: no reply\nbye\n", HEAD) == "ray.exceptions.RpcError: no reply"
+
+
+def test_a_failed_start_without_an_exception_is_explained_by_its_last_line() -> None:
+    assert explain("starting\nit is over\n\n", HEAD) == "it is over"
+    assert explain("", HEAD) == "no output"

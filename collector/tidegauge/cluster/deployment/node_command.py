@@ -6,6 +6,7 @@ Ray is tuned for a resident service with little overhead: each figure was measur
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -90,6 +91,9 @@ KNOWN_FAILURES = {
 }
 """What Ray says when it does not start, and what that means here."""
 
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
+"""The last line of a traceback."""
+
 MAX_ERROR_CHARS = 400
 
 JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
@@ -153,12 +157,13 @@ def address_towards(head_address: str) -> str:
 
 
 def explain(words: str, spec: NodeSpec) -> str:
-    """The meaning of Ray's output after a failed start, where it is known; else its last line."""
+    """The meaning of Ray's output after a failed start, where it is known; else its last exception or last line."""
     for sign, meaning in KNOWN_FAILURES.items():
         if sign in words:
             return meaning.format(head=spec.head_address, token=spec.token_file)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return (lines[-1] if lines else "no output")[:MAX_ERROR_CHARS]
+    exceptions = [line for line in lines if EXCEPTION.match(line)]
+    return next(reversed(exceptions or lines), "no output")[:MAX_ERROR_CHARS]
 
 
 def answers(address: str, *, timeout_s: float) -> bool:
