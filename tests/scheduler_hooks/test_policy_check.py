@@ -76,13 +76,16 @@ def test_policy_check_error_names_line_and_choices(text: str, expected: str) -> 
 @pytest.mark.parametrize(
     ("rung", "expected"),
     [
-        ("{action: kill}", "'kill' is not an action; the actions are notify, annotate, snapshot, cap, checkpoint,"),
-        ("{after: 5m}", "None is not an action"),
+        (
+            "{action: kill}",
+            "rule a, rung 2: 'kill' is not an action; the actions are notify, annotate, snapshot, cap, checkpoint,",
+        ),
+        ("{after: 5m}", "rule a, rung 2: None is not an action"),
         (
             "{action: notify, grace: 5m}",
             "unknown key 'grace'; the keys here are after, before_oom, tries, retry_after,",
         ),
-        ("{action: notify, after: soon}", "'soon' is not a duration"),
+        ("{action: notify, after: soon}", "rule a, rung 2, after: 'soon' is not a duration"),
     ],
 )
 def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
@@ -193,3 +196,8 @@ def test_an_alias_that_is_used_twice_is_a_policy_like_any_other() -> None:
 def test_a_message_quotes_no_key_of_thousands_of_letters() -> None:
     (finding,) = check_policy(f"{'k' * 9_000}: 1\n{'k' * 9_000}: 2").found
     assert len(finding.message) <= MAX_MESSAGE_CHARS
+
+
+def test_an_error_in_a_rule_names_the_rule_and_the_key() -> None:
+    text = "version: 1\nrules:\n- name: a\n  when: {cause: x}\n  ladder: [{action: notify}]\n"
+    assert check_policy(text).errors[0].message.startswith("rule a, when.cause: 'x' is not valid")

@@ -64,7 +64,10 @@ def check_policy(text: str) -> Findings:
     try:
         policy = Policy.model_validate(document.value)
     except ValidationError as error:
-        wrong = [PolicyFinding("error", document.line(one["loc"]), _cut(_said(one))) for one in error.errors()]
+        wrong = [
+            PolicyFinding("error", document.line(one["loc"]), _cut(_said(one, document.value)))
+            for one in error.errors()
+        ]
         return Findings(_by_line(wrong), None)
     found = [PolicyFinding(one.level, document.line(one.path), one.message) for one in lint(policy)]
     return Findings(_by_line(found), None if any(one.level == "error" for one in found) else policy)
@@ -79,10 +82,24 @@ def _cut(message: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
     return message if len(message) <= max_chars else message[: max_chars - 3] + "..."
 
 
-def _said(error: Any) -> str:
+def _named(path: Sequence[str | int], policy: Any) -> str:
+    """``path`` as people count: "rule leak, rung 2: after", with the number of a rule that has no name."""
+    parts = [part for part in path if not (isinstance(part, str) and part in RUNGS)]
+    if len(parts) < 2 or parts[0] != "rules" or not isinstance(parts[1], int):
+        return ".".join(map(str, parts)) or "the policy"
+    rules = policy["rules"]
+    rule = rules[parts[1]] if isinstance(rules, list) else None
+    name = rule.get("name") if isinstance(rule, dict) else None
+    place, rest = f"rule {_cut(name, 60) if isinstance(name, str) else parts[1] + 1}", parts[2:]
+    if len(rest) > 1 and rest[0] == "ladder" and isinstance(rest[1], int):
+        place, rest = f"{place}, rung {rest[1] + 1}", rest[2:]
+    return ", ".join(filter(None, (place, ".".join(part for part in rest if isinstance(part, str)))))
+
+
+def _said(error: Any, policy: Any) -> str:
     """pydantic's complaint in our words."""
     path, kind, value = error["loc"], error["type"], error.get("input")
-    name = ".".join(str(part) for part in path if not (isinstance(part, str) and part in RUNGS)) or "the policy"
+    name = _named(path, policy)
     if kind == "extra_forbidden":
         return f"unknown key {path[-1]!r}; the keys here are {', '.join(_keys(path[:-1]))}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
