@@ -66,9 +66,13 @@ def test_peaks_that_look_alike_are_told_so_that_they_differ() -> None:
     failing = trial_of(
         {}, replay_of(2402 * MIB, ooms=1, alloc_retries=1, failed=(failed_request(512 * MIB, largest_free_bytes=MIB),))
     )
-    assert "Reserved peaks at 2,400 MiB instead of 2,402 MiB" in told(whatif_of(failing, best))
+    assert "no request fails (today: 1). Peak reserved falls from 2,402 MiB to 2,400 MiB." in told(
+        whatif_of(failing, best)
+    )
     same = trial_of({EXPANDABLE: "True"}, replay_of(2402 * MIB))
-    assert "Reserved peaks at 2.3 GiB, as today" in told(whatif_of(failing, same))
+    assert "Peak reserved stays at 2.3 GiB." in told(whatif_of(failing, same))
+    more = trial_of({EXPANDABLE: "True"}, replay_of(3 * GIB))
+    assert "Peak reserved rises from 2.3 GiB to 3.0 GiB." in told(whatif_of(failing, more))
 
 
 def test_waste_is_said_of_today() -> None:

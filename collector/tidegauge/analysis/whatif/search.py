@@ -242,7 +242,7 @@ class _Bench:
         unlimited = self.unlimited(trial)
         low, enough = unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes
         step = max(2 * MIB, enough // CAP_STEPS)
-        self.on_progress(f"looking for the least that {titled(trial.alloc_conf)} needs")
+        self.on_progress(f"searching for the smallest cap for {titled(trial.alloc_conf)}")
         while enough - low > step:
             middle = (low + enough) // 2
             if run_replay(self.trace, trial.settings, cap_bytes=middle).ooms:

@@ -82,11 +82,17 @@ def _advice(result: WhatIf) -> Iterator[str]:
             f"No need to change anything: the best of {len(result.trials)} settings reserves {format_bytes(lowest)} "
             f"at its peak, today's {_size(today)}."
         )
+    elif today.replay.ooms:
+        retries = f", {_counts(best).partition(',')[0]}" if best.replay.alloc_retries else ""
+        yield (
+            f"Best: {titled(best.alloc_conf)}: no request fails (today: {today.replay.ooms:,}){retries}. "
+            f"Peak reserved {_moves(best, today)}."
+        )
     else:
         yield (f"Best: {titled(best.alloc_conf)}. Reserved peaks at {_against(best, today)}; {_fate(best)}.")
     if today.needs_bytes is not None and best.needs_bytes is not None:
         yield (
-            f"It gets by with a cap of {_mebibytes(best.needs_bytes)}, found by trying; today's settings need "
+            f"Smallest cap that works (by search): {_mebibytes(best.needs_bytes)}; today's settings need "
             f"{_mebibytes(today.needs_bytes)}."
         )
     if result.died and not best.today:
@@ -196,6 +202,15 @@ def _against(trial: Trial, today: Trial) -> str:
     if ours == theirs:
         ours, theirs = (_mebibytes(one.replay.peak_reserved_bytes) for one in (trial, today))
     return f"{ours} instead of {theirs}" if ours != theirs else f"{_size(trial)}, as today"
+
+
+def _moves(trial: Trial, today: Trial) -> str:
+    """What becomes of the peak: "rises from 6.2 GiB to 6.5 GiB"."""
+    ours, separator, theirs = _against(trial, today).partition(" instead of ")
+    if not separator:
+        return f"stays at {_size(trial)}"
+    rises = trial.replay.peak_reserved_bytes > today.replay.peak_reserved_bytes
+    return f"{'rises' if rises else 'falls'} from {theirs} to {ours}"
 
 
 def _mebibytes(count: int) -> str:
