@@ -59,6 +59,8 @@ class CommandParser(argparse.ArgumentParser):
         near = nearest(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
             message = f"unknown command {value!r}{near}\ncommands: {', '.join(choices)}"
+        elif len(choices) == 1 and str(value).isdecimal():
+            message = f"unexpected argument {value!r}; did you mean `{self.prog} {choices[0]} {value}`?"
         else:
             message = f"invalid choice {value!r}{near} (choose from {', '.join(choices)})"
         raise argparse.ArgumentError(action if action.option_strings else None, message)

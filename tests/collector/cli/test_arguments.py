@@ -36,6 +36,10 @@ from tidegauge.cli.main import main
             "(choose from time, memory, growth, name)",
         ),
         (["config", "shwo"], "tidegauge config: invalid choice 'shwo'; did you mean 'show'? (choose from show, token)"),
+        (
+            ["incidents", "5"],
+            "tidegauge incidents: unexpected argument '5'; did you mean `tidegauge incidents show 5`?",
+        ),
         (["status", "now"], "tidegauge status: unexpected argument 'now'"),
     ],
 )
