@@ -263,6 +263,9 @@ def test_pause_and_resume_set_the_switch_of_the_head(files: StateFiles, capsys: 
     said = capsys.readouterr().out
     assert "no action on any job until `tidegauge policy resume`" in said
     assert "No service is running here; this takes effect when one starts." in said
+    assert "`tidegauge policy status`" not in said
+    assert main(["policy", "status", *where]) == 3
+    assert f"Actions are PAUSED {paused}" in capsys.readouterr().err
     assert main(["policy", "resume", *where]) == 0
     switches = ActionSwitch(files.actions).read(now_s=NOW_S)
     assert (switches.paused, switches.breaker_reset_s) == (None, NOW_S)

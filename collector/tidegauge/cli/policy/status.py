@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidegauge.cli.errors import BAD_NEWS, FINE
+from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
-from tidegauge.cli.service_api import add_api_arguments, ask, read
+from tidegauge.cli.service_api import add_api_arguments, ask, local_service, read
 from tidegauge.cli.timeline import MODE_WORDS, became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
@@ -28,7 +28,15 @@ def prepare_log(parser: argparse.ArgumentParser) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    answer = ask(args, "/api/v1/policy")
+    try:
+        answer = ask(args, "/api/v1/policy")
+    except CommandError as error:
+        paused = _paused_here(args)
+        if paused is None:
+            raise
+        raise CommandError(
+            f"{error}. Actions are PAUSED {paused} (the switch on this head)", exit_code=error.exit_code
+        ) from error
     found = read(LoopStatus, answer)
     if args.json:
         print_json(answer)
@@ -36,6 +44,13 @@ def status(args: argparse.Namespace) -> int:
         for name, text in lines(found):
             print_wrapped(f"{name:<12}", text)
     return FINE if is_well(found) else BAD_NEWS
+
+
+def _paused_here(args: argparse.Namespace) -> str | None:
+    """The pause that is set on this head, which is in force when its service starts."""
+    from tidegauge.cluster.actions.action_switch import ActionSwitch
+
+    return None if args.api else ActionSwitch(local_service(args)[0].actions).paused()
 
 
 def is_well(found: LoopStatus) -> bool:

@@ -30,8 +30,8 @@ def pause(args: argparse.Namespace) -> int:
     except OSError as error:
         _not_written(files, error)
     print("Actions are paused: no action on any job until `tidegauge policy resume`. Incidents are still recorded.")
-    _tell_when(files)
-    print("Actions already handed to a scheduler cannot be undone; `tidegauge policy status` lists them.")
+    if _tell_when(files):
+        print("Actions already handed to a scheduler cannot be undone; `tidegauge policy status` lists them.")
     return FINE
 
 
@@ -77,7 +77,8 @@ def _not_written(files: StateFiles, error: OSError) -> NoReturn:
     ) from error
 
 
-def _tell_when(files: StateFiles) -> None:
+def _tell_when(files: StateFiles) -> bool:
+    """Print when the change takes effect; true if a service runs, or may run."""
     from tidegauge.cluster.deployment.service_control import running_record
     from tidegauge.cluster.service_record import RecordError
 
@@ -86,6 +87,7 @@ def _tell_when(files: StateFiles) -> None:
     except RecordError:
         runs = True
     print(IN_FORCE if runs else "No service is running here; this takes effect when one starts.")
+    return runs
 
 
 def _who() -> str:

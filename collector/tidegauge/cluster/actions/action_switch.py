@@ -55,6 +55,10 @@ class ActionSwitch:
         with self._changing():
             self._write(replace(self._read_or_new(), paused=None, reset_asked_by=f"{by} at {_time(now_unix_s)}"))
 
+    def paused(self) -> str | None:
+        """Who paused all actions, since when and why; ``None`` if they are not, or if the file is unreadable."""
+        return self._read_or_new().paused
+
     def read(self, *, now_s: float) -> Switches:
         """The present state, for the loop; ``now_s`` is the policy clock. Never raises.
 
