@@ -66,6 +66,15 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
 
 def not_running(files: StateFiles) -> str:
     """The message for a node where no service runs: why, and what to do."""
+    from tidegauge.cluster.service_record import RecordError, read_record
+
+    try:
+        record = read_record(files)
+    except RecordError:
+        record = None
+    if record is not None and record.phase == "failed":
+        log = "" if str(files.logs) in record.detail else f"; logs: {files.logs}"
+        return f"the last `tidegauge up` failed: {record.detail}{log}"
     if files.record.exists():
         return (
             "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. `tidegauge up` "

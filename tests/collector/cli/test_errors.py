@@ -53,3 +53,16 @@ def test_service_that_crashed_is_told_from_one_that_never_was(
     write_record(StateFiles(tmp_path), ended)
     assert main([command, "--set", f"state_dir={tmp_path}"]) == 3
     assert "tidegauge down" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "jobs"])
+def test_a_service_that_never_started_is_not_told_as_a_crash(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = NodeSpec("s", "e", "t", "127.0.0.1:6399", "127.0.0.1", True, {})
+    failed = ServiceRecord(ProcessId(1, 1), "an earlier boot", "failed", "Ray did not start: port in use", spec, 1.0)
+    write_record(StateFiles(tmp_path), failed)
+    assert main([command, "--set", f"state_dir={tmp_path}"]) == 3
+    said = capsys.readouterr().err
+    assert "the last `tidegauge up` failed: Ray did not start: port in use; logs: " in said
+    assert "crash" not in said
