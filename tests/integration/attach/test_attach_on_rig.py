@@ -75,9 +75,9 @@ def test_level_changes_and_second_attaches_are_carried_out(
         assert code == 0
         return one["state"], one["level"], one["said"].partition(" at step")[0]
 
-    assert said("--detach") == ("dormant", "dormant", "was not profiled; the probe is dormant")
+    assert said("--detach") == ("dormant", "dormant", "was not watched; the probe is dormant")
     assert said("--level", "stats") == ("watched", "stats", "attached")
-    assert said("--level", "stats") == ("watched", "stats", "already profiled")
+    assert said("--level", "stats") == ("watched", "stats", "already watched")
     assert said("--level", "auto")[:2] == ("watched", "auto")
     assert said("--level", "trace")[:2] == ("watched", "trace")
     assert job.rings()[0][0].profile == "trace"

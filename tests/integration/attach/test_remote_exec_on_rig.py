@@ -149,7 +149,7 @@ def test_a_user_attaches_to_their_own_job_and_to_nobody_elses(
 
     own = attach_as_somebody(pid)
     assert own.returncode == 0, (own.stderr, job.said())
-    assert "attached at step" in own.stdout or "already profiled" in own.stdout
+    assert "attached at step" in own.stdout or "already watched" in own.stdout
     others = attach_as_somebody(os.getpid())
     assert others.returncode == 3
     assert (

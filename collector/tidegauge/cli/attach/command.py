@@ -16,7 +16,7 @@ from tidegauge.cli.output import print_json, print_table, print_wrapped, progres
 from tidegauge.launch.remote_exec import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.probe.levels import AUTO, LEVELS, OFF, PROFILE_VARIABLE, WATCHING_LEVELS
 
-HELP = "start profiling a process that is already running, or stop it (--detach)"
+HELP = "watch a process that is already running, or stop watching it (--detach)"
 
 HEADER = ("pid", "rank", "user", "state", "level", "result")
 WAIT_S = 30.0
@@ -31,7 +31,7 @@ FINDING_WORDS = {
     "off": f"the process itself set {PROFILE_VARIABLE}=off, which rules out a probe",
     "no_torch": "it has not imported PyTorch (yet)",
     "importing": "it is importing PyTorch: try again in a moment",
-    "no_device": "its PyTorch has no device to profile",
+    "no_device": "its PyTorch has no device to watch",
     "many_hooks": "it has several optimizer hooks of its own, and adding another while it trains is unsafe",
     "watching": "the probe started, but its command socket was not found; see the stderr of the process",
     "dormant": "the probe is loaded but cannot record; see the stderr of the process",
@@ -63,7 +63,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "this host)",
     )  # fmt: skip
     parser.add_argument("--level", choices=WATCHING_LEVELS, default=AUTO, help=f"profiling level (default: {AUTO})")
-    parser.add_argument("--detach", action="store_true", help="stop profiling: the probe is detached")
+    parser.add_argument("--detach", action="store_true", help="stop watching: the probe is detached")
     parser.add_argument("--job", action="store_true", help="treat numeric arguments as job ids, not pids")
     parser.add_argument(
         "--wait", type=_seconds, default=WAIT_S, metavar="S",
@@ -74,7 +74,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         parser,
         "tidegauge attach 12345                one rank, or all ranks of a launcher",
         "tidegauge attach 4711 --job           the ranks of job 4711 on this host",
-        "tidegauge attach 12345 --detach       stop profiling",
+        "tidegauge attach 12345 --detach       stop watching",
     )
 
 
@@ -183,10 +183,10 @@ def _change(before: Mapping[str, Any], after: Mapping[str, Any], now: str) -> st
     at = f"at step {after.get('step')}"
     watched, was = before.get("watching") is True, str(before.get("level"))
     if after.get("watching") is not True:
-        return f"detached {at}; the probe is dormant" if watched else "was not profiled; the probe is dormant"
+        return f"detached {at}; the probe is dormant" if watched else "was not watched; the probe is dormant"
     if not watched:
         return f"attached {at}"
-    return "already profiled" if was == now else f"level changed from {was} to {now}"
+    return "already watched" if was == now else f"level changed from {was} to {now}"
 
 
 def obstacle(seen: SeenProcess) -> Optional[str]:
@@ -205,7 +205,7 @@ def obstacle(seen: SeenProcess) -> Optional[str]:
     if not seen.torch:
         return "it has not loaded PyTorch (yet)"
     if not seen.cuda_build:
-        return "its PyTorch is a build without CUDA: no GPU memory to profile"
+        return "its PyTorch is a build without CUDA: no GPU memory to watch"
     if given in LEVELS and not seen.cuda_used:
         return (
             f"its probe ({PROFILE_VARIABLE}={given}) takes no commands until the process initialises CUDA: try again "
@@ -247,7 +247,7 @@ def _remotely(
     if socket is not None:
         return _ask(target, socket, level, way="remote_exec")
     if finding == "waiting":
-        said = "probe loaded; profiling starts when the process initialises CUDA"
+        said = "probe loaded; watching starts when the process initialises CUDA"
         return AttachOutcome(target, "waiting", "remote_exec", level, said)
     word, _, problem = finding.partition(" ")
     return _refused(target, FINDING_WORDS.get(word, f"the probe failed to start: {problem or word}"))

@@ -22,7 +22,7 @@ from tidegauge.probe.checkpoint.files import PATH_VARIABLE
 from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
 from tidegauge.probe.levels import LEVELS
 
-HELP = "run a command with GPU-memory profiling: tidegauge run -- torchrun train.py"
+HELP = "run a command and watch its GPU memory: tidegauge run -- torchrun train.py"
 
 
 NOT_RUNNABLE, NOT_FOUND = 126, 127
@@ -53,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="allow Tidegauge to stop and restart the command if the admin's policy says so; the command must resume "
         "from its last checkpoint by itself",
     )  # fmt: skip
-    actions.add_argument("--no-actions", action="store_true", help="profile and report only: no actions on this job")
+    actions.add_argument("--no-actions", action="store_true", help="watch and report only: no actions on this job")
     actions.add_argument(
         "--checkpoint-signal", nargs="?", const="USR1", type=_signal_name, metavar="NAME",
         help="signal on which every rank writes a checkpoint (without NAME: USR1); needs --checkpoint-path",
