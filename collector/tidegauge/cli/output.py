@@ -147,8 +147,11 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def progress(command: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a sentence on stderr: beside a spinner on a terminal, as a line elsewhere."""
+def progress(
+    command: str, *, every_s: float = 0.0, monotonic_s: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a sentence on stderr: beside a spinner on a terminal, elsewhere as a line, at most
+    one in ``every_s``."""
     if sys.stderr.isatty():
         try:
             from rich.console import Console
@@ -159,7 +162,16 @@ def progress(command: str) -> Iterator[Callable[[str], None]]:
             with Console(stderr=True).status(f"tidegauge {command}") as status:
                 yield lambda sentence: status.update(f"tidegauge {command}: {escape(one_line(sentence))} …")
             return
-    yield lambda sentence: print(f"tidegauge {command}: {one_line(sentence)} …", file=sys.stderr, flush=True)
+    last_s: float | None = None
+
+    def show(sentence: str) -> None:
+        nonlocal last_s
+        now_s = monotonic_s()
+        if last_s is None or now_s - last_s >= every_s:
+            last_s = now_s
+            print(f"tidegauge {command}: {one_line(sentence)} …", file=sys.stderr, flush=True)
+
+    yield show
 
 
 @contextmanager

@@ -68,3 +68,14 @@ def drawn_on(terminal: int) -> str:
         while True:
             chunks.append(os.read(terminal, 1 << 16))
     return b"".join(chunks).decode(errors="replace")
+
+
+def test_progress_in_a_pipe_is_at_most_a_line_in_its_period(capsys: pytest.CaptureFixture[str]) -> None:
+    times_s = iter([0.0, 3.0, 9.9, 10.0, 12.0])
+    with progress("whatif", every_s=10.0, monotonic_s=lambda: next(times_s)) as say:
+        for number in range(5):
+            say(f"trying setting {number}")
+    assert capsys.readouterr().err.splitlines() == [
+        "tidegauge whatif: trying setting 0 …",
+        "tidegauge whatif: trying setting 3 …",
+    ]

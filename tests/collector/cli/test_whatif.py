@@ -76,14 +76,15 @@ def test_addresses_are_compared_where_they_were_recorded_only(
 
 
 def test_people_get_a_table_the_reasons_and_the_line_to_use(
-    recording: Path, capsys: pytest.CaptureFixture[str]
+    recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidegauge.cli.offline.whatif.PROGRESS_EVERY_S", 0.0)
     assert run(recording) == FINE
     told, progress = capsys.readouterr()
     assert "expandable_segments:True <- best" in told
     assert "torch's defaults (today)" in told
     assert "    export PYTORCH_ALLOC_CONF=expandable_segments:True\n" in told
-    assert "trying 2 of" in progress
+    assert "trying setting 2: " in progress
 
 
 def test_a_cap_that_no_setting_survives_is_bad_news(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

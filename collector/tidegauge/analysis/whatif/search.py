@@ -227,7 +227,7 @@ class _Bench:
                 self.seen.add(acting)
                 wanted.append((conf, change, settings))
         for number, (conf, change, settings) in enumerate(wanted, start=len(self.seen) - len(wanted) + 1):
-            self.on_progress(f"trying {number} of {len(self.seen)}: {titled(conf)}")
+            self.on_progress(f"trying setting {number}: {titled(conf)}")
             yield Trial(conf, change, settings, self.run(settings), *confidence(self.doubts, settings, today=False))
 
     def with_needs(self, ranked: Sequence[Trial], *wanted: Trial) -> list[Trial]:

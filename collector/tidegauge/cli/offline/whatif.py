@@ -13,6 +13,8 @@ from tidegauge.cli.output import progress
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")
+PROGRESS_EVERY_S = 10.0
+"""Between two lines of progress where stderr is no terminal."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
         if not len(trace):
             raise ValueError("has no events to replay")
-        with progress("whatif") as say:
+        with progress("whatif", every_s=PROGRESS_EVERY_S) as say:
             result = whatif(trace, cap_bytes=args.cap, version_is_given=args.torch_version is not None, on_progress=say)
     except ValueError as error:
         raise bad_file(args.trace, error) from error
