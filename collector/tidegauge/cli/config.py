@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tidegauge.cli.arguments import CONNECTION, OUTPUT, add_examples, add_json, group, nearest
 from tidegauge.cli.errors import FINE, UsageError, need
@@ -52,6 +52,8 @@ SECTIONS = {
 }
 """Titles of ``config show``, with the prefixes of their settings."""
 OTHER_SECTION = "Cluster"
+NOT_A_WHOLE_NUMBER = ("int_parsing", "int_type", "int_from_float", "greater_than_equal", "less_than_equal")
+"""pydantic's types of error for a setting that is a whole number within limits."""
 MAX_WIDTH = 100
 INDENT = " " * 6
 
@@ -89,7 +91,7 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str] = os.envi
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
     parser.add_argument(
-        "what", choices=["show", "token"],
+        "what", choices=["show", "token"], metavar="show|token",
         help="show: print the settings; token: create a token for NAME and print the line for api_tokens_file",
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", nargs="?", help="user or script that the token is for")
@@ -219,8 +221,20 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     except pydantic.ValidationError as error:
         wrong = error.errors()[0]
         name, why = str(wrong["loc"][0]), wrong["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{given[name][1]}: invalid value {given[name][0]!r} for {name}: {why}") from error
+        value, origin = given[name]
+        if wrong["type"] in NOT_A_WHOLE_NUMBER and (limits := _limits(Settings.model_fields[name])):
+            raise UsageError(f"{origin}: {value!r} is not a whole number {limits}") from error
+        raise UsageError(f"{origin}: invalid value {value!r} for {name}: {why}") from error
     return settings, {name: origin for name, (_, origin) in given.items()}
+
+
+def _limits(field: Any) -> str:
+    """The limits of a whole number, "from 0 to 65535"; empty if it has not both, or is no whole number."""
+    low, high = (
+        next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None) for name in ("ge", "le")
+    )
+    is_whole = int in (field.annotation, *get_args(field.annotation))
+    return f"from {low} to {high}" if is_whole and low is not None and high is not None else ""
 
 
 def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:

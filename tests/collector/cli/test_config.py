@@ -74,6 +74,20 @@ def test_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> Non
         config.load_settings(arguments(file=file), {})
 
 
+@pytest.mark.parametrize("value", ["abc", "1.5", "70000", "-1"])
+def test_a_wrong_port_is_refused_with_its_limits(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--set", f"metrics_port={value}"]) == 2
+    assert capsys.readouterr().err == (
+        f"tidegauge config: --set metrics_port: '{value}' is not a whole number from 0 to 65535\n"
+    )
+
+
+def test_config_without_a_command_names_both(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["config"])
+    assert "required: show|token" in capsys.readouterr().err
+
+
 def test_show_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--set", "cluster=c1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"] == {"value": "c1", "origin": "--set cluster"}
