@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except CommandError as error:
-        print(f"tidegauge {args.command}: {error}", file=sys.stderr)
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(file=sys.stderr)

@@ -278,7 +278,7 @@ def test_the_switch_is_refused_where_it_would_do_nothing(
 ) -> None:
     where = ["--set", f"state_dir={files.root}"]
     assert main(["policy", what, *where]) == 3
-    assert "no service was ever started with the state directory" in capsys.readouterr().err
+    assert f"tidegauge policy {what}: no service was ever started with the state directory" in capsys.readouterr().err
     write_spec(files, node_spec(files, is_head=False))
     assert main(["policy", what, *where]) == 3
     assert "only an agent; run this on the head 10.0.0.1:6399" in capsys.readouterr().err
