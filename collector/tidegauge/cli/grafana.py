@@ -45,7 +45,7 @@ def prepare_apply(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     add_examples(
         parser,
-        "tidegauge grafana apply --url http://grafana:3000 --prometheus-url http://prometheus:9090 --dry-run",
+        "tidegauge grafana apply --url http://grafana:3000 --prometheus-url http://prom:9090 --dry-run",
         "tidegauge grafana apply --data-source prometheus",
     )
 

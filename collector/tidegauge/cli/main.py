@@ -16,6 +16,7 @@ from tidegauge.cli.errors import ENVIRONMENT, CommandError
 DESCRIPTION = (
     "Profiles the GPU memory of training jobs: which rank leaks, since when, and when it will run out of memory."
 )
+EXIT_CODES = "exit codes: 0 success, 1 bad news (a leak), 2 wrong arguments or file, 3 problem of the environment"
 COMMANDS = {
     "demo": "tidegauge.cli.demo.command",
     "up": "tidegauge.cli.service.up",
@@ -64,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         "tidegauge incidents                  list memory incidents",
         "tidegauge COMMAND --help             options and examples of one command",
     )
+    parser.epilog = f"{parser.epilog}\n\n{EXIT_CODES}"
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():

@@ -18,7 +18,7 @@ from tidegauge.cli.arguments import (
     parse_size,
     torch_version,
 )
-from tidegauge.cli.main import main
+from tidegauge.cli.main import build_parser, main
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,20 @@ def test_a_release_is_taken_as_it_is_written(text: str) -> None:
 def test_torch_release_option_refuses_an_invalid_version(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"such as 2\.11\.0"):
         torch_version(text)
+
+
+def test_examples_in_all_help_fit_into_100_characters() -> None:
+    def lines(parser: argparse.ArgumentParser) -> list[str]:
+        own = (parser.epilog or "").splitlines()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                own += [line for inner in action.choices.values() for line in lines(inner)]
+        return own
+
+    assert [line for line in lines(build_parser()) if len(line) > 100] == []
+
+
+def test_help_of_tidegauge_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "exit codes: 0 success, 1 " in capsys.readouterr().out
