@@ -153,7 +153,11 @@ def api_to_ask(args: argparse.Namespace) -> str:
     """The URL that ``client`` asks: the service on this node needs no token there. Raises ``CommandError``."""
     from tidegauge.cluster.service_record import local_api
 
-    return str(args.api) if args.api else _local_api(args, local_api)
+    if not args.api:
+        return _local_api(args, local_api)
+    if not str(args.api).startswith(("http://", "https://")):
+        raise UsageError(f"--api {args.api!r} is not a URL such as http://127.0.0.1:9495")
+    return str(args.api)
 
 
 def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:
