@@ -328,10 +328,10 @@ class TestAdvice:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("Trainer.losses", "append `loss.item()`"),
-            ("outputs", "append `output.item()`"),
-            ("Trainer.certainties", "append `certainty.item()`"),
-            ("history", "append `tensor.item()`"),
+            ("Trainer.losses", "append `loss.detach().cpu()`"),
+            ("outputs", "append `output.detach().cpu()`"),
+            ("Trainer.certainties", "append `certainty.detach().cpu()`"),
+            ("history", "append `tensor.detach().cpu()`"),
         ],
     )
     def test_is_in_the_words_of_the_code(self, name: str, words: str) -> None:
@@ -365,23 +365,64 @@ class TestAdvice:
     def test_a_dict_is_stored_into(self) -> None:
         path = "train.py: Trainer.history (dict, 412 items) -> Tensor[8] float32"
         advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, path=path))).advice or ""
-        assert "store `tensor.item()`" in advice
+        assert "store `tensor.detach().cpu()`" in advice
         assert "deleting the entries" in advice
 
     def test_of_single_numbers_an_item_is_enough(self) -> None:
-        case = grown(growth(512), search=kept(HolderKind.CONTAINER, wanted_bytes=512 * STEPS, name="losses"))
+        path = "train.py: losses (list, 412 items) -> Tensor[] float32"
+        search = kept(HolderKind.CONTAINER, wanted_bytes=512 * STEPS, name="losses", path=path)
+        case = grown(growth(512), search=search)
         assert name_cause(case).advice == (
             "`losses` (list, train.py) keeps a tensor of each step: append `loss.item()`, which is a Python number"
         )
 
+    @pytest.mark.parametrize("kind", [HolderKind.CONTAINER, HolderKind.AUTOGRAD])
+    @pytest.mark.parametrize(
+        "tail",
+        [
+            "Tensor[8,120,2048] float32",
+            "Tensor[64,3,64,64] float32 -> grad_fn TanhBackward0, 22 nodes each",
+            "Tensor[2] float32",
+            "Tensor",
+        ],
+    )
+    def test_of_more_than_one_number_there_is_no_item(self, kind: HolderKind, tail: str) -> None:
+        path = f"demo_job.py main(): outputs (list, 136 items) -> {tail}"
+        search = kept(kind, name="outputs", path=path, detail="30 graphs of 660 nodes")
+        advice = name_cause(grown(growth(512), search=search)).advice or ""
+        assert "item()" not in advice
+        assert "append `output.detach().cpu()`" in advice
+
+    @pytest.mark.parametrize("shape", ["", "1", "1,1"])
+    def test_of_a_graph_of_one_number_an_item_is_enough(self, shape: str) -> None:
+        path = f"train.py: losses (list, 45 items) -> Tensor[{shape}] float32 -> grad_fn MeanBackward0, 9 nodes each"
+        search = kept(HolderKind.AUTOGRAD, name="losses", path=path, detail="45 graphs of 405 nodes")
+        assert (name_cause(grown(*SAVED, search=search)).advice or "").endswith("append `loss.item()`")
+
+    def test_a_deque_and_a_queue_have_bounds_of_their_own(self) -> None:
+        path = "train.py: seen (deque, 45 items) -> Tensor[8,4] float32"
+        search = kept(HolderKind.CONTAINER, name="seen", path=path, container="deque")
+        assert (name_cause(grown(*ONE, search=search)).advice or "").endswith("bound it, by its `maxlen`")
+        path = "train.py: Queue.queue (deque, 45 items) -> Tensor[8,4] float32"
+        search = kept(HolderKind.CONTAINER, name="Queue.queue", path=path, container="deque")
+        assert "give the queue a `maxsize`" in (name_cause(grown(*ONE, search=search)).advice or "")
+
+    def test_a_hook_is_removed(self) -> None:
+        assert "call `remove()` on its handle" in (name_cause(NAMED["hook"][0]).advice or "")
+
+    def test_one_optimizer_is_not_told_to_be_one(self) -> None:
+        case = grown(growth(stack=(ADAM,)), search=kept(HolderKind.OPTIMIZER), facts=RankFacts(optimizers=1))
+        assert "create the optimizer once" not in (name_cause(case).advice or "")
+
     def test_a_view_keeps_more_than_itself(self) -> None:
         path = "train.py: views (list, 45 items) -> Tensor[128] float32, a view of a 4.0 MiB storage"
         advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name="views", path=path))).advice or ""
-        assert "a view keeps all of its storage: append `view.clone()`" in advice
+        assert "a view keeps all of its storage: append `view.detach().cpu()`" in advice
 
     def test_a_variable_that_sums_up_losses(self) -> None:
         detail = "one graph of 3,082 nodes; the blocks have the sizes of what came out of AddmmBackward0"
-        search = kept(HolderKind.AUTOGRAD, name="total_loss", container=None, detail=detail)
+        path = "train.py: total_loss -> Tensor[] float32 -> grad_fn AddBackward0, 3,082 nodes"
+        search = kept(HolderKind.AUTOGRAD, name="total_loss", container=None, detail=detail, path=path)
         assert name_cause(grown(*SAVED, search=search)).advice == (
             "`total_loss` (train.py) carries the graph of every step that went into it: add `loss.item()` (or "
             "`loss.detach()`) to it, not the tensor"

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Optional
 
-from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import Holder
-from tidegauge.core.evidence.words import ARROW, container_of, holder_words, line_words, named_holder
+from tidegauge.core.evidence.words import ARROW, container_of, elements_of, holder_words, line_words, named_holder
 from tidegauge.core.units import format_bytes
 
 _VIEW = "a view of a "
 """In the path to a tensor that is smaller than the storage that it keeps."""
 _CACHE = "lru_cache"
+_QUEUE = "Queue.queue"
+"""How the name of a ``queue.Queue``'s items ends."""
 _ONE_GRAPH = "one graph"
 """How ``Holder.detail`` begins where one tensor carries it all."""
 _TRACEBACK = f"{ARROW}traceback"
@@ -48,9 +49,14 @@ def container(case: CauseInput, holder: Holder) -> str:
     keeps = f"{named_holder(holder)} keeps a tensor {_how_often(case)}"
     if (holder.name or "").startswith(_CACHE):
         return f"{named_holder(holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
+    if (holder.name or "").endswith(_QUEUE):
+        return f"{keeps}: give the queue a `maxsize`, or take out what is put in"
     if _VIEW in holder.path:
-        return f"{keeps}, and a view keeps all of its storage: {_put_in(holder)} `{one}.clone()`, or `{one}.cpu()`"
-    if _of_one_number(case):
+        return (
+            f"{keeps}, and a view keeps all of its storage: {_put_in(holder)} `{one}.detach().cpu()`, which copies the "
+            f"view alone; or bound it, by {_bound(kind)}"
+        )
+    if _is_scalar(holder):
         return f"{keeps}: {_put_in(holder)} `{one}.item()`, which is a Python number"
     if kind is None and holder.tensors == 1:
         place = "" if case.line is None else f", at {line_words(case.line)}"
@@ -63,11 +69,7 @@ def container(case: CauseInput, holder: Holder) -> str:
             f"{named_holder(holder)} keeps tensors alive: release them when the step is done, or keep "
             f"`{one}.detach().cpu()`"
         )
-    bound = "a deque with `maxlen`" if kind in _APPENDED else "deleting the entries that are done with"
-    return (
-        f"{keeps}: {_put_in(holder)} `{one}.item()` where a number is enough, else `{one}.detach().cpu()`; "
-        f"or bound it, by {bound}"
-    )
+    return f"{keeps}: {_put_in(holder)} `{one}.detach().cpu()`; or bound it, by {_bound(kind)}"
 
 
 def graph(case: CauseInput) -> Optional[str]:
@@ -77,18 +79,18 @@ def graph(case: CauseInput) -> Optional[str]:
         place = _line(case)
         return None if place is None else (
             f"the graph of what {place} computes is kept: if it is an evaluation, run it under `torch.no_grad()`; else "
-            "look for its result where it is summed up or stored, and use `.item()` or `.detach()` there"
+            "look for its result where it is summed up or stored, and use `.detach().cpu()` there (`.item()` for a "
+            "scalar)"
         )  # fmt: skip
     if holder.container is None and (holder.detail or "").startswith(_ONE_GRAPH):
+        added = "`loss.item()` (or `loss.detach()`)" if _is_scalar(holder) else "`tensor.detach()`"
         return (
-            f"{named_holder(holder)} carries the graph of every step that went into it: add `loss.item()` (or "
-            "`loss.detach()`) to it, not the tensor"
+            f"{named_holder(holder)} carries the graph of every step that went into it: add {added} to it, not the "
+            "tensor"
         )
     one = _one_of(holder)
-    return (
-        f"{named_holder(holder)} keeps tensors together with the graphs that made them: {_put_in(holder)} "
-        f"`{one}.item()`, or `{one}.detach()` where a tensor is needed"
-    )
+    stored = f"`{one}.item()`" if _is_scalar(holder) else f"`{one}.detach().cpu()`"
+    return f"{named_holder(holder)} keeps tensors together with the graphs that made them: {_put_in(holder)} {stored}"
 
 
 @_about_the_holder
@@ -104,8 +106,8 @@ def closure(_: CauseInput, holder: Holder) -> str:
 def hook(_: CauseInput, holder: Holder) -> str:
     """A hook that stores what it sees."""
     return (
-        f"{named_holder(holder)} keeps what the hook sees at each call: store `output.detach().cpu()` (or a statistic "
-        "of it) and clear it each step, and call `remove()` on the handle when the hook is done"
+        f"{named_holder(holder)} keeps what the hook sees at each call: register the hook once and call `remove()` on "
+        "its handle when it is done, store `output.detach().cpu()`, and clear that each step"
     )
 
 
@@ -135,6 +137,11 @@ def cycle(case: CauseInput, holder: Holder) -> str:
 
 def optimizer(case: CauseInput) -> str:
     """Optimizers that are made again."""
+    if case.facts.optimizers == 1:
+        return (
+            "one optimizer gains parameters: remove those that are no longer trained from its `param_groups` and its "
+            "`state`"
+        )
     seen = [] if case.facts.optimizers is None else [f"{case.facts.optimizers:,} optimizers are alive"]
     seen += [] if case.holder is None else [f"what grew is reached through {holder_words(case.holder.path)}"]
     told = f" ({'; '.join(seen)})" if seen else ""
@@ -242,10 +249,15 @@ def _how_often(case: CauseInput) -> str:
     return "of each step" if line is None or not steps or blocks >= 0.9 * steps else "now and then, and gives none back"
 
 
-def _of_one_number(case: CauseInput) -> bool:
-    """Whether what grows at the main line are blocks of the smallest size."""
-    sizes = {one.block_bytes for one in case.growth if one.line == case.line and one.grown_bytes > 0}
-    return sizes == {MIN_BLOCK_BYTES}
+def _is_scalar(holder: Holder) -> bool:
+    """Whether each tensor has one element, so that ``.item()`` works; a shape that is not known is none of these."""
+    return elements_of(holder) == 1
+
+
+def _bound(kind: Optional[str]) -> str:
+    if kind == "deque":
+        return "its `maxlen`"
+    return "a deque with `maxlen`" if kind in _APPENDED else "deleting the entries that are done with"
 
 
 def _put_in(holder: Holder) -> str:

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from typing import Optional
@@ -24,6 +25,9 @@ ARROW = " -> "
 """Between a holder and what it leads to, in ``Holder.path``."""
 _TENSOR = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
 """Where a path comes to the tensor: ``Tensor[8,128,4096] float32``."""
+_SHAPE = re.compile(r"[\w.]+\[([\d, ]*)\]")
+_CUT = "..."
+"""At the end of a path that was too long."""
 _CONTAINER = re.compile(r"(\w+), [\d,]+ items?\)")
 _NAME = re.compile(r"[\w.]+")
 
@@ -98,6 +102,16 @@ def container_of(holder: Holder) -> Optional[str]:
     _, found, rest = holder.path.partition(f"{holder.name} (")
     named = _CONTAINER.match(rest) if holder.name and found else None
     return named[1] if named else holder.container
+
+
+def elements_of(holder: Holder) -> Optional[int]:
+    """The number of elements of each tensor that the path leads to, by its shape; ``None``: the path shows none."""
+    if holder.path.endswith(_CUT):
+        return None
+    shapes = [_SHAPE.match(part) for part in holder.path.split(ARROW)[1:] if _TENSOR.match(part)]
+    if not shapes or shapes[-1] is None:
+        return None
+    return math.prod(int(size) for size in shapes[-1][1].split(",") if size.strip())
 
 
 def brief_line(brief: EvidenceBrief) -> Optional[str]:
