@@ -16,6 +16,7 @@ from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.contents import decompressed, is_zlib
 from tidegauge.core import wire
+from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
@@ -56,6 +57,9 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
     _check(steps == sorted(steps), "its steps go backwards")
     for name, suffix in ((found.early_file, EARLY_SUFFIX), (found.late_file, LATE_SUFFIX)):
         _check(name in (None, snapshot_name(claimed, suffix)), "it names a file of another process")
+    if found.roots is not None:
+        roots = CodeRoots(*(folders[:MAX_ROOTS] for folders in found.roots))
+        found = dataclasses.replace(found, roots=roots)
     if found.search is None:
         return found
     search = found.search._replace(holders=found.search.holders[:MAX_HOLDERS])

@@ -20,6 +20,7 @@ from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.owners import CodeRoots
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
@@ -73,7 +74,7 @@ def evidence_of_window(
     """Make evidence from a window; ``read`` are its snapshots by suffix, as far as available."""
     said = [*filter(None, [found.problem]), *problems]
     early, late = (_trace_of(suffix, step, read, said) for suffix, step in _steps(found).items())
-    comparison = _compared(early, late, said) if early is not None and late is not None else None
+    comparison = _compared(early, late, said, found.roots) if early is not None and late is not None else None
     view, onset_step = node.view, node.view.verdict.onset_step
     evidence = evidence_of(
         _whose(node),
@@ -148,9 +149,9 @@ def _trace_of(suffix: str, step: int | None, read: Mapping[str, ReadSnapshot], p
     return one.trace
 
 
-def _compared(early: Trace, late: Trace, problems: list[str]) -> Comparison | None:
+def _compared(early: Trace, late: Trace, problems: list[str], roots: CodeRoots | None = None) -> Comparison | None:
     try:
-        return compare(early, late)
+        return compare(early, late, roots)
     except BadTraceError as error:
         problems.append(f"the snapshots cannot be compared: {one_line(str(error), MAX_TEXT_CHARS)}")
         return None

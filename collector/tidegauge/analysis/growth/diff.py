@@ -22,7 +22,7 @@ from tidegauge.analysis.snapshots.live_stacks import (
 from tidegauge.core.allocator.trace import BlockState, Trace
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence.held_memory import DEFAULT_POOL
-from tidegauge.core.evidence.owners import CodeLine, asking_line, is_library
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, is_library
 from tidegauge.core.evidence.workspaces import BlockOnStream, Workspaces, grown_workspaces
 
 THROUGH_SHARE = 0.9
@@ -97,11 +97,14 @@ class Comparison:
         return self.late_reserved_bytes - self.late_live_bytes - self.late_pools.unused_bytes
 
 
-def compare(early: Trace, late: Trace) -> Comparison:
-    """The live blocks at the end of both, by stack, line and size. Their histories play no part."""
+def compare(early: Trace, late: Trace, roots: Optional[CodeRoots] = None) -> Comparison:
+    """The live blocks at the end of both, by stack, line and size. Their histories play no part.
+
+    ``roots`` tell the user's lines from those of libraries.
+    """
     keys = StackKeys()
     before, after = list(live_blocks(early, keys)), list(live_blocks(late, keys))
-    changed = growth_by_stack(before, after)
+    changed = growth_by_stack(before, after, roots)
     grown = [one for one in changed if one.grown_bytes > 0]
     known = {(block.address, block.wanted_bytes, block.key) for block in before}
     return Comparison(
@@ -111,13 +114,13 @@ def compare(early: Trace, late: Trace) -> Comparison:
         late_reserved_bytes=sum(segment.total_bytes for segment in late.end or ()),
         early_pools=_private_pools(early),
         late_pools=_private_pools(late),
-        pools_line=_pools_line(late),
+        pools_line=_pools_line(late, roots),
         growth=tuple(grown),
         shrunk=tuple(one for one in reversed(changed) if one.grown_bytes < 0),
-        lines=tuple(_lines(changed)),
+        lines=tuple(_lines(changed, roots)),
         by_size=tuple(_sizes(before, after)),
-        live=tuple(_live(weight) for weight in live_weights(late)),
-        through=_through(grown),
+        live=tuple(_live(weight, roots) for weight in live_weights(late)),
+        through=_through(grown, roots),
         late_without_stack_bytes=sum(block.size_bytes for block in after if not block.stack),
         new_blocks=sum((block.address, block.wanted_bytes, block.key) not in known for block in after),
         workspaces=grown_workspaces(_on_streams(early), _on_streams(late)),
@@ -134,10 +137,10 @@ def _private_pools(trace: Trace) -> PrivatePools:
     )
 
 
-def _pools_line(trace: Trace) -> Optional[CodeLine]:
+def _pools_line(trace: Trace, roots: Optional[CodeRoots]) -> Optional[CodeLine]:
     by_line: dict[CodeLine, int] = {}
     for weight in pool_weights(trace):
-        line = asking_line(weight.stack)
+        line = asking_line(weight.stack, roots)
         if line is not None:
             by_line[line] = by_line.get(line, 0) + weight.weight_bytes
     return max(by_line, key=lambda line: by_line[line], default=None)
@@ -150,37 +153,37 @@ def _on_streams(trace: Trace) -> Iterator[BlockOnStream]:
                 yield block.requested_bytes or block.size_bytes, segment.stream
 
 
-def _live(weight: StackWeight) -> StackGrowth:
+def _live(weight: StackWeight, roots: Optional[CodeRoots]) -> StackGrowth:
     each = weight.weight_bytes // weight.blocks if weight.blocks == 1 else None
-    return StackGrowth(weight.weight_bytes, weight.blocks, weight.stack, asking_line(weight.stack), each)
+    return StackGrowth(weight.weight_bytes, weight.blocks, weight.stack, asking_line(weight.stack, roots), each)
 
 
-def _lines(changed: Iterable[StackGrowth]) -> list[LineGrowth]:
+def _lines(changed: Iterable[StackGrowth], roots: Optional[CodeRoots]) -> list[LineGrowth]:
     groups: dict[object, list[StackGrowth]] = {}
     for one in changed:
         groups.setdefault(one.line or one.block_bytes, []).append(one)
-    lines = [_line(group) for group in groups.values()]
+    lines = [_line(group, roots) for group in groups.values()]
     return sorted((line for line in lines if line.grown_bytes > 0), key=lambda line: (-line.grown_bytes, -line.blocks))
 
 
-def _line(group: Sequence[StackGrowth]) -> LineGrowth:
+def _line(group: Sequence[StackGrowth], roots: Optional[CodeRoots]) -> LineGrowth:
     """The growth of one line; ``group`` are its stacks in order of their growth."""
     sizes = {one.block_bytes for one in group}
     return LineGrowth(
         grown_bytes=sum(one.grown_bytes for one in group),
         blocks=sum(one.blocks for one in group),
         line=group[0].line,
-        caller=_caller(group[0].line, group[0].stack),
+        caller=_caller(group[0].line, group[0].stack, roots),
         stacks=len(group),
         block_bytes=sizes.pop() if len(sizes) == 1 else None,
     )
 
 
-def _caller(line: Optional[CodeLine], stack: Lines) -> Optional[CodeLine]:
+def _caller(line: Optional[CodeLine], stack: Lines, roots: Optional[CodeRoots]) -> Optional[CodeLine]:
     if line is None:
         return None
     further_out = stack[stack.index(line) + 1 :]
-    return next((frame for frame in further_out if not is_library(frame.filename)), None)
+    return next((frame for frame in further_out if not is_library(frame.filename, roots)), None)
 
 
 def _sizes(before: Iterable[UsedBlock], after: Iterable[UsedBlock]) -> list[SizeGrowth]:
@@ -194,11 +197,11 @@ def _sizes(before: Iterable[UsedBlock], after: Iterable[UsedBlock]) -> list[Size
     return sorted(sizes, key=lambda size: -size.grown_bytes)
 
 
-def _through(grown: Sequence[StackGrowth]) -> Optional[CodeLine]:
+def _through(grown: Sequence[StackGrowth], roots: Optional[CodeRoots]) -> Optional[CodeLine]:
     """The innermost line, in the stack that grew most, of those that enough of the growth came through."""
     came: dict[CodeLine, int] = {}
     for one in grown:
-        for line in {line for line in one.stack if not is_library(line.filename)}:
+        for line in {line for line in one.stack if not is_library(line.filename, roots)}:
             came[line] = came.get(line, 0) + one.grown_bytes
     enough = THROUGH_SHARE * sum(one.grown_bytes for one in grown)
     return next((line for one in grown[:1] for line in one.stack if came.get(line, -1) >= enough), None)

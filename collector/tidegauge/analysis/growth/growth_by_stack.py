@@ -25,7 +25,7 @@ from typing import Optional
 
 from tidegauge.analysis.snapshots.live_stacks import NO_STACK_KEY, Lines, UsedBlock
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.evidence.owners import CodeLine, asking_line
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line
 
 ANOTHER_LENGTH = 4
 """Two blocks of one stack may be the same tensor of another length if one is at most so many times the other."""
@@ -65,7 +65,9 @@ class _Kind:
         return sum(side.pop() for _ in range(count))
 
 
-def growth_by_stack(early: Iterable[UsedBlock], late: Iterable[UsedBlock]) -> list[StackGrowth]:
+def growth_by_stack(
+    early: Iterable[UsedBlock], late: Iterable[UsedBlock], roots: Optional[CodeRoots] = None
+) -> list[StackGrowth]:
     """The stacks whose live memory has changed, the one that grew most first. In bytes of blocks."""
     stacks: dict[int, dict[int, _Kind]] = {}
     lines: dict[int, Optional[CodeLine]] = {}
@@ -74,7 +76,7 @@ def growth_by_stack(early: Iterable[UsedBlock], late: Iterable[UsedBlock]) -> li
             of_stack = stacks.get(block.key)
             if of_stack is None:
                 of_stack = stacks[block.key] = {}
-                lines[block.key] = asking_line(block.stack)
+                lines[block.key] = asking_line(block.stack, roots)
             kind = of_stack.get(block.wanted_bytes)
             if kind is None:
                 kind = _Kind(block.stack, lines[block.key], block.wanted_bytes)

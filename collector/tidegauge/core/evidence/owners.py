@@ -15,7 +15,19 @@ CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 
 _LIBRARY = re.compile(
     r"[/\\](?:site-packages|dist-packages|torch|lib[/\\]python\d[\d.]*)[/\\]|^<|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
 )
-"""Also frames without a file of Python's: ``<frozen runpy>``, ``??``, C++."""
+"""For processes whose roots are not known. Also frames without a file of Python's: ``<frozen runpy>``, ``??``, C++."""
+_PACKAGES = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
+_NO_FILE = re.compile(r"^<|^\?\?|\.(?:cpp|cc|cu|h|so)\b")
+MAX_ROOTS = 100
+
+
+class CodeRoots(NamedTuple):
+    """Folders of one process, each with a separator at its end. The innermost that a file lies in says whose it is."""
+
+    libraries: tuple[str, ...] = ()
+    """Of installed packages, the standard library, and source checkouts of libraries."""
+    own: tuple[str, ...] = ()
+    """Of the user's own code: the package or folder of ``__main__``."""
 
 
 class CodeLine(NamedTuple):
@@ -49,14 +61,23 @@ class Owner(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8192)
-def is_library(filename: str) -> bool:
-    """Whether the file belongs to a library, so that its lines say little to the author of a training script."""
-    return _LIBRARY.search(filename) is not None
+def is_library(filename: str, roots: Optional[CodeRoots] = None) -> bool:
+    """Whether the file belongs to a library, so that its lines say little to the author of a training script.
+
+    ``roots``: of the process that ran it; where they are not known, its path decides.
+    """
+    if roots is None:
+        return _LIBRARY.search(filename) is not None
+    if _NO_FILE.search(filename):
+        return True
+    around = (root for root in (*roots.libraries, *roots.own) if root and filename.startswith(root))
+    root = max(around, key=len, default="")
+    return root in roots.libraries or _PACKAGES.search(filename[max(len(root) - 1, 0) :]) is not None
 
 
-def asking_line(stack: Sequence[CodeLine]) -> Optional[CodeLine]:
+def asking_line(stack: Sequence[CodeLine], roots: Optional[CodeRoots] = None) -> Optional[CodeLine]:
     """The innermost line that is not a library's; of a stack with nothing else, the innermost of Python's."""
-    own = (line for line in stack if not is_library(line.filename))
+    own = (line for line in stack if not is_library(line.filename, roots))
     python = (line for line in stack if line.filename.endswith(".py"))
     return next(own, None) or next(python, None) or next(iter(stack), None)
 

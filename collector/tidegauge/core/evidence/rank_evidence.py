@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional
 
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 
 MAX_HOLDERS = 20
 MAX_TEXT_CHARS = 400
@@ -158,5 +158,7 @@ class RankEvidence:
     facts: RankFacts = NO_FACTS
     early_facts: RankFacts = NO_FACTS
     """The same as the window began: what rose meanwhile (groups, optimizers, pinned memory) is evidence."""
+    roots: Optional[CodeRoots] = None
+    """Which folders hold libraries and which the user's code; ``None``: the probe did not say."""
     problem: Optional[str] = None
     """Why it ended early or lacks something: the job records by itself, a graph was captured, no steps came."""

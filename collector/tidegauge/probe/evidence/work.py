@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.core.evidence.owners import CodeRoots
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
@@ -61,6 +62,7 @@ class _Work:
 
     def evidence(self) -> RankEvidence:
         """The findings, once the window is over. Raises ``StoppedError``."""
+        roots = self._roots()
         early = self._next(EARLY_SUFFIX)
         early_facts = self._facts() if early is not None else NO_FACTS
         late = self._next(LATE_SUFFIX) if early is not None else None
@@ -85,6 +87,7 @@ class _Work:
             search=search,
             facts=facts,
             early_facts=early_facts,
+            roots=roots,
             problem="; ".join(problems) or None,
         )
 
@@ -108,6 +111,17 @@ class _Work:
             raise
         except Exception as error:
             self._problems.append(f"the search for holders failed ({describe(error)})")
+            return None
+
+    def _roots(self) -> Optional[CodeRoots]:
+        from tidegauge.probe.code_roots import take_roots  # here, for a process that never looks
+
+        try:
+            return take_roots(self._pacer.pace)
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._problems.append(f"the folders of libraries could not be read ({describe(error)})")
             return None
 
     def _facts(self) -> RankFacts:

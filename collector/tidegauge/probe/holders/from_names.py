@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
+from tidegauge.probe.code_roots import known_roots
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.finds import Finds
@@ -80,7 +81,7 @@ class Forward:
     def _begin_in_frames(self, *, of_libraries: bool) -> None:
         """In one go: a function's frame that is kept while it returns would keep its variables."""
         for running in running_frames():
-            if is_library(running.frame.f_code.co_filename) is of_libraries:
+            if is_library(running.frame.f_code.co_filename, known_roots()) is of_libraries:
                 where = looks.code_place(running.frame.f_code)
                 for name, value in local_values(running.frame):
                     self._root(Via.LOCAL, looks.clean(name), value, where, running.thread)

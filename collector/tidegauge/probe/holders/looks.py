@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.core.text import one_line
+from tidegauge.probe.code_roots import known_roots
 
 MAX_NAME_CHARS = 60
 """Characters of a name or a key in a path."""
@@ -142,7 +143,7 @@ def module_file(name: str) -> Optional[str]:
 
 def is_users(filename: Optional[str]) -> bool:
     """Whether a module's file is the user's own: not a library's, and not the probe's."""
-    return filename is not None and not is_library(filename) and not is_own(filename)
+    return filename is not None and not is_library(filename, known_roots()) and not is_own(filename)
 
 
 def is_own(filename: str) -> bool:
