@@ -20,10 +20,10 @@ from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.cli.report.files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, Evidence, PrivatePools
+from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, Evidence, PrivatePools, brief_of
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
 from tidegauge.core.ids import JobKey
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
@@ -31,6 +31,30 @@ from tidegauge.core.verdicts import LeakState, Signal, Verdict
 EVIL = "/home/ada/\x1b]0;owned\x07\u202e\r\ntrain.py"
 LONG = "f" * 5000
 HOSTILE = (CodeLine(EVIL, 41, LONG), *(CodeLine(EVIL, line, "g") for line in range(200)))
+
+
+def piece_of(*stack: CodeLine, roots: CodeRoots | None = None) -> Evidence:
+    """Evidence of a list that gained 39 blocks from one stack."""
+    traces = [from_packed(packed([(MIB, stack)] * n, step=n)).traces[0] for n in (1, 40)]
+    whose = Whose(JobKey("job-1", 0, 1001), 0, "node-a", PID)
+    found = replace(window(PID), roots=roots)
+    return evidence_of(whose, found, compare(*traces, roots=roots), early_step=104, late_step=134, at_unix_s=1.0)
+
+
+def test_the_caller_of_the_line_that_allocates_everything_is_named() -> None:
+    forward, main = CodeLine("/home/ada/dcgan.py", 158, "forward"), CodeLine("/home/ada/dcgan.py", 261, "main")
+    piece = piece_of(forward, main)
+    assert (piece.growth[0].line, piece.through) == (forward, main)
+    assert brief_of(piece).through == main
+    assert piece_of(main).through == main
+
+
+def test_lines_of_a_source_checkout_are_not_the_users_where_the_probe_said_so() -> None:
+    trainer = CodeLine("/opt/transformers/src/transformers/trainer.py", 2164, "compute_loss")
+    script = CodeLine("/home/ada/torch/train.py", 11, "compute_loss")
+    roots = CodeRoots(libraries=("/opt/transformers/",), own=("/home/ada/torch/",))
+    assert piece_of(trainer, script, roots=roots).growth[0].line == script
+    assert piece_of(trainer, script).growth[0].line == trainer
 
 
 def hostile(blocks: int, step: int, kinds: int = 1) -> bytes:

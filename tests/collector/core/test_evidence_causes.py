@@ -444,6 +444,15 @@ class TestAdvice:
         assert "model.py:18 in forward" in advice
         assert "torch.no_grad()" in advice
 
+    def test_a_holder_in_a_librarys_file_comes_with_the_users_lines(self) -> None:
+        linear = CodeLine("/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", 0, "")
+        search = kept(HolderKind.HOOK, name="Linear.bias", where=linear, container=None)
+        advice = name_cause(grown(*ONE, search=search, through=CodeLine("/home/ada/run/train.py", 60, "main"))).advice
+        assert (advice or "").startswith(
+            "`Linear.bias` (linear.py), with tensors from train.py:41 in step, called from train.py:60 in main, keeps "
+            "what the hook sees"
+        )
+
     def test_cycles_with_gc_off_say_so(self) -> None:
         assert "gc is off" in (name_cause(NAMED["cycle"][0]).advice or "")
 

@@ -68,6 +68,14 @@ class TestBrief:
         assert brief_line(BRIEF._replace(line=None)) == "held by train.py: Trainer.history (list, 412 items)"
         assert brief_line(EvidenceBrief("auto-1", 1, 0.0)) is None
 
+    def test_the_headline_has_the_line_and_its_caller(self) -> None:
+        through = CodeLine("/home/ada/train.py", 261, "main")
+        assert brief_line(BRIEF._replace(through=through, holder=None)) == (
+            "train.py:41 in step, called from train.py:261 in main"
+        )
+        no_growth = brief_sentences(BRIEF._replace(through=through, grown_bytes=None))[0]
+        assert "rank 1: train.py:41 in step, called from train.py:261 in main." in no_growth
+
     def test_in_sentences(self) -> None:
         assert brief_sentences(BRIEF) == (
             "Rank 1 kept 348.0 MiB (11.6 MiB a step) in 30 steps, allocated at train.py:41 in step. It is held by "

@@ -151,7 +151,7 @@ def _trace_of(suffix: str, step: int | None, read: Mapping[str, ReadSnapshot], p
 
 def _compared(early: Trace, late: Trace, problems: list[str], roots: CodeRoots | None = None) -> Comparison | None:
     try:
-        return compare(early, late, roots)
+        return compare(early, late, roots=roots)
     except BadTraceError as error:
         problems.append(f"the snapshots cannot be compared: {one_line(str(error), MAX_TEXT_CHARS)}")
         return None

@@ -60,7 +60,10 @@ def evidence_of(
             late_pools=comparison.late_pools,
             pools_line=None if comparison.pools_line is None else _tame_line(comparison.pools_line),
         )
+    through = None if comparison is None else _through(comparison)
     case = beside._replace(
+        through=None if through is None else _tame_line(through),
+        roots=None if found is None else found.roots,
         growth=growth,
         window_steps=None if early_step is None or late_step is None else late_step - early_step,
         search=None if found is None else found.search,
@@ -70,7 +73,6 @@ def evidence_of(
         live_bytes=None if comparison is None else comparison.late_live_bytes,
         workspaces=None if comparison is None else comparison.workspaces,
     )
-    through = None if comparison is None else comparison.through
     return Evidence(
         evidence_id="files" if found is None else found.evidence_id,
         job=whose.job,
@@ -114,6 +116,15 @@ def evidence_of_one(
     )  # fmt: skip
     live = () if comparison is None else _tamed(comparison.live[:MAX_LIVE])
     return dataclasses.replace(piece, evidence_id=evidence_id, began_step=step, live=live)
+
+
+def _through(comparison: Comparison) -> Optional[CodeLine]:
+    """The line that nearly all growth came through; where that is the growing line itself, its caller if it has one."""
+    first = comparison.growth[0].line if comparison.growth else None
+    if comparison.through not in (None, first):
+        return comparison.through
+    callers = (one.caller for one in comparison.lines if one.line is not None and one.line == first)
+    return next(callers, None) or comparison.through
 
 
 def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:

@@ -97,7 +97,7 @@ class Comparison:
         return self.late_reserved_bytes - self.late_live_bytes - self.late_pools.unused_bytes
 
 
-def compare(early: Trace, late: Trace, roots: Optional[CodeRoots] = None) -> Comparison:
+def compare(early: Trace, late: Trace, *, roots: Optional[CodeRoots] = None) -> Comparison:
     """The live blocks at the end of both, by stack, line and size. Their histories play no part.
 
     ``roots`` tell the user's lines from those of libraries.

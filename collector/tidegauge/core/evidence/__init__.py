@@ -112,8 +112,8 @@ class Evidence:
     growth: tuple[StackGrowth, ...] = ()
     """The largest first, shrinking ones left out; at most ``MAX_GROWTHS``."""
     through: Optional[CodeLine] = None
-    """The innermost line of the user's that nearly all growth came through: of a graph that is kept, whoever called the
-    model; ``None``: there is none."""
+    """The user's line that called the first one: that nearly all growth came through (of a graph that is kept, whoever
+    called the model), else the next one further out. ``None``, or the first line itself: there is none."""
     live: tuple[StackGrowth, ...] = ()
     """What lived at the late snapshot (``grown_bytes`` is all of it), the largest first; at most ``MAX_LIVE``."""
     early_pools: Optional[PrivatePools] = None

@@ -10,8 +10,17 @@ from collections.abc import Callable
 from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.owners import is_library
 from tidegauge.core.evidence.rank_evidence import Holder
-from tidegauge.core.evidence.words import ARROW, container_of, elements_of, holder_words, line_words, named_holder
+from tidegauge.core.evidence.words import (
+    ARROW,
+    container_of,
+    elements_of,
+    holder_words,
+    line_words,
+    lines_words,
+    named_holder,
+)
 from tidegauge.core.units import format_bytes
 
 _VIEW = "a view of a "
@@ -45,10 +54,10 @@ def container(case: CauseInput, holder: Holder) -> str:
     one, kind = _one_of(holder), container_of(holder)
     if holder.bound is not None:
         count = f"{holder.bound.items:,} of {holder.bound.most_items:,}"
-        return f"{named_holder(holder)} has a bound ({count}): look for what else grows beside it"
-    keeps = f"{named_holder(holder)} keeps a tensor {_how_often(case)}"
+        return f"{_named(case, holder)} has a bound ({count}): look for what else grows beside it"
+    keeps = f"{_named(case, holder)} keeps a tensor {_how_often(case)}"
     if (holder.name or "").startswith(_CACHE):
-        return f"{named_holder(holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
+        return f"{_named(case, holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
     if (holder.name or "").endswith(_QUEUE):
         return f"{keeps}: give the queue a `maxsize`, or take out what is put in"
     if _VIEW in holder.path:
@@ -59,14 +68,14 @@ def container(case: CauseInput, holder: Holder) -> str:
     if _is_scalar(holder):
         return f"{keeps}: {_put_in(holder)} `{one}.item()`, which is a Python number"
     if kind is None and holder.tensors == 1:
-        place = "" if case.line is None else f", at {line_words(case.line)}"
+        place = "" if case.line is None else f", at {lines_words(case.line, case.through)}"
         return (
-            f"{named_holder(holder)} is one tensor that becomes larger{place}: bound its length, or keep the older "
+            f"{_named(case, holder)} is one tensor that becomes larger{place}: bound its length, or keep the older "
             "part on the CPU"
         )
     if kind is None:
         return (
-            f"{named_holder(holder)} keeps tensors alive: release them when the step is done, or keep "
+            f"{_named(case, holder)} keeps tensors alive: release them when the step is done, or keep "
             f"`{one}.detach().cpu()`"
         )
     return f"{keeps}: {_put_in(holder)} `{one}.detach().cpu()`; or bound it, by {_bound(kind)}"
@@ -85,28 +94,28 @@ def graph(case: CauseInput) -> Optional[str]:
     if holder.container is None and (holder.detail or "").startswith(_ONE_GRAPH):
         added = "`loss.item()` (or `loss.detach()`)" if _is_scalar(holder) else "`tensor.detach()`"
         return (
-            f"{named_holder(holder)} carries the graph of every step that went into it: add {added} to it, not the "
+            f"{_named(case, holder)} carries the graph of every step that went into it: add {added} to it, not the "
             "tensor"
         )
     one = _one_of(holder)
     stored = f"`{one}.item()`" if _is_scalar(holder) else f"`{one}.detach().cpu()`"
-    return f"{named_holder(holder)} keeps tensors together with the graphs that made them: {_put_in(holder)} {stored}"
+    return f"{_named(case, holder)} keeps tensors together with the graphs that made them: {_put_in(holder)} {stored}"
 
 
 @_about_the_holder
-def closure(_: CauseInput, holder: Holder) -> str:
+def closure(case: CauseInput, holder: Holder) -> str:
     """A function with tensors in its cells."""
     return (
-        f"{named_holder(holder)} holds tensors in a closure: pass them as arguments, or let the function that is kept "
+        f"{_named(case, holder)} holds tensors in a closure: pass them as arguments, or let the function that is kept "
         "capture only `.detach().cpu()` copies and numbers"
     )
 
 
 @_about_the_holder
-def hook(_: CauseInput, holder: Holder) -> str:
+def hook(case: CauseInput, holder: Holder) -> str:
     """A hook that stores what it sees."""
     return (
-        f"{named_holder(holder)} keeps what the hook sees at each call: register the hook once and call `remove()` on "
+        f"{_named(case, holder)} keeps what the hook sees at each call: register the hook once and call `remove()` on "
         "its handle when it is done, store `output.detach().cpu()`, and clear that each step"
     )
 
@@ -240,7 +249,14 @@ def line_alone(case: CauseInput) -> Optional[str]:
 
 
 def _line(case: CauseInput) -> Optional[str]:
-    return None if case.line is None else line_words(case.line)
+    return None if case.line is None else lines_words(case.line, case.through)
+
+
+def _named(case: CauseInput, holder: Holder) -> str:
+    """The holder's name; with the user's lines where it lives in a library's file, which nobody edits."""
+    place, where = _line(case), holder.where
+    foreign = where is not None and bool(where.filename) and is_library(where.filename, case.roots)
+    return named_holder(holder) + (f", with tensors from {place}," if foreign and place is not None else "")
 
 
 def _how_often(case: CauseInput) -> str:

@@ -53,7 +53,7 @@ class EvidenceBrief(NamedTuple):
     """By that line, within ``window_steps``."""
     window_steps: Optional[int] = None
     through: Optional[CodeLine] = None
-    """The innermost line of the user's that nearly all growth came through, where it is not ``line``."""
+    """The user's line that called it (``Evidence.through``), where it is not ``line``."""
     holder: Optional[str] = None
     """``Holder.path`` of the one that holds most."""
     cause: EvidenceCause = EvidenceCause.UNKNOWN

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence import PrivatePools, StackGrowth
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderSearch, RankFacts
 from tidegauge.core.evidence.workspaces import Workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
@@ -49,6 +49,10 @@ class CauseInput(NamedTuple):
     late_pools: Optional[PrivatePools] = None
     pools_line: Optional[CodeLine] = None
     """The line that asked for most of what private pools reserved within the window."""
+    through: Optional[CodeLine] = None
+    """The user's line that called the main line (``Evidence.through``)."""
+    roots: Optional[CodeRoots] = None
+    """Of the process, where its probe said."""
     window_steps: Optional[int] = None
     search: Optional[HolderSearch] = None
     facts: RankFacts = NO_FACTS

@@ -13,7 +13,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import HolderKind
 from tidegauge.core.evidence.signs import Sign
-from tidegauge.core.evidence.words import line_words
+from tidegauge.core.evidence.words import lines_words
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Signal
 
@@ -163,5 +163,5 @@ def _not_known(case: CauseInput) -> CauseFound:
     grew = f"{format_bytes(case.grown_bytes)} more is alive at the end of the window"
     if case.line is None:
         return CauseFound(because=(f"{grew}, allocated where no stack was recorded",))
-    most = f"{grew}; the line that allocated most of it is {line_words(case.line)}"
+    most = f"{grew}; the line that allocated most of it is {lines_words(case.line, case.through)}"
     return CauseFound(because=(most,), advice=advice.line_alone(case))

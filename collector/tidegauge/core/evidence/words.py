@@ -73,6 +73,11 @@ def line_words(line: CodeLine) -> str:
     return f"{file_name(line.filename)}:{line.line} in {line.function[:MAX_NAME_CHARS]}"
 
 
+def lines_words(line: CodeLine, caller: Optional[CodeLine]) -> str:
+    """Both lines: "model.py:18 in forward, called from train.py:41 in step"; the caller may be the one to edit."""
+    return line_words(line) + _called_from(line, caller)
+
+
 def file_name(path: str) -> str:
     """The last part of a path, of either kind of slash."""
     return path.replace("\\", "/").rsplit("/", 1)[-1][-MAX_NAME_CHARS:]
@@ -115,11 +120,12 @@ def elements_of(holder: Holder) -> Optional[int]:
 
 
 def brief_line(brief: EvidenceBrief) -> Optional[str]:
-    """Line and holder for a cell or a headline: "train.py:41 in step, held by train.py: losses (list, 412 items)".
+    """Lines and holder for a cell or a headline: "model.py:18 in forward, called from train.py:41 in step, held by
+    train.py: losses (list, 412 items)".
 
     ``None`` where neither is known.
     """
-    where = None if brief.line is None else line_words(brief.line)
+    where = None if brief.line is None else lines_words(brief.line, brief.through)
     held = None if brief.holder is None else f"held by {holder_words(brief.holder)}"
     return ", ".join(filter(None, (where, held))) or None
 
@@ -152,9 +158,7 @@ def evidence_sentence(evidence: Evidence) -> str:
     grown = sum(one.grown_bytes for one in evidence.growth if one.line == first.line)
     share = f"{min(100 * grown / whole, 100):.0f} %"
     text = f"{share} of what grew on {rank}{steps} was allocated at {line_words(first.line)}"
-    text += _a_step(grown, evidence.window_steps, " ({})")
-    if evidence.through not in (None, first.line):
-        text += f", called from {line_words(evidence.through)}"
+    text += _a_step(grown, evidence.window_steps, " ({})") + _called_from(first.line, evidence.through)
     holders = evidence.search.holders if evidence.search is not None else ()
     return f"{text}; it is held by {holder_words(holders[0].path)}." if holders else f"{text}."
 
@@ -250,10 +254,14 @@ def _grown(brief: EvidenceBrief) -> Optional[str]:
     if brief.line is None:
         return None
     if not brief.grown_bytes or brief.grown_bytes < 0:
-        return f"Fastest-growing line on rank {brief.rank}: {line_words(brief.line)}."
+        return f"Fastest-growing line on rank {brief.rank}: {lines_words(brief.line, brief.through)}."
     kept = format_bytes(brief.grown_bytes) + _a_step(brief.grown_bytes, brief.window_steps, " ({})")
-    text = f"Rank {brief.rank} kept {kept}{_in_steps(brief.window_steps)}, allocated at {line_words(brief.line)}"
-    return text + ("." if brief.through in (None, brief.line) else f", called from {line_words(brief.through)}.")
+    place = lines_words(brief.line, brief.through)
+    return f"Rank {brief.rank} kept {kept}{_in_steps(brief.window_steps)}, allocated at {place}."
+
+
+def _called_from(line: CodeLine, caller: Optional[CodeLine]) -> str:
+    return "" if caller is None or caller == line else f", called from {line_words(caller)}"
 
 
 def _cause(brief: EvidenceBrief) -> Optional[str]:
