@@ -14,8 +14,7 @@ import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Optional
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
 
@@ -119,7 +118,7 @@ def _distributions(path: list[str], pause: Callable[[], None]) -> Iterator[str]:
             yield _folder(str(one.locate_file("")))
             about = json.loads(one.read_text("direct_url.json") or "{}")
             if about.get("dir_info", {}).get("editable") is True:
-                yield _folder(url2pathname(urlsplit(about["url"]).path))
+                yield _folder(unquote(urlsplit(about["url"]).path))
         except Exception:  # somebody else's file
             continue
 
