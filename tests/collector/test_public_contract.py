@@ -53,6 +53,8 @@ def _commands(parser: argparse.ArgumentParser, path: str) -> Iterator[str]:
         elif action.option_strings:
             for option in action.option_strings:
                 yield f"{path} {option}"
+        elif action.choices is not None:
+            yield from (f"{path} {choice}" for choice in action.choices)
         else:
             yield f"{path} {action.metavar or action.dest}"
 

@@ -155,7 +155,7 @@ def api_to_ask(args: argparse.Namespace) -> str:
 
     if not args.api:
         return _local_api(args, local_api)
-    if not str(args.api).startswith(("http://", "https://")):
+    if not str(args.api).startswith(("http://", "https://", "unix:")):
         raise UsageError(f"--api {args.api!r} is not a URL such as http://127.0.0.1:9495")
     return str(args.api)
 
