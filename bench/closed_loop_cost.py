@@ -31,8 +31,8 @@ from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdi
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
-from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.policy.files import PolicySource
+from tidegauge_scheduler_hooks.tidegauge_run.adapter import LocalScheduler
 
 TARGET_MS = 500.0
 RANKS = 8

@@ -59,7 +59,7 @@ def name_of(pid: int) -> str:
     if command[0].startswith("ray::"):
         return command[0][len("ray::") :].partition(".")[0]
     for part in command:
-        if part == "tidegauge.cluster.deployment.supervisor":
+        if part == "tidegauge.cluster.ray_service.supervisor":
             return "supervisor"
         if part.endswith("dashboard.py"):
             return "dashboard"

@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 
 from fleet.ring_files import Memory, Ring, identity_of, user_folder
 
-from tidegauge.agent.containers.discovery import WALK_EVERY_S
+from tidegauge.agent.container_run_dirs.discovery import WALK_EVERY_S
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import MAX_CAPACITY, MAX_DEVICES

@@ -27,8 +27,8 @@ from tidegauge.probe.run_files.ring_writer import RingWriter
 from tidegauge.probe.run_files.run_folder import open_run_folder
 from tidegauge.probe.runtime.backend import Cuda, register_step_hook
 from tidegauge.probe.session.probe import Probe
-from tidegauge.probe.watching import watch as watch_module
-from tidegauge.probe.watching.watch import Watch
+from tidegauge.probe.step_counting import watch as watch_module
+from tidegauge.probe.step_counting.watch import Watch
 
 TARGET_US = 25.0
 ROUNDS = 9

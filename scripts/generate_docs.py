@@ -22,8 +22,8 @@ from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade
 from tidegauge.core.verdicts import Signal
 from tidegauge.settings import Settings
-from tidegauge_exporter.metrics import page as metrics_page
-from tidegauge_exporter.rules import page as alerts_page
+from tidegauge_exporter.metrics import docs_page as metrics_page
+from tidegauge_exporter.rules import docs_page as alerts_page
 from tidegauge_scheduler_hooks.policy import models, rungs
 from tidegauge_scheduler_hooks.policy.allocator_settings import ALLOCATOR_SETTINGS
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES

@@ -12,11 +12,11 @@ from evidence_values import evidence
 from loop_store import real_store, told_store
 from sample_views import LEAK, NOW_S, rank_summary
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import NodeSummary

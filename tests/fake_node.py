@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import open_evidence_collector
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent

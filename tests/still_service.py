@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegauge.cluster.deployment.agent_reconciler import EngineError
+from tidegauge.cluster.ray_service.agent_reconciler import EngineError
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus

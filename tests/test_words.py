@@ -12,7 +12,7 @@ FOLDERS = ("collector", "exporter", "scheduler_hooks")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 HOMONYMS = frozenset({"TidegaugeCallback"})
 """Two callbacks of two frameworks, each the one of its integration."""
-KEPT = {"tidegauge/integrations/guest.py", "tidegauge/probe/holders/looks.py"}
+KEPT = {"tidegauge/integrations/callback_guard.py", "tidegauge/probe/holders/looks.py"}
 
 
 def modules() -> list[Path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tidegauge.agent import node_agent
 from tidegauge.agent.ports import GpuReading
-from tidegauge.cluster.deployment.agent_service import AgentService
+from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge.settings import Settings

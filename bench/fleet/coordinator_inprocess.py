@@ -25,21 +25,21 @@ from typing import NamedTuple, TypeVar
 
 from fleet.measuring import private_bytes
 from fleet.summaries import Fleet, hostname, node_id
-from tidegauge.cluster.actions.escalation_loop import EscalationLoop
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.http_api import Request
 from tidegauge.cluster.api.loop_api import loop_figures
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.agent_reconciler import AgentReconciler
-from tidegauge.cluster.deployment.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
+from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler
+from tidegauge.cluster.ray_service.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Switches
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
-from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.policy.files import PolicySource
+from tidegauge_scheduler_hooks.tidegauge_run.adapter import LocalScheduler
 
 T = TypeVar("T")
 

@@ -115,13 +115,13 @@ class Agents:
 @contextmanager
 def coordinator_in_ray(nodes: int) -> Iterator[Any]:
     """The real actor's handle, in a Ray that is ended afterwards with all its files."""
-    from tidegauge.cluster.deployment.node_command import FEW_HEAPS, QUIET, SLOW_TIMERS, SURVIVE
+    from tidegauge.cluster.ray_service.node_command import FEW_HEAPS, QUIET, SLOW_TIMERS, SURVIVE
 
     os.environ.update({**QUIET, **SLOW_TIMERS, **SURVIVE, **FEW_HEAPS, "RAY_AUTH_MODE": "disabled"})
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])])
     import ray
 
-    from tidegauge.cluster.deployment.node_command import NODE_SPEC_VARIABLE
+    from tidegauge.cluster.ray_service.node_command import NODE_SPEC_VARIABLE
     from tidegauge.cluster.service_record import NodeSpec, prepare_state_dir, write_spec
     from tidegauge.settings import Settings
 
@@ -186,7 +186,7 @@ def measure(
 
 def _actor_class() -> type:
     from fleet.coordinator_inprocess import SimulatedEngine
-    from tidegauge.cluster.deployment import ray_engine
+    from tidegauge.cluster.ray_service import ray_engine
 
     class BenchCoordinator(ray_engine.CoordinatorActor):
         """The real one, but for the list of nodes."""

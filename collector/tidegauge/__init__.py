@@ -56,13 +56,13 @@ def estimate(build: Callable[..., Any], **options: Any) -> Any:
     """What the training job that ``build`` makes needs on a GPU, worked out without one: an ``Estimate``.
 
     ``build()`` returns ``(model, optimizer, step)``; ``step()`` runs one training step. Options are those of
-    ``tidegauge.estimator.answers.estimate``: ``gpu``, ``batch_size``, ``world_size``, ``strategy``, ``alloc_conf``.
+    ``tidegauge.estimator.estimate.estimate``: ``gpu``, ``batch_size``, ``world_size``, ``strategy``, ``alloc_conf``.
     While it runs, ``torch.cuda`` in this process answers for a GPU that is not there, and modules that are imported
     meanwhile keep what they saw: do not train in the same process afterwards.
     """
     from importlib import import_module  # by name, so that whoever imports tidegauge is seen not to depend on this
 
-    return import_module("tidegauge.estimator.answers").estimate(build, **options)
+    return import_module("tidegauge.estimator.estimate").estimate(build, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import upgrade_fixtures as fixtures
-from tidegauge.cluster.actions.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import RecordError, StateFiles, read_address, read_record, read_spec
 from tidegauge.settings import Settings
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal

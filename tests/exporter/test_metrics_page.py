@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidegauge_exporter.metrics.docs_page import page
 from tidegauge_exporter.metrics.families import MetricKind
-from tidegauge_exporter.metrics.page import page
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 def test_the_page_in_docs_is_up_to_date() -> None:
     assert DOCS.read_text(encoding="utf-8") == page(), (
-        "run: python -m tidegauge_exporter.metrics.page > docs/metrics.md"
+        "run: python -m tidegauge_exporter.metrics.docs_page > docs/metrics.md"
     )
 
 

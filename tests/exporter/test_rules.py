@@ -15,8 +15,8 @@ from promql_labels import SERIES, labels_of_result, selectors
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.__main__ import main
 from tidegauge_exporter.rules.alerts import ALERTS
+from tidegauge_exporter.rules.docs_page import page
 from tidegauge_exporter.rules.files import Node, duration, rule_files, yaml_text
-from tidegauge_exporter.rules.page import page
 from tidegauge_exporter.rules.recording import JOINS, RECORDING, recorded_names
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule
 from tidegauge_exporter.runbooks import RUNBOOK
@@ -43,7 +43,7 @@ def test_the_committed_file_is_what_the_tables_make(name: str) -> None:
 
 def test_the_page_in_docs_is_what_the_tables_make() -> None:
     committed = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    assert committed == page(), "run: python -m tidegauge_exporter.rules.page > docs/alerts.md"
+    assert committed == page(), "run: python -m tidegauge_exporter.rules.docs_page > docs/alerts.md"
 
 
 def test_the_yaml_means_what_the_tables_say() -> None:

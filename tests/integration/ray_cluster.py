@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.needs import missing
-from tidegauge.cluster.deployment.node_command import QUIET, free_port
+from tidegauge.cluster.ray_service.node_command import QUIET, free_port
 from tidegauge.osproc.processes import descendants, is_alive
 from tidegauge_scheduler_hooks.ports import SchedulerError
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi

@@ -22,7 +22,7 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
-from tidegauge.cluster.deployment.node_command import engine_environ
+from tidegauge.cluster.ray_service.node_command import engine_environ
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.osproc.processes import identity_of
 
@@ -195,7 +195,7 @@ def test_a_coordinator_that_is_just_starting_again_is_waited_for(head: Service) 
     os.kill(killed, signal.SIGSTOP)
     environ = engine_environ(head.record.spec, head.environ, node_file=head.files.node, gcs_dir=None)
     deploying = subprocess.Popen(
-        [sys.executable, "-m", "tidegauge.cluster.deployment.deploy", str(head.files.node)], env=environ, cwd="/",
+        [sys.executable, "-m", "tidegauge.cluster.ray_service.deploy", str(head.files.node)], env=environ, cwd="/",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with suppress(subprocess.TimeoutExpired):  # it asks, and is not answered

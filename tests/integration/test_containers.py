@@ -25,7 +25,7 @@ from integration.namespaces import (
     start_container,
 )
 from integration.needs import missing
-from tidegauge.agent.containers.discovery import WALK_EVERY_S, Containers
+from tidegauge.agent.container_run_dirs.discovery import WALK_EVERY_S, Containers
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.core.ids import ProcessId

@@ -31,8 +31,8 @@ from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge.osproc.processes import descendants, identity_of, is_alive, send_signal
-from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.ports import ChangedError, Presence, RequeueChanges
+from tidegauge_scheduler_hooks.tidegauge_run.adapter import LocalScheduler
 from whole_lines import whole_lines
 
 RANK = Path(__file__).with_name("rig_jobs") / "small_rank.py"

@@ -22,7 +22,7 @@ import pytest
 from fake_node import FakeClock
 from integration.namespaces import COLLECTOR, need_namespaces, rank_command, start_container
 from integration.needs import missing
-from tidegauge.agent.containers.discovery import WALK_EVERY_S, Containers
+from tidegauge.agent.container_run_dirs.discovery import WALK_EVERY_S, Containers
 from tidegauge.agent.kubernetes.pods import PATIENCE_S, PodBook
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.processes.procfs import ProcFs

@@ -13,7 +13,7 @@ import pytest
 
 from integration.namespaces import need_namespaces
 from integration.reports_on_full_shm import SIZES_BYTES
-from tidegauge.cluster.deployment.node_command import QUIET, SURVIVE
+from tidegauge.cluster.ray_service.node_command import QUIET, SURVIVE
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from still_service import AwayEngine
-from tidegauge.cluster.actions.action_loop import ActionLoop, open_actions
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, open_actions
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.settings import Settings
 from top_world import World

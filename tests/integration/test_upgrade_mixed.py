@@ -23,9 +23,9 @@ from fakegpu.rig import Rig
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.cluster.actions.escalation_loop import NO_SUCH_COMMAND
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.former_addresses import accept_former_addresses
+from tidegauge.cluster.incident_loops.escalation_loop import NO_SUCH_COMMAND
+from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.ring_layout import LAYOUT_VERSION
 from tidegauge.core.views import RankView

@@ -15,7 +15,6 @@ from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
-from tidegauge_scheduler_hooks.local.adapter import BUSY_RETRY_S, LocalScheduler
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
     PermanentError,
@@ -24,6 +23,7 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerError,
     TemporaryError,
 )
+from tidegauge_scheduler_hooks.tidegauge_run.adapter import BUSY_RETRY_S, LocalScheduler
 from training_ranks import FakeCommands, FakeTime, TrainingRank
 
 LAUNCH = LaunchSummary(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidegauge.agent.attribution import AttributionSources
-from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods, PodBook
@@ -41,7 +41,7 @@ from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
-from tidegauge.agent.search import NodeSearch
+from tidegauge.agent.search_thread import NodeSearch
 from tidegauge.agent.slurm.node import open_slurm
 from tidegauge.agent.slurm.records import SlurmRecords
 from tidegauge.agent.source_health import SkipCounts, SourceHealths
@@ -52,7 +52,7 @@ from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 from tidegauge.settings import Settings
 

@@ -16,7 +16,7 @@ from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.views import NodeSummary, RankSummary
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
     from tidegauge_exporter.messages.values import Story
 
@@ -54,7 +54,7 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
     """The files of this node's service, and its record if it runs. Raises ``CommandError``."""
-    from tidegauge.cluster.deployment.service_control import running_record
+    from tidegauge.cluster.ray_service.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
     files = StateFiles(load_settings(args).state_dir.resolve())
@@ -194,7 +194,7 @@ def asks_here(args: argparse.Namespace) -> EvidenceAsks:
 
     Requests to ranks go through files, because the HTTP API is read-only.
     """
-    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 
     files, record = local_service(args)
     if args.api or record is None or not record.spec.is_head:

@@ -9,7 +9,7 @@ from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.orders import Order
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 from tidegauge.http.access import DoorProblem

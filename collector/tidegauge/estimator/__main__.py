@@ -36,7 +36,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         import torch  # noqa: F401
     except ImportError as error:
         return {"problem": "environment", "message": f"{sys.executable} cannot import torch: {error}"}
-    from tidegauge.estimator.answers import estimate
+    from tidegauge.estimator.estimate import estimate
     from tidegauge.estimator.training import declare_torchvision
 
     try:

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Optional
 
 import tidegauge
-from tidegauge.integrations.guest import guest, import_framework, log
+from tidegauge.integrations.callback_guard import guest, import_framework, log
 
 _TrainerCallback: Any = import_framework("transformers", install="transformers[torch]").TrainerCallback
 

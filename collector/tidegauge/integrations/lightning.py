@@ -9,7 +9,7 @@ import sys
 from typing import Any, Optional, Union
 
 import tidegauge
-from tidegauge.integrations.guest import guest, import_framework
+from tidegauge.integrations.callback_guard import guest, import_framework
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 _ENDING = ".ckpt"

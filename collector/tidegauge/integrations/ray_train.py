@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import tidegauge
-from tidegauge.integrations.guest import guest, import_framework, log
+from tidegauge.integrations.callback_guard import guest, import_framework, log
 
 ray_train = import_framework("ray.train", install="ray[train]")
 

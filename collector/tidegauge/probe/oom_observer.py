@@ -20,7 +20,7 @@ from tidegauge.probe.process_facts import is_alive
 from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
-from tidegauge.probe.watching.watch import Watch
+from tidegauge.probe.step_counting.watch import Watch
 
 # At the interpreter's end: if an out-of-memory error ended the program, explain it below its traceback.
 # Python leaves the exception that ended a program in ``sys.last_exc`` (before 3.12: ``sys.last_value``) and prints its

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.views import JobView, job_array_name
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.families import (
     INFO_VALUE,
     JOB_LABELS,
@@ -18,7 +19,6 @@ from tidegauge_exporter.metrics.families import (
     exposition,
     labels_of,
 )
-from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.table import COLLECT_SUCCESS, COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
 
 LINGER_S = 120.0

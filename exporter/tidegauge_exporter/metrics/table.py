@@ -12,8 +12,8 @@ from collections.abc import Callable
 from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, MetricKind, ReadMetric
-from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 
 
 def _of_agent(

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import AlertGroup
-from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Chat, MessageFormat, RetryLaterError
+from tidegauge_exporter.notify.retries import is_due
 from tidegauge_exporter.notify.story_lines import digest
 from tidegauge_exporter.notify.threads import SLACK, AlertPost, from_text, to_text
 

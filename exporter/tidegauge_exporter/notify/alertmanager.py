@@ -19,8 +19,8 @@ from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
-from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.retries import is_due
 
 log = logging.getLogger(__name__)
 

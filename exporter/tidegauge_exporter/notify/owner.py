@@ -14,9 +14,9 @@ from typing import Protocol
 
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.attempts import Attempts
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
+from tidegauge_exporter.notify.retries import Attempts
 from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
 from tidegauge_exporter.notify.threads import posted_from
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Chat, MessageFormat, Posted
+from tidegauge_exporter.notify.retries import Attempts, is_due
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
 

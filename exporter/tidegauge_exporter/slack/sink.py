@@ -15,10 +15,10 @@ from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.notify.alert_posts import AlertPosts
-from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
+from tidegauge_exporter.notify.retries import Attempts, is_due
 from tidegauge_exporter.notify.storms import Storms
 from tidegauge_exporter.notify.story_lines import (
     StoryLine,

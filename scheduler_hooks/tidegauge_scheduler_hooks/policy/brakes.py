@@ -17,8 +17,14 @@ from tidegauge.core.incidents.wording import name_ranks
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE, too_new
-from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, wants_new_checkpoint, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
+from tidegauge_scheduler_hooks.policy.due_decision import (
+    Case,
+    exemption,
+    requeues_used,
+    wants_new_checkpoint,
+    warnings_given,
+)
 from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before, stop_after
 from tidegauge_scheduler_hooks.policy.rungs import RequeueRung
 from tidegauge_scheduler_hooks.policy.state import PolicyMark

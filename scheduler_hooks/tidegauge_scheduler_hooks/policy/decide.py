@@ -13,7 +13,7 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import BREAKERS, ActionKind, Decision, Disposition, JobFacts
 from tidegauge_scheduler_hooks.policy import texts
 from tidegauge_scheduler_hooks.policy.brakes import PASSING, HeldBack, held_back
-from tidegauge_scheduler_hooks.policy.case import Case, requeues_used, wants_new_checkpoint
+from tidegauge_scheduler_hooks.policy.due_decision import Case, requeues_used, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import LadderStep, again, checkpoint_before, next_step
 from tidegauge_scheduler_hooks.policy.models import Policy, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, RequeueRung

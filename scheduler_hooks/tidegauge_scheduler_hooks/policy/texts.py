@@ -13,8 +13,8 @@ from tidegauge.core.incidents.wording import capitalised, further_name, guidance
 from tidegauge.core.jobs.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
-from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
+from tidegauge_scheduler_hooks.policy.due_decision import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.rungs import AnnotateRung, CheckpointRung, NotifyRung, RequeueRung, Rung
 
 EXEMPTIONS: Mapping[str, str] = {

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.containers import discovery as containers
-from tidegauge.agent.containers.discovery import (
+from tidegauge.agent.container_run_dirs import discovery as containers
+from tidegauge.agent.container_run_dirs.discovery import (
     LOOK_EVERY_S,
     MAX_CONTAINERS,
     MAX_CONTAINERS_PER_TENANT,
     WALK_EVERY_S,
     Containers,
 )
-from tidegauge.agent.containers.run_dirs import Container
+from tidegauge.agent.container_run_dirs.run_dirs import Container
 from tidegauge.agent.run_dirs.folders import RunDir
 from tidegauge.agent.run_dirs.safe_files import mount_of, opened
 from tidegauge.agent.run_dirs.user_folders import UserFolders

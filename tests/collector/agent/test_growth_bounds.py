@@ -12,7 +12,7 @@ from fake_node import PID, FakeNode, gpu_reading
 from rank_windows import HOLDER, LATE_STEP, MIB, leave_window, window
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
 from tidegauge.core.evidence.rank_evidence import ContainerBound, HolderSearch
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from fake_node import FakeProcs
 from fake_run_dirs import FakeContainerRunDir
-from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir
+from tidegauge.agent.container_run_dirs.run_dirs import Container, ContainerPoll, ContainerRunDir
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.rings import launch_names
 from tidegauge.agent.rings.launches import LOOK_EVERY_S, Launches

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from open_files import open_below
-from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.kubernetes.pods import PATIENCE_S
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.ports import ProcessFacts

@@ -13,7 +13,7 @@ from open_files import open_below
 from sample_views import identity
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFile, RingFinder
-from tidegauge.agent.search import STALE_AFTER_S
+from tidegauge.agent.search_thread import STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from waiting import eventually
@@ -134,7 +134,7 @@ def test_the_ring_of_an_ended_rank_is_deleted_though_its_folder_could_not_be_ope
 def test_an_agent_is_closed_though_a_look_hangs(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegauge.agent.search.CLOSE_WAITS_S", 0.01)
+    monkeypatch.setattr("tidegauge.agent.search_thread.CLOSE_WAITS_S", 0.01)
     node = FakeNode(tmp_path / "run")
     node.agent.start_searching()
     folders.hold()

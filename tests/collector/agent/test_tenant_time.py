@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.containers import run_dirs as container_run_dirs
-from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir
+from tidegauge.agent.container_run_dirs import run_dirs as container_run_dirs
+from tidegauge.agent.container_run_dirs.run_dirs import Container, ContainerPoll, ContainerRunDir
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId

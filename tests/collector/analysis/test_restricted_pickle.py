@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
-from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 from tidegauge.analysis.snapshots.restricted_pickle import loads
+from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats(allow_nan=False) | st.text() | st.binary(),

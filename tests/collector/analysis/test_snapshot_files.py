@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from examples import fewer
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
-from tidegauge.analysis.contents import decompressed
 from tidegauge.analysis.snapshots.reading import read_bytes, read_snapshot, write_packed
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.untrusted_files import decompressed
 from tidegauge.core.snapshot_columns import MAGIC, pack
 from trace_files import to_packed
 
@@ -247,7 +247,7 @@ def test_any_bytes_are_an_object_or_an_error_of_ours_with_a_callback_too(content
 
 
 def test_a_stream_of_no_end_is_not_read_to_it() -> None:
-    from tidegauge.analysis.contents import read_content
+    from tidegauge.analysis.untrusted_files import read_content
 
     with pytest.raises(BadTraceError, match="is longer than"):
         read_content(io.BytesIO(bytes(2000)), most_bytes=1000)

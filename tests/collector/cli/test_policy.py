@@ -15,7 +15,7 @@ from scheduler_values import JOB
 from tidegauge.cli.main import main
 from tidegauge.cli.policy import status as policy_status
 from tidegauge.cli.policy import switch as policy_switch
-from tidegauge.cluster.actions.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, prepare_state_dir, write_spec
 from tidegauge.core.incidents.actions import ActionKind, LoopStatus, UnderWay
 

@@ -19,8 +19,8 @@ from tidegauge.cli.main import main
 from tidegauge.cli.service_api import ask_remote_rank
 from tidegauge.cli.snapshot.evidence import print_evidence
 from tidegauge.cli.snapshot.ranks import Outputs, outputs_of
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.api.http_api import HttpApi, json_route
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.views import JobView
 

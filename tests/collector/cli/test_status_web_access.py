@@ -13,11 +13,11 @@ import pytest
 
 from still_service import AwayEngine, StillLoop
 from tidegauge.cli.main import main
-from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.core.views import NodeSummary
 from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line

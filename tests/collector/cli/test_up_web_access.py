@@ -11,7 +11,7 @@ import pytest
 
 from tidegauge.cli.main import main
 from tidegauge.cli.service import up
-from tidegauge.cluster.deployment import service_control
+from tidegauge.cluster.ray_service import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.osproc.processes import identity_of

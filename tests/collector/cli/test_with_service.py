@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidegauge.cli.service.with_service import job_service_settings, make_folder, own_run_dir, quietly
 from tidegauge.cluster.api.client import ApiError
-from tidegauge.cluster.deployment.allocation import Allocation
+from tidegauge.cluster.ray_service.allocation import Allocation
 
 JOB = Allocation("4711", 0, "gpu01", ("gpu01",))
 

@@ -8,8 +8,8 @@ import pytest
 
 from still_service import StillLoop
 from store_contract import closed, opened
-from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, Opened, open_actions
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, Opened, open_actions
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.settings import Settings

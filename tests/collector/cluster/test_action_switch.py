@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidegauge.cluster.actions.action_switch import MAX_REASON_CHARS, ActionSwitch
+from tidegauge.cluster.incident_loops.action_switch import MAX_REASON_CHARS, ActionSwitch
 from tidegauge.core.incidents.actions import Switches
 
 NOON_S = 1_800_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.agent_reconciler import RETRY_S, WEDGED_S, AgentReconciler, EngineError
+from tidegauge.cluster.ray_service.agent_reconciler import RETRY_S, WEDGED_S, AgentReconciler, EngineError
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.views import NodeSummary
 

@@ -12,7 +12,7 @@ import pytest
 
 from direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
-from tidegauge.cluster.deployment.agent_service import AgentService
+from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidegauge.cluster.deployment.allocation import (
+from tidegauge.cluster.ray_service.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.deployment.supervisor import COORDINATOR_AWAY_S, CoordinatorCare
+from tidegauge.cluster.ray_service.supervisor import COORDINATOR_AWAY_S, CoordinatorCare
 from tidegauge.cluster.service_record import StateFiles, prepare_state_dir, write_address
 
 

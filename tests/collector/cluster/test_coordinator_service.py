@@ -16,11 +16,11 @@ import pytest
 from sample_views import LEAK, identity, rank_summary
 from still_service import AwayEngine
 from tidegauge.cli.main import main
-from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band

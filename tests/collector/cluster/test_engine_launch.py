@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tidegauge.cluster.deployment.node_command import (
+from tidegauge.cluster.ray_service.node_command import (
     NODE_SPEC_VARIABLE,
     address_towards,
     engine_environ,

@@ -12,9 +12,9 @@ import pytest
 from evidence_values import evidence, nothing_found
 from sample_views import LEAK, NOW_S, identity, rank_summary
 from scheduler_values import JOB
-from tidegauge.cluster.actions.escalation_loop import LOOK_EVERY_S, EscalationLoop
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.incident_loops.escalation_loop import LOOK_EVERY_S, EscalationLoop
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.store import EvidenceStore, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_values import JOB
-from tidegauge.cluster.actions.evidence_asks import FORGOTTEN_S, MAX_FILE_BYTES, EvidenceAsks, WishAnswer
+from tidegauge.cluster.incident_loops.evidence_asks import FORGOTTEN_S, MAX_FILE_BYTES, EvidenceAsks, WishAnswer
 from waiting import eventually
 
 

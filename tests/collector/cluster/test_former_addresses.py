@@ -32,7 +32,7 @@ def test_former_addresses_find_the_classes_of_reports_of_earlier_releases(module
     pickled = "".join(f"c{module}\\n{name}\\n0" for name in ADDRESSES[module])  # GLOBAL, POP
     program = f"""
 import pickle
-from tidegauge.cluster.deployment.former_addresses import accept_former_addresses
+from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
 accept_former_addresses()
 pickle.loads(b"{pickled}N.")
 """

@@ -18,7 +18,7 @@ from api_world import LOCAL_SOCKET, filled_service
 from sample_views import NOW_S
 from tidegauge.cluster.api import client
 from tidegauge.cluster.api.openapi import PAGES, Schemas, openapi_document, openapi_json
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.core.wire import to_wire
 from waiting import PATIENCE_S
 

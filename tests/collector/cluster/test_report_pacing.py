@@ -11,7 +11,7 @@ from sample_views import LEAK, rank_summary
 from tidegauge.cluster.coordinator.coordinator import STALE_AFTER_S, Coordinator
 from tidegauge.cluster.coordinator.order_queue import TALK_S
 from tidegauge.cluster.coordinator.report_pacing import MAX_QUICK_NODES, MAX_REPORTS_PER_S, SOON_S, stale_limit_s
-from tidegauge.cluster.deployment.agent_reconciler import FRESH_S, AgentReconciler
+from tidegauge.cluster.ray_service.agent_reconciler import FRESH_S, AgentReconciler
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget

@@ -14,11 +14,11 @@ from html_text import Page
 from loop_store import told_store
 from sample_views import NOW_S
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
 from tidegauge.settings import Settings
 from waiting import PATIENCE_S

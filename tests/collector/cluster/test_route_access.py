@@ -18,14 +18,14 @@ from evidence_values import evidence
 from sample_views import LEAK, identity, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi, Request, UnavailableError
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.coordinator_service import CoordinatorService
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange

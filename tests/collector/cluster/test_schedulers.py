@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.actions.schedulers import open_schedulers
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
 from tidegauge.settings import Settings

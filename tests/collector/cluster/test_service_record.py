@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.deployment import service_control
+from tidegauge.cluster.ray_service import service_control
 from tidegauge.cluster.service_record import (
     MAX_ENGINE_DIR_BYTES,
     NodeSpec,

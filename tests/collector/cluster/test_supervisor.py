@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.deployment import service_control
-from tidegauge.cluster.deployment.supervisor import RestartPace
+from tidegauge.cluster.ray_service import service_control
+from tidegauge.cluster.ray_service.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
@@ -30,7 +30,7 @@ import sys
 import time
 from pathlib import Path
 from tidegauge.cluster.service_record import StateFiles, read_spec
-from tidegauge.cluster.deployment.supervisor import EngineCommands, RestartPace, supervise
+from tidegauge.cluster.ray_service.supervisor import EngineCommands, RestartPace, supervise
 root, start, deploy = sys.argv[1:]
 files = StateFiles(Path(root))
 fast = RestartPace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())

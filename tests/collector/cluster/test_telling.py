@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from scheduler_values import decision
-from tidegauge.cluster.actions.action_loop import _messenger
-from tidegauge.cluster.actions.notifying import (
+from tidegauge.cluster.incident_loops.action_loop import _messenger
+from tidegauge.cluster.incident_loops.notifying import (
     SILENT_AFTER_S,
     OwnerNotified,
     TellingBoard,
     is_notifier_wanted,
     tells_owners,
 )
-from tidegauge.cluster.deployment.notifier import NotifierService, notify_config
+from tidegauge.cluster.ray_service.notifier import NotifierService, notify_config
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.settings import Settings

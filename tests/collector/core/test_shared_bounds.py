@@ -10,7 +10,7 @@ import pytest
 from incident_watch import Watch, job
 from sample_views import LEAK, MIB, rank_summary
 from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
-from tidegauge.core.shared_bounds import holds_for_peer, with_shared_bounds
+from tidegauge.core.peer_bounds import holds_for_peer, with_shared_bounds
 from tidegauge.core.verdicts import OK, Band, Severity, Signal
 from tidegauge.core.views import RankSummary
 

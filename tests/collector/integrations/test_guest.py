@@ -8,7 +8,7 @@ import pytest
 
 import tidegauge
 from collector.integrations.frameworks import with_framework
-from tidegauge.integrations.guest import import_framework
+from tidegauge.integrations.callback_guard import import_framework
 
 INTEGRATIONS = sorted(path.stem for path in Path(tidegauge.__file__).parent.glob("integrations/[a-z]*.py"))
 

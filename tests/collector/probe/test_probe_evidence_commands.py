@@ -26,7 +26,7 @@ from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.probe import Probe
-from tidegauge.probe.watching.boundary_calls import BoundaryCalls
+from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
 from waiting import PATIENCE_S
 
 BASE = 1 << 30

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Optional
 
-from tidegauge.probe.watching.steps import MAX_ROUND, StepCounter, inside_another_step, stepped_key
+from tidegauge.probe.step_counting.steps import MAX_ROUND, StepCounter, inside_another_step, stepped_key
 
 
 def due_at(keys: Sequence[int]) -> tuple[StepCounter, list[int]]:

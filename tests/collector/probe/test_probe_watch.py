@@ -13,8 +13,8 @@ from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.run_files.ring_writer import RingWriter
 from tidegauge.probe.run_files.run_folder import open_run_folder
-from tidegauge.probe.watching.steps import StepCounter
-from tidegauge.probe.watching.watch import LOOK_EVERY_TICKS, MIN_STEP_GAP_NS, TICK_GAP_NS, Watch
+from tidegauge.probe.step_counting.steps import StepCounter
+from tidegauge.probe.step_counting.watch import LOOK_EVERY_TICKS, MIN_STEP_GAP_NS, TICK_GAP_NS, Watch
 
 SECOND_NS = 1_000_000_000
 

@@ -22,7 +22,6 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from rank_windows import early, late
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
-from tidegauge.analysis.contents import decompressed
 from tidegauge.analysis.oom.snapshot import look_into
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.reading import Snapshot, read_bytes
@@ -31,6 +30,7 @@ from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.analysis.traces.npy_arrays import read_npz
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.analysis.untrusted_files import decompressed
 from tidegauge.core.allocator.trace import TraceError
 from tidegauge.core.snapshot_columns import (
     BLOCKS,

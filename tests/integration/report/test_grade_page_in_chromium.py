@@ -14,7 +14,7 @@ from sample_views import NOW_S
 from scheduler_values import incident
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import HttpApi
-from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.http.access import OpenDoor, Viewer

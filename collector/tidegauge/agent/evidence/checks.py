@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.contents import decompressed, is_zlib
+from tidegauge.analysis.untrusted_files import decompressed, is_zlib
 from tidegauge.core import wire
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS, RankEvidence

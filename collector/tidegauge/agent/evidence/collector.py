@@ -31,7 +31,7 @@ from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import tenant_of
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines
 from tidegauge.settings import Settings

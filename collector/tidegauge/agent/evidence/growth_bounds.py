@@ -17,7 +17,7 @@ from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.shared_bounds import PeerBound, holds_for_peer
+from tidegauge.core.peer_bounds import PeerBound, holds_for_peer
 from tidegauge.core.views import RankView
 from tidegauge.files import write_state
 

@@ -18,7 +18,7 @@ from tidegauge.agent.ranks.rank import RankState
 from tidegauge.agent.rings.discovery import RingFile, RingPlace
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
 from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
-from tidegauge.agent.search import NodeSearch
+from tidegauge.agent.search_thread import NodeSearch
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId

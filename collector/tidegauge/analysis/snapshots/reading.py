@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Union
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.contents import MAX_CONTENT_BYTES, ZSTANDARD_MAGIC, is_zlib, read_content
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.pickles import FIRST_BYTES, read_pickle
 from tidegauge.analysis.snapshots.pickles import OWN_KEY as OWN_KEY
 from tidegauge.analysis.snapshots.traces import Snapshot as Snapshot
+from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, ZSTANDARD_MAGIC, is_zlib, read_content
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, pack_parts, unpack
 
 INSTALL = "pip install 'tidegauge[agent]'"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.contents import MAX_CONTENT_BYTES
 from tidegauge.analysis.snapshots.events import indexed
 from tidegauge.analysis.traces.npy_arrays import NpyArray, NumberArray, read_npz
+from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
 
 _EVENT_ARRAYS = ("action", "addr", "size", "stream")

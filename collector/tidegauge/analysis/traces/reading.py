@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 from tidegauge.analysis.snapshots import reading as snapshots
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
+from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
 from tidegauge.core.allocator.compiled import IS_COMPILED
 from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.settings import TieBreak, parse_settings

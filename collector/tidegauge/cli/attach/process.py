@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.container_run_dirs.ways_in import entered
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.procfs import DATA_WORKER, slurm_place_of
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, UserFolder, closing_fd

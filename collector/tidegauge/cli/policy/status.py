@@ -48,7 +48,7 @@ def status(args: argparse.Namespace) -> int:
 
 def _paused_here(args: argparse.Namespace) -> str | None:
     """The pause that is set on this head, which is in force when its service starts."""
-    from tidegauge.cluster.actions.action_switch import ActionSwitch
+    from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
 
     return None if args.api else ActionSwitch(local_service(args)[0].actions).paused()
 

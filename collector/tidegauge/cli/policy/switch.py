@@ -12,7 +12,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.actions.action_switch import ActionSwitch
+    from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import StateFiles
 
 IN_FORCE = "In force within a second: the switch is read every second, and again right before each action."
@@ -49,7 +49,7 @@ def resume(args: argparse.Namespace) -> int:
 
 def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
     """The head's files and its switch. Raises ``CommandError`` on another node."""
-    from tidegauge.cluster.actions.action_switch import ActionSwitch
+    from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
 
     files = StateFiles(load_settings(args).state_dir.resolve())
@@ -79,7 +79,7 @@ def _not_written(files: StateFiles, error: OSError) -> NoReturn:
 
 def _tell_when(files: StateFiles) -> bool:
     """Print when the change takes effect; true if a service runs, or may run."""
-    from tidegauge.cluster.deployment.service_control import running_record
+    from tidegauge.cluster.ray_service.service_control import running_record
     from tidegauge.cluster.service_record import RecordError
 
     try:

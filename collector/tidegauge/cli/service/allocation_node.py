@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidegauge.cluster.deployment.allocation import service_environ
-from tidegauge.cluster.deployment.node_command import address_towards
-from tidegauge.cluster.deployment.service_control import supervisor_command
+from tidegauge.cluster.ray_service.allocation import service_environ
+from tidegauge.cluster.ray_service.node_command import address_towards
+from tidegauge.cluster.ray_service.service_control import supervisor_command
 from tidegauge.cluster.service_record import (
     NodeSpec,
     StateFiles,

@@ -16,7 +16,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tidegauge.cluster.deployment import service_control
+    from tidegauge.cluster.ray_service import service_control
     from tidegauge.cluster.service_record import StateFiles
 
     files = StateFiles(load_settings(args).state_dir.resolve())

@@ -58,7 +58,7 @@ def _say(whom: str, find: Callable[[], str | None], chat: Chat, message: Message
 
 def _chat(settings: Settings) -> Chat:
     need("slack_sdk", extra="slack", what="talking to Slack")
-    from tidegauge.cluster.actions.notifying import SLACK_TOKEN
+    from tidegauge.cluster.incident_loops.notifying import SLACK_TOKEN
     from tidegauge.secrets import SecretError, read_secret
     from tidegauge_exporter.slack.client import SlackChat
     from tidegauge_exporter.slack.people import People

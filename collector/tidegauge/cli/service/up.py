@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     check_installed()
     _check_web_access(settings)
     os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
-    from tidegauge.cluster.deployment import service_control
+    from tidegauge.cluster.ray_service import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
@@ -128,7 +128,7 @@ def _warning(spec: NodeSpec) -> str | None:
 
 def _clean_up_after_crash(files: StateFiles) -> None:
     """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head."""
-    from tidegauge.cluster.deployment import service_control
+    from tidegauge.cluster.ray_service import service_control
     from tidegauge.cluster.service_record import read_record, remove_traces
 
     record = read_record(files)
@@ -141,7 +141,7 @@ def _clean_up_after_crash(files: StateFiles) -> None:
 
 
 def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:
-    from tidegauge.cluster.deployment.node_command import address_towards, is_address
+    from tidegauge.cluster.ray_service.node_command import address_towards, is_address
     from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token
 
     if args.node_address and not is_address(args.node_address):
@@ -201,7 +201,7 @@ def _read_token(path: Path) -> str:
 
 
 def _engine_port(settings: Settings, node_address: str) -> int:
-    from tidegauge.cluster.deployment.node_command import free_port
+    from tidegauge.cluster.ray_service.node_command import free_port
 
     if settings.engine_port == 0:
         return free_port(node_address)

@@ -34,8 +34,8 @@ from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, kee
 from tidegauge.cli.service.up import check_installed
 from tidegauge.cli.service_api import until
 from tidegauge.cluster.api import client
-from tidegauge.cluster.deployment import service_control
-from tidegauge.cluster.deployment.allocation import (
+from tidegauge.cluster.ray_service import service_control
+from tidegauge.cluster.ray_service.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,
@@ -45,7 +45,7 @@ from tidegauge.cluster.deployment.allocation import (
     join_environ,
     read_allocation,
 )
-from tidegauge.cluster.deployment.node_command import free_port
+from tidegauge.cluster.ray_service.node_command import free_port
 from tidegauge.cluster.service_record import (
     NodeSpec,
     StateFiles,

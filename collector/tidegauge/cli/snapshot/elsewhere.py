@@ -21,7 +21,7 @@ from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 
 MAX_NAMED = 8
 """Maximum number of owners in a message."""

@@ -11,7 +11,7 @@ from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, JobKey, ProcessId
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
-from tidegauge.core.shared_bounds import with_shared_bounds
+from tidegauge.core.peer_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 

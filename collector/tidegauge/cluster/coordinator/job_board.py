@@ -13,7 +13,7 @@ from tidegauge.cluster.coordinator.grouping import RankOnNode, alarm_first, job_
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobKey, OwnedJob, ProcessId
 from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups
-from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 

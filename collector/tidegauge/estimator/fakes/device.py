@@ -19,8 +19,8 @@ from tidegauge.estimator.fakes.places import Places
 from tidegauge.estimator.fakes.pretended_cuda import pretend_cuda, refuse
 from tidegauge.estimator.fakes.storage_watch import StorageWatch
 from tidegauge.estimator.gpus import Target
-from tidegauge.estimator.layers import autocast, composites, recurrent
 from tidegauge.estimator.recording import AllocatorEventLog
+from tidegauge.estimator.shape_dependent_layers import autocast, composites, recurrent
 
 COMPILED = "torch.compile is ignored: the step ran operator by operator; compiled code mostly needs less"
 

@@ -18,7 +18,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tidegauge.estimator.fakes import operators, unknown_values
 from tidegauge.estimator.fakes.storage_watch import StorageWatch
-from tidegauge.estimator.layers import recurrent
+from tidegauge.estimator.shape_dependent_layers import recurrent
 
 GPU = torch.device("cuda", 0)
 _INDEXING = ("aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default", "aten._index_put_impl_.default")

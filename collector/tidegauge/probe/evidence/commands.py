@@ -18,7 +18,7 @@ from tidegauge.probe.requests import RequestRefusedError, request_id_of
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
 from tidegauge.probe.runtime.history import MAX_ENTRIES, STACKS, Recorder
 from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RawSnapshot
-from tidegauge.probe.watching.boundary_calls import BoundaryCalls
+from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
 
 _MAX_SEARCH_S = 8.0
 """For ``holders``: whoever asks waits for the answer, and so do the ticks."""

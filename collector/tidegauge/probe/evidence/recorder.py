@@ -23,9 +23,9 @@ from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import MAX_EVENTS, RankSnapshots
-from tidegauge.probe.watching.boundary_calls import BoundaryCalls
-from tidegauge.probe.watching.steps import StepCounter
-from tidegauge.probe.watching.watch import Watch
+from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
+from tidegauge.probe.step_counting.steps import StepCounter
+from tidegauge.probe.step_counting.watch import Watch
 
 # Events that the level ``trace`` records: ``TIDEGAUGE_TRACE_ENTRIES``.
 

@@ -19,8 +19,8 @@ from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 from tidegauge.probe.pacing import StoppedError
 from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
-from tidegauge.probe.watching.boundary_calls import STEP_WAIT_S, BoundaryCalls
-from tidegauge.probe.watching.steps import StepCounter
+from tidegauge.probe.step_counting.boundary_calls import STEP_WAIT_S, BoundaryCalls
+from tidegauge.probe.step_counting.steps import StepCounter
 
 PREFIX = "tidegauge: "
 MAX_LINES, MAX_LINE_CHARS = 20, 500

@@ -32,9 +32,9 @@ from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.fraction import DeviceCap, complaint
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
-from tidegauge.probe.watching.boundary_calls import LOOK_WAIT_S, BoundaryCalls
-from tidegauge.probe.watching.steps import StepCounter, inside_another_step, stepped_key
-from tidegauge.probe.watching.watch import Watch
+from tidegauge.probe.step_counting.boundary_calls import LOOK_WAIT_S, BoundaryCalls
+from tidegauge.probe.step_counting.steps import StepCounter, inside_another_step, stepped_key
+from tidegauge.probe.step_counting.watch import Watch
 
 MAX_TICKS_ALONE = int(TICKS_ALONE_S / TICK_PERIOD_S)
 """Ticks without a step after which the job is told about ``tidegauge.step()``."""

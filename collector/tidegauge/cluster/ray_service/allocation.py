@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidegauge.cluster.deployment.node_command import address_towards
+from tidegauge.cluster.ray_service.node_command import address_towards
 
 SLURMD_PORT = 6818
 """Of slurm.conf(5); only to find the way to another node, nothing is sent there."""

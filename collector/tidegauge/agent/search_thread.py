@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.rings.discovery import RingFile

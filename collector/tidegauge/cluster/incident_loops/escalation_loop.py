@@ -16,9 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import EvidenceTable
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.core.incidents.actions import AuditError, RankTarget
 from tidegauge.core.incidents.escalation import EscalationState, EvidenceAsk, escalate, learnt, refused
 from tidegauge.core.orders import Reply

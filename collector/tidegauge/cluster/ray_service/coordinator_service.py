@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge import __version__
-from tidegauge.cluster.actions.action_loop import ActionLoop
-from tidegauge.cluster.actions.escalation_loop import open_escalation
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures, loop_routes
@@ -28,7 +25,10 @@ from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.deployment.agent_reconciler import AgentReconciler, Engine, EngineError
+from tidegauge.cluster.incident_loops.action_loop import ActionLoop
+from tidegauge.cluster.incident_loops.escalation_loop import open_escalation
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState

@@ -9,8 +9,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from tidegauge.cluster.actions.notifying import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, OwnerNotified
 from tidegauge.cluster.api.story_feed import ApiFeed
+from tidegauge.cluster.incident_loops.notifying import (
+    GRAFANA_TOKEN,
+    MAIL_PASSWORD,
+    NOTIFY_TOKEN,
+    SLACK_TOKEN,
+    OwnerNotified,
+)
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.http.door_start import open_door

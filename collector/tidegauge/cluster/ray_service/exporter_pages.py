@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tidegauge.cluster.deployment.coordinator_service import Pages
+from tidegauge.cluster.ray_service.coordinator_service import Pages
 from tidegauge.settings import Settings
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.metrics.families import ServiceRegistry

@@ -19,11 +19,11 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.cluster.actions.notifying import OwnerNotified, is_notifier_wanted, tells_owners
-from tidegauge.cluster.deployment.agent_reconciler import EngineError
-from tidegauge.cluster.deployment.agent_service import AgentService
-from tidegauge.cluster.deployment.former_addresses import accept_former_addresses
-from tidegauge.cluster.deployment.node_command import NODE_SPEC_VARIABLE
+from tidegauge.cluster.incident_loops.notifying import OwnerNotified, is_notifier_wanted, tells_owners
+from tidegauge.cluster.ray_service.agent_reconciler import EngineError
+from tidegauge.cluster.ray_service.agent_service import AgentService
+from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
+from tidegauge.cluster.ray_service.node_command import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, read_spec
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
@@ -120,11 +120,11 @@ class CoordinatorActor:
 
     def __init__(self) -> None:
         # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
-        from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, open_actions
-        from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
         from tidegauge.cluster.coordinator.coordinator import Coordinator
-        from tidegauge.cluster.deployment.coordinator_service import CoordinatorService, keep_pauses_short
-        from tidegauge.cluster.deployment.exporter_pages import exporter_pages
+        from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, open_actions
+        from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+        from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService, keep_pauses_short
+        from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
         from tidegauge.http.door_start import open_door
 
         accept_former_addresses()
@@ -167,7 +167,7 @@ class NotifierActor:
     """The notifier as an actor, which Ray restarts wherever the head is."""
 
     def __init__(self) -> None:
-        from tidegauge.cluster.deployment.notifier import NotifierService
+        from tidegauge.cluster.ray_service.notifier import NotifierService
 
         spec, files = _this_node()
         _log_to(files.logs / "notifier.log")

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.container_run_dirs.ways_in import entered
 from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, closing_fd
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.ids import ProcessId

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from tidegauge.estimator.gpus import Target
-from tidegauge.estimator.layers.attention import scaled_dot_product_attention
+from tidegauge.estimator.shape_dependent_layers.attention import scaled_dot_product_attention
 
 LARGEST_INT32 = (1 << 31) - 1
 MAX_CUDNN_SPATIAL_TRAINING = 880_801

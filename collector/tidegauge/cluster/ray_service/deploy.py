@@ -1,4 +1,4 @@
-"""``python -m tidegauge.cluster.deployment.deploy NODE_JSON`` makes sure that the coordinator runs, and prints its URL.
+"""``python -m tidegauge.cluster.ray_service.deploy NODE_JSON`` ensures that the coordinator runs, and prints its URL.
 
 It is a module of its own because a class that Ray pickles must not live in ``__main__``.
 """
@@ -14,8 +14,8 @@ DEPLOY_TIMEOUT_S = 60.0
 
 
 def main(argv: list[str]) -> int:
-    from tidegauge.cluster.deployment.agent_reconciler import EngineError
-    from tidegauge.cluster.deployment.ray_engine import deploy
+    from tidegauge.cluster.ray_service.agent_reconciler import EngineError
+    from tidegauge.cluster.ray_service.ray_engine import deploy
 
     try:
         print(deploy(read_spec(Path(argv[1])), timeout_s=DEPLOY_TIMEOUT_S))

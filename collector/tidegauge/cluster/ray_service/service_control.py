@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from tidegauge.cluster.api import client
-from tidegauge.cluster.deployment.supervisor import RestartPace
+from tidegauge.cluster.ray_service.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
@@ -79,7 +79,7 @@ def run_in_foreground(files: StateFiles) -> int:
 
 
 def supervisor_command(files: StateFiles) -> list[str]:
-    return [sys.executable, "-m", "tidegauge.cluster.deployment.supervisor", str(files.node)]
+    return [sys.executable, "-m", "tidegauge.cluster.ray_service.supervisor", str(files.node)]
 
 
 def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progress: Progress) -> ServiceRecord:

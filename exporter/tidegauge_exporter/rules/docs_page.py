@@ -1,4 +1,4 @@
-"""docs/alerts.md, made from the tables of rules: ``python -m tidegauge_exporter.rules.page > docs/alerts.md``."""
+"""docs/alerts.md, made from the tables of rules: ``python -m tidegauge_exporter.rules.docs_page > docs/alerts.md``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _code(language: str, lines: Iterable[str]) -> str:
     return "\n".join([f"```{language}", *lines, "```", ""])
 
 
-_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.rules.page from the tables in
+_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.rules.docs_page from the tables in
 exporter/tidegauge_exporter/rules; edit those. -->
 # Alerts
 

@@ -1,12 +1,12 @@
-"""docs/metrics.md from the table of metrics: ``python -m tidegauge_exporter.metrics.page > docs/metrics.md``."""
+"""docs/metrics.md from the table of metrics: ``python -m tidegauge_exporter.metrics.docs_page > docs/metrics.md``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, ReadMetric
-from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,
@@ -85,7 +85,7 @@ def _code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.metrics.page from the table in
+_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.metrics.docs_page from the table in
 exporter/tidegauge_exporter/metrics/table.py; edit that. -->
 # Metrics
 

@@ -11,7 +11,7 @@ from tidegauge.probe.faults import Faults
 from tidegauge.probe.run_files.ring_writer import RingWriter
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.readings import Counts, counts_of
-from tidegauge.probe.watching.steps import StepCounter
+from tidegauge.probe.step_counting.steps import StepCounter
 
 MIN_STEP_GAP_NS = 10_000_000
 """At most 100 step records a second. In a step of 6 ms that only launches tiny kernels, a record costs 47 us (H200,

@@ -14,8 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
-from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.container_run_dirs.run_dirs import (
+    Container,
+    ContainerPoll,
+    ContainerRunDir,
+    identity_of,
+    seen_from_here,
+)
+from tidegauge.agent.container_run_dirs.ways_in import entered
 from tidegauge.agent.processes.procfs import facts_of
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, closing_fd
 from tidegauge.agent.run_dirs.safe_files import opened

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tidegauge.cluster.actions.action_switch import ActionSwitch
-from tidegauge.cluster.actions.notifying import Tell, TellingBoard
-from tidegauge.cluster.actions.schedulers import open_schedulers
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
+from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from tidegauge.estimator.kernels.recurrent import network, reserve_bytes
-from tidegauge.estimator.layers.autocast import without_autocast
+from tidegauge.estimator.shape_dependent_layers.autocast import without_autocast
 
 RELU, TANH, LSTM, GRU = range(4)
 """``cudnnRNNMode_t``."""

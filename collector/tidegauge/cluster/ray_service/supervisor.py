@@ -1,4 +1,4 @@
-"""``python -m tidegauge.cluster.deployment.supervisor NODE_JSON`` keeps this node's engine running until a stop signal.
+"""``python -m tidegauge.cluster.ray_service.supervisor NODE_JSON`` keeps this node's engine running until a signal.
 
 It is one small process (standard library only) above everything: it starts Ray, restarts it when it dies, and adopts
 every process that Ray leaves behind (``PR_SET_CHILD_SUBREAPER``, prctl(2)). So all processes of the service are its
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tidegauge.cluster.deployment.node_command import answers, engine_environ, explain, start_command
+from tidegauge.cluster.ray_service.node_command import answers, engine_environ, explain, start_command
 from tidegauge.cluster.service_record import (
     NodeSpec,
     RecordError,
@@ -69,7 +69,7 @@ class CoordinatorCare:
         return True
 
 
-log = logging.getLogger("tidegauge.cluster.deployment.supervisor")
+log = logging.getLogger("tidegauge.cluster.ray_service.supervisor")
 
 ESSENTIAL = ("raylet", "gcs_server")
 """Without these there is no engine; Ray itself looks after the others."""
@@ -377,7 +377,7 @@ def main(argv: Sequence[str]) -> int:
         level=logging.INFO, handlers=[handler, logging.StreamHandler()],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )  # fmt: skip
-    deploy = [sys.executable, "-m", "tidegauge.cluster.deployment.deploy", str(files.node)]
+    deploy = [sys.executable, "-m", "tidegauge.cluster.ray_service.deploy", str(files.node)]
     return supervise(spec, files, EngineCommands(start_command(spec), deploy))
 
 

@@ -24,9 +24,9 @@ CONTROLLER_LEASE = "tidegauge-controller"
 
 def open_schedulers(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Mapping[str, Any]:
     """``SchedulerPort``s by name: the local one always, others where they are found or set. Raises ``StoreError``."""
-    from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
     from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
     from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
+    from tidegauge_scheduler_hooks.tidegauge_run.adapter import LocalScheduler
 
     orders = coordinator.orders
     schedulers: dict[str, Any] = {"local": LocalScheduler(orders)}

@@ -1,1 +1,0 @@
-"""The loops on the head that open incidents, ask for evidence and act on jobs."""

@@ -1,1 +1,0 @@
-"""Layers whose memory depends on a choice that torch makes by shapes: attention, autocast, recurrent ones."""

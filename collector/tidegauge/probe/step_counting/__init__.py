@@ -1,0 +1,1 @@
+"""Counts this process's training steps and takes a reading at each step boundary."""

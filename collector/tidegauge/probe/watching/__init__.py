@@ -1,1 +1,0 @@
-"""Watching: training steps and step boundaries of this process."""
