@@ -1,11 +1,13 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009
 from __future__ import annotations
 
 import json
 import os
 import sysconfig
+import tempfile
+import unittest
 from pathlib import Path
-
-import pytest
 
 from tidegauge.core.evidence.owners import is_library
 from tidegauge.probe.code_roots import code_roots
@@ -26,61 +28,63 @@ def installed(folder: Path, checkout: Path) -> None:
     (info / "direct_url.json").write_text(json.dumps(about))
 
 
-def test_a_folder_called_torch_is_the_users_if_the_script_is_in_it(tmp_path: Path) -> None:
-    script = tmp_path / "torch" / "train.py"
-    roots = code_roots({"__file__": str(script)}, {}, [])
-    assert not is_library(str(script), roots)
-    assert is_library(os.path.join(sysconfig.get_paths()["purelib"], "torch", "nn.py"), roots)
-    assert is_library(json.__file__, roots)
+class CodeRootsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
 
+    def test_a_folder_called_torch_is_the_users_if_the_script_is_in_it(self) -> None:
+        script = self.folder / "torch" / "train.py"
+        roots = code_roots({"__file__": str(script)}, {}, [])
+        self.assertFalse(is_library(str(script), roots))
+        self.assertTrue(is_library(os.path.join(sysconfig.get_paths()["purelib"], "torch", "nn.py"), roots))
+        self.assertTrue(is_library(json.__file__, roots))
 
-@pytest.mark.parametrize("below", ["", "src"])
-def test_a_source_checkout_on_the_path_is_a_library(tmp_path: Path, below: str) -> None:
-    checkout = project(tmp_path / "libs" / "transformers", named="setup.py")
-    entry = str(checkout / below)
-    roots = code_roots({"__file__": str(tmp_path / "train.py")}, {"PYTHONPATH": entry}, [entry])
-    assert is_library(str(checkout / below / "transformers" / "trainer.py"), roots)
-    assert not is_library(str(tmp_path / "train.py"), roots)
+    def test_a_source_checkout_on_the_path_is_a_library(self) -> None:
+        checkout = project(self.folder / "libs" / "transformers", named="setup.py")
+        for below in ("", "src"):
+            entry = str(checkout / below)
+            roots = code_roots({"__file__": str(self.folder / "train.py")}, {"PYTHONPATH": entry}, [entry])
+            self.assertTrue(is_library(str(checkout / below / "transformers" / "trainer.py"), roots))
+            self.assertFalse(is_library(str(self.folder / "train.py"), roots))
 
+    def test_an_editable_checkout_and_a_target_folder_are_libraries(self) -> None:
+        checkout, target = self.folder / "checkout", self.folder / "target"
+        installed(target, checkout)
+        roots = code_roots({"__file__": str(self.folder / "run" / "train.py")}, {}, [str(target)])
+        self.assertTrue(is_library(str(checkout / "lib" / "x.py"), roots))
+        self.assertTrue(is_library(str(target / "lib" / "x.py"), roots))
 
-def test_an_editable_checkout_and_a_target_folder_are_libraries(tmp_path: Path) -> None:
-    checkout, target = tmp_path / "checkout", tmp_path / "target"
-    installed(target, checkout)
-    roots = code_roots({"__file__": str(tmp_path / "run" / "train.py")}, {}, [str(target)])
-    assert is_library(str(checkout / "lib" / "x.py"), roots)
-    assert is_library(str(target / "lib" / "x.py"), roots)
+    def test_the_checkout_that_the_script_is_in_is_the_users(self) -> None:
+        checkout = project(self.folder / "mine")
+        installed(self.folder / "target", checkout)
+        main = {"__file__": str(checkout / "scripts" / "train.py")}
+        roots = code_roots(main, {}, [str(checkout), str(self.folder / "target")])
+        self.assertFalse(is_library(str(checkout / "src" / "mine" / "model.py"), roots))
 
+    def test_a_package_is_the_users_from_its_outermost_folder_on(self) -> None:
+        site = self.folder / "lib" / "python3.12" / "site-packages"
+        main = {"__file__": str(site / "trainer" / "cli" / "__main__.py"), "__package__": "trainer.cli"}
+        roots = code_roots(main, {}, [])
+        self.assertFalse(is_library(str(site / "trainer" / "model.py"), roots))
+        self.assertTrue(is_library(str(site / "lightning" / "trainer.py"), roots))
 
-def test_the_checkout_that_the_script_is_in_is_the_users(tmp_path: Path) -> None:
-    checkout = project(tmp_path / "mine")
-    installed(tmp_path / "target", checkout)
-    main = {"__file__": str(checkout / "scripts" / "train.py")}
-    roots = code_roots(main, {}, [str(checkout), str(tmp_path / "target")])
-    assert not is_library(str(checkout / "src" / "mine" / "model.py"), roots)
+    def test_a_script_of_an_installed_launcher_is_not_the_users(self) -> None:
+        worker = os.path.join(sysconfig.get_paths()["purelib"], "ray", "_private", "workers", "default_worker.py")
+        self.assertTrue(is_library(worker, code_roots({"__file__": worker}, {}, [])))
 
+    def test_settings_add_roots(self) -> None:
+        more = {
+            "TIDEGAUGE_LIBRARY_ROOTS": str(self.folder / "lib"),
+            "TIDEGAUGE_CODE_ROOTS": str(self.folder / "lib" / "mine"),
+        }
+        roots = code_roots({"__file__": str(self.folder / "train.py")}, more, [])
+        self.assertTrue(is_library(str(self.folder / "lib" / "x.py"), roots))
+        self.assertFalse(is_library(str(self.folder / "lib" / "mine" / "x.py"), roots))
 
-def test_a_package_is_the_users_from_its_outermost_folder_on(tmp_path: Path) -> None:
-    site = tmp_path / "lib" / "python3.12" / "site-packages"
-    main = {"__file__": str(site / "trainer" / "cli" / "__main__.py"), "__package__": "trainer.cli"}
-    roots = code_roots(main, {}, [])
-    assert not is_library(str(site / "trainer" / "model.py"), roots)
-    assert is_library(str(site / "lightning" / "trainer.py"), roots)
-
-
-def test_a_script_of_an_installed_launcher_is_not_the_users(tmp_path: Path) -> None:
-    worker = os.path.join(sysconfig.get_paths()["purelib"], "ray", "_private", "workers", "default_worker.py")
-    assert is_library(worker, code_roots({"__file__": worker}, {}, []))
-
-
-def test_settings_add_roots(tmp_path: Path) -> None:
-    more = {"TIDEGAUGE_LIBRARY_ROOTS": str(tmp_path / "lib"), "TIDEGAUGE_CODE_ROOTS": str(tmp_path / "lib" / "mine")}
-    roots = code_roots({"__file__": str(tmp_path / "train.py")}, more, [])
-    assert is_library(str(tmp_path / "lib" / "x.py"), roots)
-    assert not is_library(str(tmp_path / "lib" / "mine" / "x.py"), roots)
-
-
-def test_a_distribution_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
-    installed(tmp_path / "target", tmp_path / "checkout")
-    (tmp_path / "target" / "lib-1.0.dist-info" / "direct_url.json").write_text("[")
-    roots = code_roots({"__file__": str(tmp_path / "run" / "train.py")}, {}, [str(tmp_path / "target")])
-    assert is_library(str(tmp_path / "target" / "lib.py"), roots)
+    def test_a_distribution_that_cannot_be_read_is_passed_over(self) -> None:
+        installed(self.folder / "target", self.folder / "checkout")
+        (self.folder / "target" / "lib-1.0.dist-info" / "direct_url.json").write_text("[")
+        roots = code_roots({"__file__": str(self.folder / "run" / "train.py")}, {}, [str(self.folder / "target")])
+        self.assertTrue(is_library(str(self.folder / "target" / "lib.py"), roots))
