@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
+from tidegauge.analysis.oom.snapshot import look_into
+from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.analysis.traces.reading import open_trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator"
@@ -28,13 +30,33 @@ def test_the_name_does_not_matter(tmp_path: Path) -> None:
 
 def test_of_several_devices_one_must_be_chosen() -> None:
     path = SNAPSHOTS / "two_devices.pickle.gz"
-    with pytest.raises(BadTraceError, match=r"two_devices.*choose a device of 0 \([0-9]+ events\), 1 \("):
+    with pytest.raises(BadTraceError, match=r"two_devices.*choose one with --device: 0 \([0-9]+ events\), 1 \("):
         open_trace(path)
     assert [open_trace(path, device=device).device for device in (0, 1)] == [0, 1]
     with pytest.raises(BadTraceError, match="has no events of device 7; there are events of 0 "):
         open_trace(path, device=7)
     with pytest.raises(BadTraceError, match="there is no device 3"):
         open_trace(FOLDER / "mixed_cnn_s1_c0.npz", device=3)
+
+
+def with_a_marker_on_device_1(path: Path) -> Path:
+    """The snapshot of a process that sees two GPUs and uses one: PyTorch marks the snapshot on both."""
+    snapshot = pickle.loads(gzip.decompress((SNAPSHOTS / "stacks.pickle.gz").read_bytes()))
+    last = snapshot["device_traces"][0][-1]
+    marker = {**last, "action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": []}
+    snapshot["device_traces"] = [[*snapshot["device_traces"][0], dict(marker)], [dict(marker)]]
+    path.write_bytes(pickle.dumps(snapshot))
+    return path
+
+
+def test_a_device_with_nothing_but_the_marker_of_a_snapshot_is_no_choice(tmp_path: Path) -> None:
+    path = with_a_marker_on_device_1(tmp_path / "two_visible.pickle")
+    trace = open_trace(path)
+    assert trace.device == 0
+    assert len(trace) == len(open_trace(SNAPSHOTS / "stacks.pickle.gz")) + 1
+    with pytest.raises(BadTraceError, match=r"has no events of device 1; there are events of 0 \("):
+        open_trace(path, device=1)
+    assert look_into(read_bytes(path.read_bytes())).device == 0
 
 
 def test_a_snapshot_without_history_says_how_to_record_one() -> None:

@@ -171,7 +171,7 @@ def test_no_figure_rests_on_unknown_events_that_moved_addresses(
     [
         ([DEFAULT, "--alloc-conf", "time_travel:True"], "time_travel"),
         ([DEFAULT, "--alloc-conf", "max_split_size_mb:1"], "max_split_size_mb"),
-        ([str(SNAPSHOTS / "two_devices.pickle.gz")], "choose a device of 0"),
+        ([str(SNAPSHOTS / "two_devices.pickle.gz")], "choose one with --device: 0 ("),
         ([str(SNAPSHOTS / "record.py")], "is neither a snapshot"),
         ([str(SNAPSHOTS / "missing")], "No such file"),
         ([str(SNAPSHOTS)], "Is a directory"),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.snapshots.live_stacks import code_lines
-from tidegauge.analysis.snapshots.traces import Snapshot, one_device
+from tidegauge.analysis.snapshots.traces import Snapshot, memory_events, one_device
 from tidegauge.core.allocator.trace import Action, BlockState, Trace
 from tidegauge.core.allocator_sizes import segment_bytes
 from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, hold
@@ -104,7 +104,7 @@ class _Refused(NamedTuple):
 
 def _device(snapshot: Snapshot, device: Optional[int]) -> int:
     """The one asked for, else the one that the probe names, that has an ``oom`` entry, or that holds anything."""
-    held = [number for number, trace in snapshot.traces.items() if trace.end or len(trace)]
+    held = [number for number, trace in snapshot.traces.items() if trace.end or memory_events(trace)]
     if device is None:
         named = snapshot.facts.get("device")
         ran_out = [number for number in held if Action.OOM in snapshot.traces[number].action]

@@ -14,7 +14,7 @@ from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshots.events import with_handles
 from tidegauge.analysis.snapshots.fields import mapping
 from tidegauge.core.alloc_conf import CUDA_NAME, format_alloc_conf, parse_alloc_conf
-from tidegauge.core.allocator.trace import KnownSegment, Stack, Trace
+from tidegauge.core.allocator.trace import Action, KnownSegment, Stack, Trace
 
 _MIB = 1 << 20
 
@@ -123,6 +123,11 @@ def facts_of_keys(snapshot: Snapshot) -> dict[str, object]:
     """The torch version inferred from PyTorch's keys, as a fact for a file that will not have these keys."""
     version = next((trace.torch_version for trace in snapshot.traces.values()), None)
     return {} if version is None else {KEYS_FACT: version}
+
+
+def memory_events(trace: Trace) -> int:
+    """How many events are about memory: PyTorch adds a marker to the history of every visible device it snapshots."""
+    return len(trace) - trace.action.count(Action.SNAPSHOT)
 
 
 def trace_with_memory(snapshot: Snapshot, device: Optional[int] = None) -> Trace:

@@ -11,6 +11,7 @@ from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshots import reading as snapshots
+from tidegauge.analysis.snapshots.traces import memory_events
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
@@ -184,8 +185,9 @@ def _read(content: bytes, device: Optional[int], most_bytes: int) -> Trace:
 
 
 def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
-    with_events = [number for number, trace in traces.items() if len(trace)]
-    there = ", ".join(f"{number} ({len(traces[number]):,} events)" for number in with_events)
+    events = {number: memory_events(trace) for number, trace in traces.items()}
+    with_events = [number for number, count in events.items() if count]
+    there = ", ".join(f"{number} ({events[number]:,} events)" for number in with_events)
     if device is None and len(with_events) == 1:
         return traces[with_events[0]]
     if not with_events:
@@ -194,7 +196,7 @@ def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
             "torch.cuda.memory._record_memory_history(context=None)"
         )
     if device is None:
-        raise BadTraceError(f"has events of several devices, and a trace is of one: choose a device of {there}")
+        raise BadTraceError(f"has events of several devices; choose one with --device: {there}")
     if device not in with_events:
         raise BadTraceError(f"has no events of device {device}; there are events of {there}")
     return traces[device]
