@@ -219,6 +219,10 @@ def main() -> int:
     if arguments.part:
         if arguments.uncompiled:
             sys.modules["numba"] = None  # type: ignore[assignment]  # any import of it fails
+        else:
+            from tidegauge.core.allocator.readiness import wait_for_compiling
+
+            wait_for_compiling()
         print(json.dumps(PARTS[arguments.part]()))
         return 0
     missed = False

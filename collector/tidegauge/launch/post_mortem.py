@@ -146,10 +146,7 @@ def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
     """The effect of expandable segments, where the job recorded a history."""
     from tidegauge.analysis.whatif.search import whatif  # seldom, and this loads the allocator's model
     from tidegauge.analysis.whatif.words import findings
-    from tidegauge.core.allocator.compiled import is_ready
 
-    if not is_ready():  # it would be compiled first, half a minute in which the job's exit code waits
-        return []
     with suppress(Exception):  # the file is the job's, and the words on the other ranks are worth more than this
         return findings(whatif(history_of(snapshot), candidates=[{"expandable_segments": "True"}]))[:2]
     return []

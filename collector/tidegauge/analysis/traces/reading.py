@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -15,8 +15,6 @@ from tidegauge.analysis.snapshots.traces import memory_events
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
-from tidegauge.core.allocator.compiled import IS_COMPILED
-from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.settings import TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceError
 
@@ -42,6 +40,9 @@ def with_segment_order(trace: Trace) -> Trace:
     settings = parse_settings(trace.alloc_conf, trace.torch_version)
     if settings.tie_break is not TieBreak.SEGMENT or len(trace.start) < 2:
         return trace
+    from tidegauge.core.allocator.compiled import IS_COMPILED  # only now is it known whether compiling is worth it
+    from tidegauge.core.allocator.replay import replay as run_replay
+
     order = _Order(trace.start)
     most = MAX_EVENTS if IS_COMPILED else MAX_EVENTS_UNCOMPILED
     length, replayed = min(FIRST_WINDOW, len(trace)), 0
@@ -148,16 +149,19 @@ def open_trace(
     torch_version: Optional[str] = None,
     cap_bytes: Optional[int] = None,
     most_bytes: int = MAX_CONTENT_BYTES,
+    on_read: Callable[[int], object] = int,
 ) -> Trace:
     """The trace of one device in a snapshot or an ``.npz``, gzip or not, with the state before its first event.
 
     ``torch_version`` and ``cap_bytes`` are what the caller knows better than the file. Without ``device``, the only
-    one that has events. Raises ``BadTraceError`` that names the file, and says of which devices there is a choice.
+    one that has events. ``on_read`` gets the number of events before any is replayed. Raises ``BadTraceError`` that
+    names the file, and says of which devices there is a choice.
     """
     try:
         with path.open("rb") as stream:
             content = read_content(stream, most_bytes=most_bytes)
         trace = _known_better(_read(content, device, most_bytes), torch_version, cap_bytes)
+        on_read(len(trace))
         return with_beginning(trace)
     except OSError as error:
         raise BadTraceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -19,7 +19,6 @@ from tidegauge.analysis.whatif.results import (
     recommended,
     titled,
 )
-from tidegauge.core.allocator.compiled import is_ready
 from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.allocator.settings import MIB, AllocatorSettings, TieBreak, parse_settings
@@ -150,8 +149,6 @@ def whatif(
     the recording names or shows are kept. ``version_is_given``: the trace's torch version is known, not concluded from
     the file. Raises ``ValueError`` where torch would refuse the trace's own settings, or the trace cannot be followed.
     """
-    if not is_ready():
-        on_progress("compiling the model, once for this installation")
     on_progress("replaying the recorded settings")
     known, recorded, _ = follow(
         trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 HELP = "replay a recorded allocator trace: peaks, waste and OOMs, with the recorded or other settings"
 SAY_EVERY_S = 2.0
+USUAL_REPLAYS = 2
+"""Of one trace: as recorded, and under other settings."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +51,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # The modules that read and replay are loaded here, because other commands do not need them.
+    from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces.reading import open_trace
-    from tidegauge.analysis.traces.replays import replay_trace
-    from tidegauge.cli.offline.replay_answer import as_json, print_for_people
-    from tidegauge.core.allocator.compiled import is_ready
 
-    if not is_ready():
-        sentence = "compiling the allocator model (only once per installation)"
-        print(f"tidegauge replay: {sentence} …", file=sys.stderr, flush=True)
     try:
-        trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
+        trace = open_trace(
+            args.trace,
+            device=args.device,
+            torch_version=args.torch_version,
+            on_read=lambda events: prepare_model(events * USUAL_REPLAYS, _say),
+        )
+        # Only now: how the model is imported depends on the length of the trace.
+        from tidegauge.analysis.traces.replays import replay_trace
+
         answer = replay_trace(
             trace,
             alloc_conf=args.alloc_conf,
@@ -68,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise bad_file(args.trace, error) from error
+    from tidegauge.cli.offline.replay_answer import as_json, print_for_people
+
     if args.json:
         print(json.dumps({"file": str(args.trace), **as_json(answer)}))
     else:
@@ -90,4 +97,8 @@ class _Progress:
         now_s = time.monotonic()
         if done < of and now_s - self._said_s > SAY_EVERY_S:
             self._said_s = now_s
-            print(f"tidegauge replay: {done:,} of {of:,} events …", file=sys.stderr, flush=True)
+            _say(f"{done:,} of {of:,} events")
+
+
+def _say(sentence: str) -> None:
+    print(f"tidegauge replay: {sentence} …", file=sys.stderr, flush=True)

@@ -13,6 +13,8 @@ from tidegauge.cli.output import progress
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")
+USUAL_TRIALS = 20
+"""Replays of one trace until the answer is known."""
 PROGRESS_EVERY_S = 10.0
 """Between two lines of progress where stderr is no terminal."""
 
@@ -46,18 +48,27 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         _check_plot(args.plot)
     # The modules that read and replay are loaded here, because other commands do not need them.
+    from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces.reading import open_trace
-    from tidegauge.analysis.whatif.search import whatif
-    from tidegauge.cli.offline.whatif_answer import as_json, print_for_people, write_plot
 
     try:
-        trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
-        if not len(trace):
-            raise ValueError("has no events to replay")
         with progress("whatif", every_s=PROGRESS_EVERY_S) as say:
+            trace = open_trace(
+                args.trace,
+                device=args.device,
+                torch_version=args.torch_version,
+                on_read=lambda events: prepare_model(events * USUAL_TRIALS, say),
+            )
+            if not len(trace):
+                raise ValueError("has no events to replay")
+            # Only now: how the model is imported depends on the length of the trace.
+            from tidegauge.analysis.whatif.search import whatif
+
             result = whatif(trace, cap_bytes=args.cap, version_is_given=args.torch_version is not None, on_progress=say)
     except ValueError as error:
         raise bad_file(args.trace, error) from error
+    from tidegauge.cli.offline.whatif_answer import as_json, print_for_people, write_plot
+
     if args.json:
         print(json.dumps([as_json(trial, result) for trial in result.trials]))
     else:

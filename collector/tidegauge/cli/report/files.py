@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidegauge.agent.evidence.checks import bounded
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.compiling import prepare_model
 from tidegauge.analysis.growth.diff import compare
 from tidegauge.analysis.snapshots.reading import Snapshot, read_snapshot
 from tidegauge.analysis.traces.reading import with_beginning
@@ -263,7 +264,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
     if not len(snapshot.trace):
         return None, f"{snapshot.where} has no history: no memory curve, and other allocator settings cannot be tried."
     ends_s = time.monotonic() + MAX_WHATIF_S
-
+    prepare_model(0)
     try:
         with progress("report") as say:
 

@@ -1,4 +1,4 @@
-"""Compiles the model with numba where that can be imported; otherwise the same functions run as plain Python.
+"""Compiles the model with numba where `readiness` says so; otherwise the same functions run as plain Python.
 
 Their tables are NumPy arrays of int64 when compiled and plain lists otherwise: the fastest of either. A function given
 to `compiled` keeps to what both run: whole numbers, tuples and tables.
@@ -6,53 +6,30 @@ to `compiled` keeps to what both run: whole numbers, tuples and tables.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Callable, TypeVar
+
+from tidegauge.core.allocator.readiness import SOURCES, folder, runs_compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Numbers = list[int]
 """A table; an array of int64 where it is compiled."""
 
-_SOURCES = Path(__file__).parent
-_SIZES = _SOURCES.with_name("allocator_sizes.py")
-
-
-def _digest() -> str:
-    """A digest of every line that is compiled: numba itself notices changes only in the outermost function's file."""
-    digest = hashlib.sha256()
-    for path in (_SIZES, *sorted(_SOURCES.glob("*.py"))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _cache_folder() -> Path:
-    """The folder for compiled code: beside the source, or in the user's cache where that cannot be written."""
-    beside = _SOURCES / "__pycache__"
-    if os.access(beside if beside.exists() else _SOURCES, os.W_OK):
-        return beside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegauge"
-
-
 try:
+    if not runs_compiled():
+        raise ImportError("not yet compiled")
     import numba
     import numpy
 except ImportError:
     IS_COMPILED = False
 
     def compiled(function: Function) -> Function:
-        """``function`` itself: numba is not installed."""
+        """``function`` itself."""
         return function
 
     entry_point = compiled
-
-    def is_ready() -> bool:
-        """Whether the first call starts at once."""
-        return True
 
     def move(table: Numbers, source: int, end: int, target: int) -> None:
         """Copy what is from ``source`` to ``end`` to ``target``, which may overlap."""
@@ -72,7 +49,7 @@ except ImportError:
 
 else:
     IS_COMPILED = True
-    _FOLDER = _cache_folder() / f"tidegauge-allocator-{_digest()}"
+    _FOLDER = folder()
 
     def compiled(function: Function) -> Function:
         """``function`` as part of whatever compiled function calls it; what is not compiled must not call it."""
@@ -100,10 +77,6 @@ else:
             for k in range(count):
                 table[target + k] = table[source + k]
 
-    def is_ready() -> bool:
-        """Whether the first call starts at once; otherwise it compiles first, which takes seconds."""
-        return any(_FOLDER.rglob("*.nbi"))
-
     def zeros(count: int) -> Numbers:
         """A table of ``count`` zeros."""
         return numpy.zeros(count, dtype=numpy.int64)  # type: ignore[return-value]
@@ -119,7 +92,7 @@ else:
 
     def _forget_former_sources() -> None:
         """Delete what was compiled from earlier versions of the sources."""
-        if _FOLDER.parent == _SOURCES / "__pycache__":
+        if _FOLDER.parent == SOURCES / "__pycache__":
             for folder in _FOLDER.parent.glob("tidegauge-allocator-*"):
                 if folder != _FOLDER:
                     shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.core.allocator import compiled
+from tidegauge.core.allocator import compiled, readiness
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -17,8 +17,10 @@ PROGRAM = """
 import random, sys
 if sys.argv[1] == "uncompiled":
     sys.modules["numba"] = None
+from tidegauge.core.allocator import readiness
+readiness.wait_for_compiling()
 from allocator_traces import MIB, Requests
-from tidegauge.core.allocator import compiled
+from tidegauge.core.allocator import compiled, readiness
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak, parse_settings
 
@@ -50,9 +52,18 @@ def answers(how: str) -> str:
     return done.stdout
 
 
-def test_numba_is_used_where_it_is_there() -> None:
+def test_numba_is_used_once_the_compiled_code_is_there() -> None:
     pytest.importorskip("numba", reason="numba is not installed: the model is not compiled")
-    assert compiled.IS_COMPILED
+    assert readiness.is_ready() == compiled.IS_COMPILED
+
+
+def test_a_change_of_the_compiler_or_the_processor_makes_the_code_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = readiness.folder()
+    for name in ("_numba_version", "_cpu"):
+        with monkeypatch.context() as patched:
+            patched.setattr(readiness, name, lambda: "another")
+            assert readiness.folder() != before
+    assert readiness.folder() == before
 
 
 @pytest.mark.slow
