@@ -74,6 +74,27 @@ def test_the_page_as_wide_as_a_phone_does_not_scroll_sideways(tab: Tab, page: Pa
     assert min(colours(tab, part) for part in PARTS) > 3
 
 
+CUT_OFF = """[...document.querySelectorAll(".scroll:has(> table)")]
+    .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent.slice(0, 80))"""
+"""Tables of which a column is out of sight."""
+
+
+def test_no_column_is_cut_off_where_a_holder_has_a_long_path(tab: Tab, tmp_path: Path) -> None:
+    whole = content()
+    assert whole.evidence is not None
+    assert whole.evidence.search is not None
+    (holder,) = whole.evidence.search.holders
+    path = "MyTrainer.callbacks[3]._handlers['on_train_batch_end'].store.pending_predictions (list, run.py)"
+    long = holder._replace(path=path, detail="one_graph_of_121_nodes," * 6)
+    search = whole.evidence.search._replace(holders=(long, long._replace(path="x" * 200)))
+    page = tmp_path / "long.html"
+    page.write_text(render_report(replace(whole, evidence=replace(whole.evidence, search=search))), encoding="utf-8")
+    for width in (1400, 1180):
+        tab.screen(width=width, height=900)
+        tab.open(page.as_uri())
+        assert tab.ask(CUT_OFF) == []
+
+
 def test_report_canvas_follows_the_browsers_dark_mode(tab: Tab) -> None:
     corner = "[...document.querySelector('[data-part=live] canvas').getContext('2d').getImageData(3, 3, 1, 1).data]"
     light = tab.ask(corner)
