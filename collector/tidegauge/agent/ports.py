@@ -15,7 +15,7 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.verdicts import Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuReading:
     """One GPU or MIG instance at one moment. ``None``: the driver does not give this figure."""
 
@@ -58,7 +58,7 @@ class GpuSource(Protocol):
         """Release the driver. ``read`` is not called afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessFacts:
     """A process's facts from the kernel that do not change while it lives."""
 
@@ -85,7 +85,7 @@ class ProcessFacts:
         return Tenant(uid, container_id=self.container_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessUsage:
     """A living process's current memory use."""
 

@@ -25,9 +25,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    settings = load_settings(args)
     from tidegauge_exporter.notify.ports import Message
 
-    settings = load_settings(args)
     if settings.slack_channel is None and args.user is None:
         raise UsageError("no recipient: set slack_channel, or name a user with --user")
     chat, message = _chat(settings), Message(WORDS.format(cluster=settings.cluster))
