@@ -38,7 +38,10 @@ ESTIMATE = Estimate(
         Saving("activation checkpointing of each block", 3500 * MIB, 1262 * MIB),
         Saving("bfloat16 autocast", None, None, "already used by the job"),
     ),
-    largest_batches=(LargestBatch("h200", 300, 127_000 * MIB, tried=True), LargestBatch("tiny", 0, None, tried=True)),
+    largest_batches=(
+        LargestBatch("h200", 300, 127_000 * MIB, tried=True, border_batch_size=331),
+        LargestBatch("tiny", 0, None, tried=True),
+    ),
     batch_note="searched with 5 runs",
     closed_forms=(ClosedForm("model states, AdamW", "16 bytes a parameter", 2000 * MIB, "states", 2000 * MIB),),
     assumptions=("Kernels and their workspaces: those of an H200.",),

@@ -68,6 +68,7 @@ class BatchRuns:
 def largest_batch(runs: BatchRuns, gpu: GpuType) -> LargestBatch:
     """The largest batch that is told to fit on ``gpu``: it was run, and where runs were left, so was the next one.
 
+    The next one may well run: it only fits with less than ``ERROR_SHARE`` in reserve.
     ``runs.known`` needs an entry to start from.
     """
     room_bytes = fitting_bytes(gpu.target.total_bytes)
@@ -75,7 +76,9 @@ def largest_batch(runs: BatchRuns, gpu: GpuType) -> LargestBatch:
         fits = max((size for size, needed in runs.known.items() if needed <= room_bytes), default=0)
         too_much = min((size for size in runs.known if size > fits), default=MAX_BATCH + 1)
         if too_much - fits <= 1 or runs.spent >= MAX_TRIALS:
-            return LargestBatch(gpu.name, fits, runs.known.get(fits), tried=True)
+            return LargestBatch(
+                gpu.name, fits, runs.known.get(fits), tried=True, border_batch_size=_border(runs.known, gpu, fits)
+            )
         runs(_next_guess(runs, room_bytes, fits, too_much))
 
 
@@ -88,7 +91,17 @@ def by_the_line(known: Mapping[int, int], gpu: GpuType) -> LargestBatch:
     if size is None:
         raise ValueError("a line needs two batch sizes that were run")
     start, slope = _line(known)
-    return LargestBatch(gpu.name, size, round(start + slope * size) if size else None, tried=size in known)
+    needed_bytes = round(start + slope * size) if size else None
+    return LargestBatch(gpu.name, size, needed_bytes, tried=size in known, border_batch_size=_border(known, gpu, size))
+
+
+def _border(known: Mapping[int, int], gpu: GpuType, fits: int) -> int:
+    """The largest batch with nothing in reserve: by the line, or, with one batch known, what was run."""
+    room_bytes = gpu.target.total_bytes
+    border = _end_of_line(known, room_bytes)
+    if border is None:
+        border = max((size for size, needed in known.items() if needed <= room_bytes), default=0)
+    return max(border, fits)
 
 
 def _next_guess(runs: BatchRuns, room_bytes: int, fits: int, too_much: int) -> int:

@@ -93,6 +93,8 @@ class LargestBatch(NamedTuple):
     """Of a step with that batch; ``None`` where ``batch_size`` is 0."""
     tried: bool
     """Whether a step with that batch was run; otherwise it follows from the line through smaller ones."""
+    border_batch_size: Optional[int] = None
+    """The largest batch on the line through those that were run if nothing is kept in reserve for the error."""
 
 
 class ClosedForm(NamedTuple):

@@ -15,7 +15,7 @@ from estimates import ESTIMATE
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.offline import estimate as command
-from tidegauge.cli.offline.estimate import breakdown_rows, print_estimate
+from tidegauge.cli.offline.estimate import breakdown_rows, fit_rows, print_estimate
 from tidegauge.core.wire import to_wire
 from tidegauge.estimator.results import Fit, FitVerdict
 
@@ -53,6 +53,13 @@ def test_every_section_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for text in ("does not fit", "optimizer state", "not tried: already used by the job", "1.00", "- Kernels and"):
         assert text in out
+
+
+def test_the_batch_that_surely_fits_stands_beside_the_one_at_the_border() -> None:
+    assert [row[-2:] for row in fit_rows(ESTIMATE.fits, ESTIMATE.largest_batches)] == [
+        ("300", "about 331"),
+        ("none", "-"),
+    ]
 
 
 def test_parts_are_sorted_and_the_empty_ones_left_out() -> None:

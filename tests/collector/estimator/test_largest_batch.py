@@ -31,6 +31,7 @@ def test_on_a_straight_line_the_answer_is_exact_and_takes_few_runs(
     assert found.batch_size == max(0, (room_bytes - start_bytes) // slope_bytes)
     assert found.tried
     assert runs.spent <= 4
+    assert found.border_batch_size == max(0, (total_bytes - start_bytes) // slope_bytes)
 
 
 @given(st.lists(st.integers(0, 3 * GIB), min_size=1, max_size=300), st.integers(1, 64))
@@ -41,6 +42,7 @@ def test_on_any_rising_curve_the_answer_fits_and_was_run(steps: list[int], first
     runs = BatchRuns(needs, {first: needs(first)})
     found = largest_batch(runs, gpu(40 * GIB))
     assert runs.spent <= MAX_TRIALS
+    assert (found.border_batch_size or 0) >= found.batch_size
     if found.batch_size:
         assert found.device_bytes == needs(found.batch_size) <= fitting_bytes(40 * GIB)
     if runs.spent < MAX_TRIALS:
@@ -67,7 +69,7 @@ def test_each_batch_is_run_once() -> None:
 
 def test_the_line_through_two_runs_answers_without_another() -> None:
     found = by_the_line({8: 9 * GIB, 16: 17 * GIB}, gpu(44 * GIB))
-    assert (found.batch_size, found.tried) == (39, False)
+    assert (found.batch_size, found.tried, found.border_batch_size) == (39, False, 43)
     assert found.device_bytes == 40 * GIB
 
 

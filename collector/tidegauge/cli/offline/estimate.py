@@ -164,7 +164,8 @@ def print_estimate(function: str, estimate: Estimate) -> None:
     print("\n".join(headline(function, estimate)))
     _section("Fits?")
     print_table(
-        ("GPU", "memory", "verdict", "free", "largest batch"), fit_rows(estimate.fits, estimate.largest_batches)
+        ("GPU", "memory", "verdict", "free", "largest batch", "without reserve"),
+        fit_rows(estimate.fits, estimate.largest_batches),
     )
     print_wrapped("Largest batch: ", estimate.batch_note)
     _section("Breakdown at peak allocated memory")
@@ -206,6 +207,7 @@ def fit_rows(fits: Sequence[Fit], batches: Sequence[LargestBatch]) -> list[tuple
             fit.verdict.value + (f" ({fit.note})" if fit.note else ""),
             f"{fit.margin:.0%}",
             _batch(by_gpu.get(fit.gpu)),
+            _border(by_gpu.get(fit.gpu)),
         )
         for fit in fits
     ]
@@ -217,6 +219,12 @@ def _batch(batch: LargestBatch | None) -> str:
     if not batch.batch_size:
         return "none"
     return str(batch.batch_size) if batch.tried else f"about {batch.batch_size}"
+
+
+def _border(batch: LargestBatch | None) -> str:
+    if batch is None or batch.border_batch_size is None:
+        return "-"
+    return f"about {batch.border_batch_size}" if batch.border_batch_size else "none"
 
 
 def breakdown_rows(breakdown: Breakdown, device_bytes: int) -> list[tuple[str, ...]]:
