@@ -43,6 +43,9 @@ class EventCode(IntEnum):
     POOLS_AT_OOM = 6
     """What was held at the ``OUT_OF_MEMORY`` before it: ``event_a`` = bytes free in private pools, where there are
     any."""
+    OTHERS_AT_OOM = 7
+    """Other processes on the GPU, by PyTorch's message about the ``OUT_OF_MEMORY`` before it: ``event_a`` = pid of the
+    largest, ``event_b`` = its bytes, ``event_c`` = bytes of all of them."""
 
 
 class Sample(NamedTuple):

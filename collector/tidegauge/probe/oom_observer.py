@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,14 +47,34 @@ def has_keeper(environ: Mapping[str, str]) -> bool:
     return keeper is not None and is_alive(keeper)
 
 
-def ended_by(is_out_of_memory: Callable[[BaseException], bool]) -> bool:
-    """Whether the exception that ends this program is an out-of-memory error, or came from one.
+def ended_by(is_out_of_memory: Callable[[BaseException], bool]) -> Optional[BaseException]:
+    """The out-of-memory error that ends this program, or from which the exception came that does.
 
     An interactive session does not end by its last exception.
     """
     if hasattr(sys, "ps1") or sys.flags.interactive:
-        return False
-    return any(is_out_of_memory(error) for error in _chain(_last_exception()))
+        return None
+    return next(filter(is_out_of_memory, _chain(_last_exception())), None)
+
+
+_OWN = "this process has "
+_OTHER = re.compile(r"Process (\d{1,10}) has (\d{1,19}(?:\.\d+)?) (bytes|KiB|MiB|GiB) memory in use")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_MAX_MESSAGE = 1 << 16
+
+
+def other_processes(message: str) -> Optional[tuple[int, int, int]]:
+    """The largest other process that PyTorch's message names, its bytes, and the bytes of all others.
+
+    ``None`` where there is none, or where it does not tell its own process from the others (in a container).
+    """
+    found = [
+        (round(float(size) * _UNITS[unit]), int(pid)) for pid, size, unit in _OTHER.findall(message[:_MAX_MESSAGE])
+    ]
+    if not found or _OWN not in message:
+        return None
+    largest_bytes, pid = max(found)
+    return pid, largest_bytes, sum(size_bytes for size_bytes, _ in found)
 
 
 def tell(
@@ -118,11 +139,18 @@ class OomObserver:
             if held is not None and held.private_free_bytes:
                 watch.event(EventCode.POOLS_AT_OOM, (held.private_free_bytes, 0, 0), device=refusal.device)
 
-    def last_words(self, run_files: Optional[RunFiles]) -> None:
-        """The program ends: explain the out-of-memory error that ended it, unless a keeper does."""
+    def last_words(self, run_files: Optional[RunFiles], watch: Optional[Watch]) -> None:
+        """The program ends: record which processes PyTorch names beside it in the out-of-memory error that ended it,
+        and explain that error, unless a keeper does."""
         if self._last is None or run_files is None or run_files.ring is None or run_files.identity is None:
             return
-        if not wanted(self._environ) or has_keeper(self._environ) or not ended_by(self._backend.is_out_of_memory):
+        error = ended_by(self._backend.is_out_of_memory) if wanted(self._environ) else None
+        if error is None:
+            return
+        others = other_processes(str(error))
+        if others is not None and watch is not None:
+            watch.note(EventCode.OTHERS_AT_OOM, others)
+        if has_keeper(self._environ):
             return
         samples = run_files.ring.samples(self._last.device)
         tell(run_files.identity, samples, mono_ns=time.monotonic_ns(), held=self._held)

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from probe_fakes import MIB, FakeBackend, FakeOutOfMemoryError, facts_of_this_process, fake_torch
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.oom.of_rank import last_oom, oom_words
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.oom_observer import MAX_LINES
@@ -247,6 +248,40 @@ class TheObserver(OomTestCase):
         self.assertIn("(100 %) in 2 blocks of 32.0 MiB: /home/ada/train.py:41 in forward", lines[1])
         self.assertIn("largest usable by the request: 5.0 MiB", lines[2])
         self.assertLessEqual(len(lines), MAX_LINES)
+
+    MESSAGE = (
+        "CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 10.00 MiB is "
+        "free. Process 4242 has 7.25 GiB memory in use. Process 7 has 200.00 MiB memory in use. {own}Of the allocated "
+        "memory 64.00 MiB is allocated by PyTorch, and 448.00 MiB is reserved by PyTorch but unallocated."
+    )
+    OWN = "Including non-PyTorch memory, this process has 540.00 MiB memory in use. "
+
+    def test_a_process_that_pytorch_names_is_named(self) -> None:
+        probe = self.probe()
+        self.run_out()
+        told = self.told(probe, FakeOutOfMemoryError(self.MESSAGE.format(own=self.OWN)))
+        self.assertIn("other ranks) held 7.4 GiB of the GPU, the largest is process 4242 with 7.2 GiB", told)
+
+    def test_where_pytorch_does_not_know_its_own_process_nobody_is_named(self) -> None:
+        probe = self.probe()
+        self.run_out()
+        self.assertNotIn("4242", self.told(probe, FakeOutOfMemoryError(self.MESSAGE.format(own=""))))
+
+    def test_a_keeper_learns_who_was_named_from_the_ring(self) -> None:
+        own = facts_of_this_process().process.pid
+        with open("/proc/self/stat") as file:
+            start_ticks = file.read().rpartition(")")[2].split()[19]
+        probe = self.probe(TIDEGAUGE_KEEPER=f"{own}-{start_ticks}")
+        self.run_out()
+        self.assertEqual(self.told(probe, FakeOutOfMemoryError(self.MESSAGE.format(own=self.OWN))), "")
+        assert probe._run_files is not None
+        assert probe._run_files.ring is not None
+        assert probe._run_files.identity is not None
+        samples = probe._run_files.ring.samples(0)
+        oom = last_oom(samples)
+        assert oom is not None
+        (line,) = oom_words(probe._run_files.identity, samples, oom)
+        self.assertIn("the largest is process 4242 with 7.2 GiB", line)
 
     def test_without_a_stderr_nothing_is_written_to_whatever_has_its_number(self) -> None:
         probe = self.probe()

@@ -214,6 +214,7 @@ def explain_oom(
     usable_bytes: Optional[int] = None,
     nontorch_bytes: Optional[int] = None,
     others_bytes: Optional[int] = None,
+    neighbours: tuple[tuple[int, int], ...] = (),
     largest_free_bytes: Optional[int] = None,
     alloc_conf: Optional[str] = None,
 ) -> OomVerdict:
@@ -234,6 +235,7 @@ def explain_oom(
             usable_bytes=usable_bytes,
             nontorch_bytes=nontorch_bytes,
             others_bytes=others_bytes,
+            neighbours=neighbours,
             private_free_bytes=oom.private_free_bytes,
             largest_free_bytes=largest_free_bytes,
             expandable=is_expandable(alloc_conf),

@@ -34,6 +34,9 @@ def oom_words(
     ``others_bytes`` is what other processes are known to have held on that GPU.
     """
     largest = None if held is None else held.largest_for(oom.event_a)
+    named = _noted(samples, oom, EventCode.OTHERS_AT_OOM)
+    if named is not None and not named.event_c >= oom.event_a - oom.event_b > 0:
+        named = None  # they held less than was missing
     explained = explain_oom(
         OomRecord(
             at_unix_s=oom.wall_ns / 1e9,
@@ -47,7 +50,8 @@ def oom_words(
         ),
         verdict=_verdict(samples, oom),
         cap_fraction=who.limit_fraction,
-        others_bytes=others_bytes,
+        others_bytes=others_bytes if named is None else named.event_c,
+        neighbours=_neighbours(named),
         largest_free_bytes=None if largest is None else largest.size_bytes,
         alloc_conf=who.alloc_conf,
     )
@@ -59,8 +63,22 @@ def oom_words(
 
 
 def _private_free_bytes(samples: Sequence[Sample], oom: Sample) -> int:
-    noted = (sample for sample in samples if sample.event is EventCode.POOLS_AT_OOM and sample.device == oom.device)
-    return next((sample.event_a for sample in noted if sample.mono_ns >= oom.mono_ns), 0)
+    pools = _noted(samples, oom, EventCode.POOLS_AT_OOM)
+    return 0 if pools is None else pools.event_a
+
+
+def _noted(samples: Sequence[Sample], oom: Sample, event: EventCode) -> Optional[Sample]:
+    """What was recorded about ``oom`` after it."""
+    noted = (one for one in samples if one.event is event and one.device == oom.device)
+    return next((one for one in noted if one.mono_ns >= oom.mono_ns), None)
+
+
+def _neighbours(named: Optional[Sample]) -> tuple[tuple[int, int], ...]:
+    """Pid and bytes of the largest of the other processes, and the rest of them as one without a pid."""
+    if named is None:
+        return ()
+    rest_bytes = named.event_c - named.event_b
+    return ((named.event_a, named.event_b), *(((0, rest_bytes),) if rest_bytes > 0 else ()))
 
 
 def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:

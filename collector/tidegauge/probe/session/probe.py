@@ -300,7 +300,7 @@ class Probe:
     def last_words(self) -> None:
         """Explain an out-of-memory error that ended the program, below its traceback."""
         try:
-            self._oom_observer.last_words(self._run_files)
+            self._oom_observer.last_words(self._run_files, self.watch)
         except Exception as error:
             self.faults.caught("its last words", error)
 
