@@ -100,6 +100,12 @@ def test_diff_says_so_if_no_line_grew(
     assert rows(capsys, *pair(name, sides)) == []
 
 
+def test_a_total_below_the_growth_by_line_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    page = " ".join(said(capsys, *pair("slow_under_noise")).split())
+    assert "Growth by line adds up to 15.2 MiB, because other lines hold 704.0 KiB less than before." in page
+    assert "adds up" not in said(capsys, *pair("outputs_kept"))
+
+
 def test_two_ranks_compare(capsys: pytest.CaptureFixture[str]) -> None:
     first = rows(capsys, *pair("ddp_rank1_leak", ("rank0", "rank1")))[0]
     assert (first["line"]["line"], first["blocks"]) == (30, 300)

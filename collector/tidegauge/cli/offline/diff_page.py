@@ -113,6 +113,13 @@ def _summary(compared: Compared) -> Iterator[str]:
     apart = _apart(compared)
     if comparison.grown_bytes > 0:
         yield f"Live memory grew by {format_bytes(comparison.grown_bytes)}{apart} ({live}){_share(comparison)}."
+        more_bytes = sum(line.grown_bytes for line in comparison.lines)
+        less_bytes = more_bytes - comparison.grown_bytes
+        if less_bytes > more_bytes * WORTH_A_WORD:
+            yield (
+                f"Growth by line adds up to {format_bytes(more_bytes)}, because other lines hold "
+                f"{format_bytes(less_bytes)} less than before."
+            )
     elif comparison.growth:
         yield f"Total live memory did not grow{apart} ({live}), but some lines hold more{_share(comparison)}."
     else:
