@@ -21,10 +21,11 @@ from tidegauge.cli.report.files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, Evidence, PrivatePools, brief_of
-from tidegauge.core.evidence.brief import EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots
-from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.words import evidence_sentence, holder_sentence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
 
@@ -55,6 +56,46 @@ def test_lines_of_a_source_checkout_are_not_the_users_where_the_probe_said_so() 
     roots = CodeRoots(libraries=("/opt/transformers/",), own=("/home/ada/torch/",))
     assert piece_of(trainer, script, roots=roots).growth[0].line == script
     assert piece_of(trainer, script).growth[0].line == trainer
+
+
+def two_lines(holder: Holder) -> Evidence:
+    """Evidence of 30 steps, each of which leaves 4 MiB of one line and a MiB of another behind."""
+    stacks = [(4 * MIB, (LARGE,)), (MIB, (SMALL,))]
+    traces = [from_packed(packed(stacks * n, step=n)).traces[0] for n in (1, 31)]
+    found = replace(window(PID), search=HolderSearch((NATIVE, holder), 150 * MIB, 30 * MIB, problem="cut short"))
+    whose = Whose(JobKey("job-1", 0, 1001), 0, "node-a", PID)
+    return evidence_of(whose, found, compare(*traces), early_step=1, late_step=31, at_unix_s=1.0)
+
+
+LARGE, SMALL = CodeLine("/home/ada/train.py", 9, "forward"), CodeLine("/home/ada/train.py", 41, "step")
+NATIVE = Holder(HolderKind.NATIVE, "no Python object found refers to 30 blocks", 120 * MIB, 30)
+
+
+def test_the_line_that_is_told_allocated_what_the_holder_holds() -> None:
+    early = from_packed(packed([(4 * MIB, (LARGE,)), (MIB, (SMALL,))] * 31, step=31)).traces[0]
+    small = [block.address for segment in early.end or () for block in segment.blocks if block.size_bytes == MIB]
+    losses = Holder(HolderKind.CONTAINER, "train.py: losses (list, 114 items) -> Tensor[8]", 30 * MIB, 30,
+                    "losses", container="list", items=114, blocks=tuple(small[1:]))  # fmt: skip
+    piece = two_lines(losses)
+    assert piece.growth[0].line == SMALL
+    assert piece.search is not None
+    assert piece.search.holders == (losses._replace(blocks=()), NATIVE)
+    assert (piece.cause.cause, piece.cause.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
+    assert (brief_of(piece).line, brief_of(piece).holder) == (SMALL, losses.path)
+    assert "held by train.py: losses" in evidence_sentence(piece)
+
+
+def test_what_nothing_of_pythons_holds_is_no_holder() -> None:
+    piece = two_lines(NATIVE._replace(held_bytes=30 * MIB))
+    assert (piece.growth[0].line, brief_of(piece).holder) == (LARGE, None)
+    assert "it is held by" not in evidence_sentence(piece)
+    assert "no Python object found refers to 30 blocks" in evidence_sentence(piece)
+    assert piece.search is not None
+    assert holder_sentence(piece.search) == "No Python object found refers to 30 blocks."
+
+
+def test_a_search_that_did_not_end_says_so_beside_what_it_found() -> None:
+    assert "the holder search is incomplete: cut short" in two_lines(NATIVE).problems
 
 
 def hostile(blocks: int, step: int, kinds: int = 1) -> bytes:

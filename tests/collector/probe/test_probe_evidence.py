@@ -6,13 +6,14 @@ import json
 import os
 import resource
 import tempfile
+import time
 import unittest
 import zlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from probe_fakes import MIB, FakeBackend, block, torch_snapshot
-from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
@@ -115,6 +116,24 @@ class AWindow(WindowTestCase):
             facts = self.snapshot(name).facts
             self.assertEqual((facts["step"], facts["recording"], facts["history_began_step"]), (step, "ours", 41))
             self.assertEqual(os.stat(os.path.join(self.run_dir, str(os.geteuid()), name)).st_mode & 0o777, 0o600)
+
+    def test_holders_of_locals_are_unsure_where_only_the_step_in_progress_grew(self) -> None:
+        holders = tuple(
+            Holder(kind, "x", MIB, 1) for kind in (HolderKind.FRAME, HolderKind.ATTRIBUTE, HolderKind.THREAD)
+        )
+        window = self.window()
+        self.train(window, 7)
+        event_us = time.time_ns() // 1000 + 60_000_000
+        self.steps += 1
+        kept = [block(BASE + MIB * index, MIB, 7) for index in range(43)]
+        taken = torch_snapshot([*kept, block(BASE + 43 * MIB, MIB, 7)], events=1)
+        taken["device_traces"][0][0].update(addr=BASE + 43 * MIB, time_us=event_us)
+        self.backend.snapshot_taken = taken
+        window.at_boundary()
+        self.gather(window, search=lambda *_: HolderSearch(holders, wanted_bytes=MIB))
+        found = self.evidence().search
+        assert found is not None
+        self.assertEqual([one.by_size_bytes for one in found.holders], [MIB, 0, MIB])
 
     def test_a_clock_that_is_set_back_meanwhile_makes_no_time_that_the_agent_refuses(self) -> None:
         window = self.window()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Sequence
 from typing import Any
 
 from probe_fakes import MIB, block, torch_snapshot
@@ -67,6 +68,54 @@ class Grown(unittest.TestCase):
         grown = grown_blocks(packed((MIB, 3)), late, PACER)
         assert grown is not None
         self.assertEqual(len(grown.blocks), MAX_BLOCKS)
+
+    def test_a_small_block_of_each_step_has_a_place_beside_large_ones(self) -> None:
+        late = packed(*[(2 * MIB, 7)] * (MAX_BLOCKS + 50), *[(512, 9)] * 30)
+        grown = grown_blocks(packed((MIB, 3)), late, PACER)
+        assert grown is not None
+        self.assertEqual(len(set(grown.blocks)), MAX_BLOCKS)
+        self.assertEqual(sum(size_bytes == 512 for _, size_bytes in grown.blocks), 30)
+
+
+class StepInProgress(unittest.TestCase):
+    """The snapshot is taken inside the optimizer's step: locals of the training function live."""
+
+    def late(self, *sizes_and_lines: tuple[int, int], born_us: Sequence[int]) -> PackedSnapshot:
+        snapshot, address = packed(*sizes_and_lines), BASE
+        for (size_bytes, _), time_us in zip(sizes_and_lines, born_us):
+            row = {
+                "action": 0,
+                "address": address,
+                "size_bytes": size_bytes,
+                "stream": 0,
+                "time_us": time_us,
+                "pool": 0,
+            }
+            for name, value in {**row, "stack": -1}.items():
+                snapshot.devices[0].events[name].append(value)
+            address += size_bytes
+        return snapshot
+
+    def test_a_local_that_happens_to_be_larger_is_not_looked_for(self) -> None:
+        early = packed((MIB, 7), (40 * MIB, 5))
+        late = self.late((MIB, 7), (MIB, 7), (MIB, 7), (60 * MIB, 5), born_us=(10, 40, 50, 90))
+        grown = grown_blocks(early, late, PACER, step_began_us=80)
+        assert grown is not None
+        self.assertEqual([size_bytes for _, size_bytes in grown.blocks], [MIB, MIB])
+        self.assertFalse(grown.in_progress)
+
+    def test_where_nothing_else_grew_it_is_and_said_to_be_of_this_step(self) -> None:
+        early, late = packed((40 * MIB, 5)), self.late((60 * MIB, 5), born_us=(90,))
+        self.assertEqual(
+            grown_blocks(early, late, PACER, step_began_us=80), GrownBlocks(0, ((BASE, 60 * MIB),), in_progress=True)
+        )
+
+    def test_events_without_times_say_nothing(self) -> None:
+        early, late = packed((MIB, 7)), self.late((MIB, 7), (MIB, 7), born_us=(10, 90))
+        del late.devices[0].events["time_us"][:]
+        grown = grown_blocks(early, late, PACER, step_began_us=80)
+        assert grown is not None
+        self.assertFalse(grown.in_progress)
 
 
 class Largest(unittest.TestCase):

@@ -117,6 +117,7 @@ class NamesTest(HolderTestCase):
         self.assertEqual(holder.path, f"{FILE} {function}(): losses (list, 5 items) -> Tensor[8,128] float32")
         self.assertEqual((holder.kind, holder.name, holder.container, holder.items, holder.tensors),
                          (HolderKind.CONTAINER, "losses", "list", len(losses), 5))  # fmt: skip
+        self.assertEqual((holder.by_size_bytes, set(holder.blocks)), (0, set(map(address, range(5)))))
 
     def test_a_single_tensor_is_told_by_its_variable(self) -> None:
         output = tensor(1)
@@ -223,6 +224,7 @@ class ReplacedTest(HolderTestCase):
         (holder,) = self.found(1).holders
         self.assertIn("Module.seen -> Tensor[1,16384]", holder.path)
         self.assertIn("made anew in each step", holder.detail or "")
+        self.assertEqual((holder.by_size_bytes, holder.blocks), (1 << 16, ()))
 
     def test_holder_search_ignores_a_tensor_of_another_size(self) -> None:
         self.assertEqual(self.found(2).holders[0].kind, HolderKind.NATIVE)
@@ -512,6 +514,7 @@ class GraphTest(HolderTestCase):
         self.assertIn("losses (list, 4 items) -> Tensor[1] float32 -> grad_fn MeanBackward0, 3 nodes each", holder.path)
         self.assertIn("GeluBackward0", holder.detail or "")
         self.assertNotIn("ViewBackward0", holder.detail or "")
+        self.assertEqual((holder.by_size_bytes, holder.blocks), (4 * BLOCK, ()))
 
     def test_blocks_of_other_sizes_are_not_a_graphs(self) -> None:
         loss = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 99)))

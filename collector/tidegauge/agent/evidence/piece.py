@@ -15,8 +15,9 @@ from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, MAX_LIVE, Evidence,
 from tidegauge.core.evidence.bound_finding import find_bound
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.causes import name_cause
+from tidegauge.core.evidence.ledger import LinesByBlock, nodes_grown, without_addresses, without_still_graphs
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, NO_FACTS, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, NO_FACTS, HolderSearch, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.text import one_line
 
@@ -60,19 +61,23 @@ def evidence_of(
             late_pools=comparison.late_pools,
             pools_line=None if comparison.pools_line is None else _tame_line(comparison.pools_line),
         )
-    through = None if comparison is None else _through(comparison)
     case = beside._replace(
-        through=None if through is None else _tame_line(through),
         roots=None if found is None else found.roots,
         growth=growth,
         window_steps=None if early_step is None or late_step is None else late_step - early_step,
-        search=None if found is None else found.search,
+        search=None if found is None else _grown_search(found),
         facts=NO_FACTS if found is None else found.facts,
         early_facts=NO_FACTS if found is None else found.early_facts,
         late_step=late_step,
         live_bytes=None if comparison is None else comparison.late_live_bytes,
         workspaces=None if comparison is None else comparison.workspaces,
+        lines_by_block={} if comparison is None else _tamed_lines(comparison.lines_by_block),
     )
+    # The line that is told is the holder's, whose blocks it allocated.
+    growth = tuple(sorted(growth, key=lambda one: case.line is None or one.line != case.line))
+    through = None if comparison is None else _through(comparison, growth)
+    case = case._replace(growth=growth, through=through, search=_told_first(case))
+    problems = (*problems, *_of_search(case.search))
     return Evidence(
         evidence_id="files" if found is None else found.evidence_id,
         job=whose.job,
@@ -86,11 +91,11 @@ def evidence_of(
         late_step=late_step,
         grown_bytes=case.grown_bytes,
         growth=tuple(one for one in growth if one.grown_bytes > 0)[:most_growths],
-        through=None if through is None else _tame_line(through),
+        through=through,
         live=() if comparison is None else _tamed(comparison.live[: None if most_growths is None else MAX_LIVE]),
         early_pools=case.early_pools,
         late_pools=case.late_pools,
-        search=case.search,
+        search=None if case.search is None else without_addresses(case.search),
         facts=case.facts,
         cause=name_cause(case),
         bound=find_bound(case),
@@ -118,13 +123,41 @@ def evidence_of_one(
     return dataclasses.replace(piece, evidence_id=evidence_id, began_step=step, live=live)
 
 
-def _through(comparison: Comparison) -> Optional[CodeLine]:
+def _through(comparison: Comparison, growth: Sequence[StackGrowth]) -> Optional[CodeLine]:
     """The line that nearly all growth came through; where that is the growing line itself, its caller if it has one."""
-    first = comparison.growth[0].line if comparison.growth else None
-    if comparison.through not in (None, first):
-        return comparison.through
-    callers = (one.caller for one in comparison.lines if one.line is not None and one.line == first)
-    return next(callers, None) or comparison.through
+    first = growth[0].line if growth else None
+    through = None if comparison.through is None else _tame_line(comparison.through)
+    if through not in (None, first):
+        return through
+    callers = (
+        _tame_line(one.caller)
+        for one in comparison.lines
+        if one.line is not None and one.caller is not None and _tame_line(one.line) == first
+    )
+    return next(callers, None) or through
+
+
+def _grown_search(found: RankEvidence) -> Optional[HolderSearch]:
+    if found.search is None:
+        return None
+    return without_still_graphs(found.search, nodes_grown(found.early_facts, found.facts))
+
+
+def _told_first(case: CauseInput) -> Optional[HolderSearch]:
+    """The search with the holder that explains the growth in front."""
+    if case.search is None:
+        return None
+    holders = sorted(case.search.holders, key=lambda one: one != case.holder)
+    return case.search._replace(holders=tuple(holders))
+
+
+def _of_search(search: Optional[HolderSearch]) -> tuple[str, ...]:
+    return () if search is None or search.problem is None else (f"the holder search is incomplete: {search.problem}",)
+
+
+def _tamed_lines(lines: LinesByBlock) -> LinesByBlock:
+    tamed = {line: _tame_line(line) for line in {line for line in lines.values() if line is not None}}
+    return {block: None if line is None else tamed[line] for block, line in lines.items()}
 
 
 def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:

@@ -6,7 +6,7 @@ Addresses say nothing here but how much is new: those of two processes mean noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.growth.growth_by_stack import growth_by_stack
@@ -22,6 +22,7 @@ from tidegauge.analysis.snapshots.live_stacks import (
 from tidegauge.core.allocator.trace import BlockState, Trace
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence.held_memory import DEFAULT_POOL
+from tidegauge.core.evidence.ledger import LinesByBlock
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, is_library
 from tidegauge.core.evidence.workspaces import BlockOnStream, Workspaces, grown_workspaces
 
@@ -81,6 +82,8 @@ class Comparison:
     """Live late, and not at the same place from the same stack early: of one rank only."""
     workspaces: Optional[Workspaces] = None
     """Of cuBLAS, where they became more."""
+    lines_by_block: LinesByBlock = field(default_factory=dict)
+    """The line of the user's that allocated each of ``new_blocks``, by address."""
 
     @property
     def grown_bytes(self) -> int:
@@ -106,7 +109,9 @@ def compare(early: Trace, late: Trace, *, roots: Optional[CodeRoots] = None) -> 
     before, after = list(live_blocks(early, keys)), list(live_blocks(late, keys))
     changed = growth_by_stack(before, after, roots)
     grown = [one for one in changed if one.grown_bytes > 0]
+    lines = {block.key: asking_line(block.stack, roots) for block in {block.key: block for block in after}.values()}
     known = {(block.address, block.wanted_bytes, block.key) for block in before}
+    new = [block for block in after if (block.address, block.wanted_bytes, block.key) not in known]
     return Comparison(
         early_live_bytes=sum(block.size_bytes for block in before),
         late_live_bytes=sum(block.size_bytes for block in after),
@@ -122,8 +127,9 @@ def compare(early: Trace, late: Trace, *, roots: Optional[CodeRoots] = None) -> 
         live=tuple(_live(weight, roots) for weight in live_weights(late)),
         through=_through(grown, roots),
         late_without_stack_bytes=sum(block.size_bytes for block in after if not block.stack),
-        new_blocks=sum((block.address, block.wanted_bytes, block.key) not in known for block in after),
+        new_blocks=len(new),
         workspaces=grown_workspaces(_on_streams(early), _on_streams(late)),
+        lines_by_block={block.address: lines[block.key] for block in new},
     )
 
 

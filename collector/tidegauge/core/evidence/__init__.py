@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.ids import JobKey, ProcessId
 
 MAX_GROWTHS = 20
@@ -151,7 +151,7 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         else sum(one.grown_bytes for one in evidence.growth if one.line == first.line),
         window_steps=evidence.window_steps,
         through=evidence.through,
-        holder=holders[0].path if holders else None,
+        holder=holders[0].path if holders and holders[0].kind is not HolderKind.NATIVE else None,
         cause=evidence.cause.cause,
         confidence=evidence.cause.confidence,
         advice=evidence.cause.advice,

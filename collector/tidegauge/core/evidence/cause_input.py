@@ -9,13 +9,17 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence import PrivatePools, StackGrowth
+from tidegauge.core.evidence.ledger import LinesByBlock, is_sure, line_of, nodes_grown, one_each_step
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots
-from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.evidence.workspaces import Workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 
 MAIN_SHARE = 0.4
 """A holder or a line of less than this part of what grew does not explain it."""
+NAMED_SHARE = 0.5
+"""Growing holders of less than this part of what grew name no cause."""
+_NO_LINES: LinesByBlock = {}
 
 
 class MemoryGrowth(NamedTuple):
@@ -74,6 +78,8 @@ class CauseInput(NamedTuple):
     """As last read."""
     workspaces: Optional[Workspaces] = None
     """Of cuBLAS, where they became more."""
+    lines_by_block: LinesByBlock = _NO_LINES
+    """Of the blocks that are new in the late snapshot."""
 
     @property
     def signal(self) -> Optional[Signal]:
@@ -87,15 +93,38 @@ class CauseInput(NamedTuple):
 
     @property
     def holder(self) -> Optional[Holder]:
-        """The one that explains most of what was looked for; ``None`` without one."""
+        """The one that explains most of what was looked for, or one that grows by an item a step where nothing of
+        Python's explains most; ``None`` without one."""
         if self.search is None or not self.search.holders:
             return None
         first = max(self.search.holders, key=lambda one: one.held_bytes)
-        return first if first.held_bytes >= MAIN_SHARE * self.search.wanted_bytes else None
+        explains = first.held_bytes >= MAIN_SHARE * self.search.wanted_bytes
+        if explains and first.kind is not HolderKind.NATIVE:
+            return first
+        return self.steady_holder or (first if explains else None)
+
+    @property
+    def steady_holder(self) -> Optional[Holder]:
+        """A container that grows by an item a step, or by several."""
+        return None if self.search is None else one_each_step(self.search, self.window_steps or 0)
+
+    @property
+    def holder_is_sure(self) -> bool:
+        """Whether ``holder`` may be named: found by more than the sizes of blocks, and part of enough of the growth."""
+        holder, search, grown = self.holder, self.search, nodes_grown(self.early_facts, self.facts)
+        if holder is None or search is None or not is_sure(holder, grown):
+            return False
+        sure = (one for one in search.holders if one.kind is not HolderKind.NATIVE and is_sure(one, grown))
+        explained = sum(one.held_bytes for one in sure)
+        return explained >= NAMED_SHARE * search.wanted_bytes or holder == self.steady_holder
 
     @property
     def line(self) -> Optional[CodeLine]:
-        """The line that most of the growth came from; ``None`` where no stack was recorded."""
+        """The line that allocated the blocks of ``holder``, else the one that most of the growth came from; ``None``
+        where no stack was recorded."""
+        own = None if self.holder is None else line_of(self.holder, self.lines_by_block)
+        if own is not None:
+            return own
         by_line = self.bytes_by_line()
         return max(by_line, key=lambda line: by_line[line], default=None)
 

@@ -12,7 +12,7 @@ from tidegauge.core.evidence.advice import Advice
 from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import HolderKind
-from tidegauge.core.evidence.signs import Sign
+from tidegauge.core.evidence.signs import Sign, SignSource
 from tidegauge.core.evidence.words import lines_words
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Signal
@@ -150,6 +150,8 @@ def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
     seen = [(sign.source, said) for sign, said in zip(rule.needs, needed) if said is not None]
     seen += [(sign.source, said) for sign in rule.also for said in [sign.seen(case)] if said is not None]
     agree = len({source for source, _ in seen}) > 1
+    if any(sign.source is SignSource.HOLDERS and sign is not signs.held_by_nobody for sign in rule.needs):
+        agree = agree and case.holder_is_sure
     confidence = Confidence.NAMED if agree else Confidence.LIKELY
     return CauseFound(rule.cause, confidence, tuple(said for _, said in seen), rule.advice(case))
 

@@ -88,6 +88,10 @@ class Holder(NamedTuple):
     """What else there is to say: type of the exception, kind of the hook, nodes of the graph and their names."""
     bound: Optional[ContainerBound] = None
     """Of a container on the path."""
+    by_size_bytes: int = 0
+    """Of ``held_bytes``: no reference leads to these blocks, their sizes alone fit."""
+    blocks: tuple[int, ...] = ()
+    """Addresses of the blocks that references lead to, for comparison with the snapshots; empty beyond the node."""
 
 
 class HolderSearch(NamedTuple):

@@ -67,6 +67,10 @@ def held_by(*kinds: HolderKind, words: str) -> Sign:
         holder = case.holder
         if holder is None or holder.kind not in kinds or case.search is None:
             return None
+        steps = case.window_steps or 0
+        if holder == case.steady_holder and holder.held_bytes < MAIN_SHARE * case.search.wanted_bytes:
+            blocks = format_count(len(holder.blocks), "tensor")
+            return f"{blocks} of {format_count(steps, 'step')} are held by {holder_words(holder.path)}"
         share = f"{min(100 * holder.held_bytes / max(case.search.wanted_bytes, 1), 100):.0f} %"
         told = holder.detail.partition("; ")[0] if holder.detail and holder.kind in _TOLD_IN_DETAIL else None
         detail = f" ({told})" if told else ""
@@ -90,11 +94,12 @@ def held_by_nobody(case: CauseInput) -> Optional[str]:
 
 @_sign(SignSource.SNAPSHOTS, "most of it comes from one line, in one or two block sizes")
 def few_sizes(case: CauseInput) -> Optional[str]:
-    line, grown_bytes = case.line, sum(case.bytes_by_line().values())
-    if line is None or case.bytes_by_line()[line] < MAIN_SHARE * grown_bytes:
+    line, by_line = case.line, case.bytes_by_line()
+    is_holders = case.holder is not None and case.holder == case.steady_holder
+    if line is None or (by_line.get(line, 0) < MAIN_SHARE * sum(by_line.values()) and not is_holders):
         return None
     sizes = {one.block_bytes for one in _at(case, line)}
-    if len(sizes) > MAX_FEW_SIZES or None in sizes:
+    if not sizes or len(sizes) > MAX_FEW_SIZES or None in sizes:
         return None
     named = " and ".join(format_bytes(size) for size in sorted(size for size in sizes if size is not None))
     return f"{line_words(line)} leaves blocks of {named} behind, as one kind of tensor does"

@@ -16,7 +16,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import Holder, HolderSearch
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes, format_count
 
 MAX_NAME_CHARS = 60
@@ -160,7 +160,11 @@ def evidence_sentence(evidence: Evidence) -> str:
     text = f"{share} of what grew on {rank}{steps} was allocated at {line_words(first.line)}"
     text += _a_step(grown, evidence.window_steps, " ({})") + _called_from(first.line, evidence.through)
     holders = evidence.search.holders if evidence.search is not None else ()
-    return f"{text}; it is held by {holder_words(holders[0].path)}." if holders else f"{text}."
+    if not holders:
+        return f"{text}."
+    if holders[0].kind is HolderKind.NATIVE:
+        return f"{text}; {holder_words(holders[0].path)}."
+    return f"{text}; it is held by {holder_words(holders[0].path)}."
 
 
 def holder_sentence(search: HolderSearch) -> Optional[str]:
@@ -169,6 +173,8 @@ def holder_sentence(search: HolderSearch) -> Optional[str]:
     if not search.holders:
         return None
     first = search.holders[0]
+    if first.kind is HolderKind.NATIVE:
+        return _sentence(first.path[:MAX_PATH_CHARS])
     share = "" if search.wanted_bytes <= 0 else f" {min(100 * first.held_bytes / search.wanted_bytes, 100):.0f} % of it"
     tensors = format_count(first.tensors, "tensor")
     return f"{first.path[:MAX_PATH_CHARS]} holds{share} ({tensors}, {format_bytes(first.held_bytes)})."

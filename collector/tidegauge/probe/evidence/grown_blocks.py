@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
-from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED
+from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED, ALLOC
 from tidegauge.probe.pacing import Pacer
 
 MAX_BLOCKS = 300
+KEPT_PLACES = 60
+"""Of these, for groups with many small blocks: a container that grows by an item a step is worth finding."""
 Group = tuple[int, int]
 """Stack, as ``_Stacks`` numbers it, and size."""
+_Groups = Mapping[Group, frozenset[int]]
+_GroupsOfDevices = Mapping[int, _Groups]
 
 
 class GrownBlocks(NamedTuple):
@@ -22,20 +26,38 @@ class GrownBlocks(NamedTuple):
 
     device: int
     blocks: tuple[tuple[int, int], ...]
+    in_progress: bool = False
+    """They belong to the step in progress: nothing else grew."""
 
 
-def grown_blocks(early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer) -> Optional[GrownBlocks]:
+def grown_blocks(
+    early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer, *, step_began_us: Optional[int] = None
+) -> Optional[GrownBlocks]:
     """Blocks of ``late`` that are not in ``early``, from the groups of stack and size that grew most, on the device
     that grew most; ``None`` where nothing grew. Growth is net of freed blocks of the same size: memory without a stack
-    may have been allocated again with one. Raises ``StoppedError``."""
+    may have been allocated again with one. Raises ``StoppedError``.
+
+    Blocks allocated since ``step_began_us`` (Unix time), in the step that ended at the late snapshot, may be its
+    locals, which the next step replaces. They count only where nothing else grew.
+    """
     stacks = _Stacks(pacer)
-    before = _groups(early, stacks, pacer)
+    before, after = _groups(early, stacks, pacer), _groups(late, stacks, pacer)
+    born = {} if step_began_us is None else {one.device: _born_since(one, step_began_us, pacer) for one in late.devices}
+    older = {device: _without(groups, born[device]) for device, groups in after.items() if born.get(device)}
+    settled = _grown(before, {**after, **older})
+    if settled is not None or not older:
+        return settled
+    grown = _grown(before, after)
+    return None if grown is None else grown._replace(in_progress=True)
+
+
+def _grown(before: _GroupsOfDevices, late: _GroupsOfDevices) -> Optional[GrownBlocks]:
     found: list[tuple[int, GrownBlocks]] = []
-    for device, after in _groups(late, stacks, pacer).items():
+    for device, after in late.items():
         earlier = before.get(device, {})
         growth = {group: len(blocks) - len(earlier.get(group, ())) for group, blocks in after.items()}
         left = _net_by_size(growth, earlier)
-        wanted: list[tuple[int, int]] = []
+        fresh: list[list[tuple[int, int]]] = []
         grown_bytes = 0
         for group in sorted(growth, key=lambda group: -growth[group] * group[1]):
             count = min(growth[group], left.get(group[1], 0))
@@ -43,11 +65,23 @@ def grown_blocks(early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer) -> O
                 continue
             left[group[1]] -= count
             grown_bytes += count * group[1]
-            fresh = after[group] - earlier.get(group, frozenset())
-            wanted += [(address, group[1]) for address in sorted(fresh)[: MAX_BLOCKS - len(wanted)]]
+            fresh.append([(address, group[1]) for address in sorted(after[group] - earlier.get(group, frozenset()))])
+        wanted = _chosen(fresh)
         if wanted:
             found.append((grown_bytes, GrownBlocks(device, tuple(wanted))))
     return max(found, default=(0, None), key=lambda one: one[0])[1]
+
+
+def _chosen(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """The blocks to search for: those of the first groups, and some of the groups with most blocks of the others."""
+    whole = [block for group in groups for block in group]
+    if len(whole) <= MAX_BLOCKS:
+        return whole
+    first = whole[: MAX_BLOCKS - KEPT_PLACES]
+    taken = set(first)
+    others = sorted(groups, key=lambda group: -len(group))
+    rest = [block for group in others if group[0] not in taken for block in group]
+    return [*first, *(rest + whole[len(first) :])[:KEPT_PLACES]] if rest else whole[:MAX_BLOCKS]
 
 
 def largest_blocks(snapshot: PackedSnapshot, pacer: Pacer) -> Optional[GrownBlocks]:
@@ -61,7 +95,21 @@ def largest_blocks(snapshot: PackedSnapshot, pacer: Pacer) -> Optional[GrownBloc
     return max(held, default=(0, None), key=lambda one: one[0])[1]
 
 
-def _net_by_size(growth: Mapping[Group, int], earlier: Mapping[Group, frozenset[int]]) -> dict[int, int]:
+def _born_since(one: DeviceColumns, since_us: int, pacer: Pacer) -> frozenset[int]:
+    """Addresses allocated since then, as far as the recorded events reach back."""
+    born: set[int] = set()
+    for action, address, time_us in zip(one.events["action"], one.events["address"], one.events["time_us"]):
+        if action == ALLOC and time_us >= since_us:
+            born.add(address)
+        pacer.pace()
+    return frozenset(born)
+
+
+def _without(groups: _Groups, addresses: frozenset[int]) -> _Groups:
+    return {group: found - addresses for group, found in groups.items()}
+
+
+def _net_by_size(growth: Mapping[Group, int], earlier: _Groups) -> dict[int, int]:
     """Growth in blocks of each size over all stacks."""
     net: dict[int, int] = {}
     for (_, size_bytes), count in growth.items():
@@ -71,13 +119,13 @@ def _net_by_size(growth: Mapping[Group, int], earlier: Mapping[Group, frozenset[
     return net
 
 
-def _groups(snapshot: PackedSnapshot, stacks: _Stacks, pacer: Pacer) -> dict[int, dict[Group, frozenset[int]]]:
+def _groups(snapshot: PackedSnapshot, stacks: _Stacks, pacer: Pacer) -> dict[int, _Groups]:
     """Addresses of the live blocks of each device, by stack and size."""
     numbers = stacks.numbers(snapshot)
     return {one.device: _groups_of(one, numbers, pacer) for one in snapshot.devices}
 
 
-def _groups_of(one: DeviceColumns, numbers: Sequence[int], pacer: Pacer) -> dict[Group, frozenset[int]]:
+def _groups_of(one: DeviceColumns, numbers: Sequence[int], pacer: Pacer) -> _Groups:
     groups: dict[Group, set[int]] = {}
     at = 0
     for start, count in zip(one.segments["address"], one.segments["blocks"]):

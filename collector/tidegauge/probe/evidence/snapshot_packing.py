@@ -32,6 +32,7 @@ ACTIONS = {
     "segment_unmap": 6, "snapshot": 7, "oom": 8, "workspace_snapshot": 9,
 }  # fmt: skip
 """``Action`` there."""
+ALLOC = ACTIONS["alloc"]
 _MAX_DISTINCT = 60_000
 """Streams or pools that a column can index."""
 _LET_GO_AT_ONCE = 200

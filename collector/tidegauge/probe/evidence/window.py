@@ -69,6 +69,8 @@ class EvidenceWindow:
         """Step at which history began; before that, of the command."""
         self.began_unix_s = time.time()
         self.longest_stall_s = 0.0
+        self.step_began_us: Optional[int] = None
+        """Unix time at which the step that ended at the late snapshot began; set with it."""
         self.stopped = False
         """The probe was closed or detached."""
         self._snapshots = snapshots
@@ -79,6 +81,8 @@ class EvidenceWindow:
         self._began_s = clock_s()
         self._boundary_s: Optional[float] = None
         """Time of the last boundary; ``None``: history has not begun."""
+        self._boundary_us = 0
+        """The same as Unix time, by which the allocator dates its events."""
         self._early_step: Optional[int] = None
         self._ours = False
         """Whether this window switched history on, and so switches it off."""
@@ -90,7 +94,7 @@ class EvidenceWindow:
         with self._lock:
             if not self.waits_for_steps or self._snapshots.capturing:
                 return
-            began_s = self._clock_s()
+            began_s, began_us = self._clock_s(), time.time_ns() // 1000
             try:
                 self._advance(self._snapshots.steps(), began_s)
             except NoSnapshotError as error:
@@ -99,7 +103,7 @@ class EvidenceWindow:
                 self._end(f"internal error in the probe ({describe(error)})")
                 raise
             finally:
-                self._boundary_s = began_s
+                self._boundary_s, self._boundary_us = began_s, began_us
                 self.longest_stall_s = max(self.longest_stall_s, self._clock_s() - began_s)
 
     @property
@@ -127,6 +131,7 @@ class EvidenceWindow:
                 self.phase = WindowPhase.RECORDING
         elif self._complete(step, now_s, self._boundary_s):
             self._note_recorder()
+            self.step_began_us = self._boundary_us
             self._taken.put(self._snapshots.take(most_events=self.ask.max_events))
             self._end(None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeRoots
-from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderKind, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
@@ -67,7 +67,7 @@ class _Work:
         early_facts = self._facts() if early is not None else NO_FACTS
         late = self._next(LATE_SUFFIX) if early is not None else None
         self._pacer.rest()
-        grown = grown_blocks(early.packed, late.packed, self._pacer) if early is not None and late is not None else None
+        grown = self._grown(early, late)
         search = self._search(grown) if grown is not None and self._window.ask.holders else None
         facts = self._facts()
         self._pacer.rest()
@@ -91,6 +91,11 @@ class _Work:
             problem="; ".join(problems) or None,
         )
 
+    def _grown(self, early: Optional[_Kept], late: Optional[_Kept]) -> Optional[GrownBlocks]:
+        if early is None or late is None:
+            return None
+        return grown_blocks(early.packed, late.packed, self._pacer, step_began_us=self._window.step_began_us)
+
     def _next(self, suffix: str) -> Optional[_Kept]:
         raw = self._window.next_snapshot()
         if raw is None:
@@ -106,7 +111,8 @@ class _Work:
 
     def _search(self, grown: GrownBlocks) -> Optional[HolderSearch]:
         try:
-            return self._looks.search(grown.blocks, self._pacer)
+            found = self._looks.search(grown.blocks, self._pacer)
+            return _unsure_of_locals(found) if grown.in_progress else found
         except StoppedError:
             raise
         except Exception as error:
@@ -132,6 +138,13 @@ class _Work:
         except Exception as error:
             self._problems.append(f"some facts of the process could not be read ({describe(error)})")
             return NO_FACTS
+
+
+def _unsure_of_locals(found: HolderSearch) -> HolderSearch:
+    """The next step replaces a local of the step in progress, with a block at the same address or of its size."""
+    unsure = (HolderKind.FRAME, HolderKind.THREAD)
+    holders = (one._replace(by_size_bytes=one.held_bytes) if one.kind in unsure else one for one in found.holders)
+    return found._replace(holders=tuple(holders))
 
 
 def _device(early: Optional[_Kept]) -> int:

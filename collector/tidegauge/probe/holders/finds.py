@@ -113,6 +113,10 @@ class FindGroup:
         """Another way to the same container, through a hook."""
         self.tensors = 0
         self.held_bytes = 0
+        self.by_size_bytes = 0
+        """Of these, found by the size of their blocks alone."""
+        self.blocks: list[int] = []
+        """Addresses of the others."""
         self.words: Counter[str] = Counter()
         """Names of these tensors."""
         self.cycle: Sequence[RefStep] = ()
@@ -185,9 +189,21 @@ class Finds:
     def was_met(self, tensor: Any) -> bool:
         return id(tensor) in self._met
 
-    def claim(self, group: FindGroup, look: TensorDescription, block: int, trail: Optional[RefPath] = None) -> None:
+    def claim(
+        self,
+        group: FindGroup,
+        look: TensorDescription,
+        block: int,
+        trail: Optional[RefPath] = None,
+        *,
+        by_size: bool = False,
+    ) -> None:
         """Count a block that was not explained to a group; ``trail``: its own, where it is known."""
         block_bytes = self.blocks.pop(block)
+        if by_size:
+            group.by_size_bytes += block_bytes
+        else:
+            group.blocks.append(block)
         self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
         group.tensors += 1
         group.held_bytes += block_bytes
@@ -211,7 +227,9 @@ class Finds:
                 fitting = [block for block, block_bytes in self.blocks.items() if fits(block_bytes, size_bytes)][
                     : nodes - group.shared[size_bytes]
                 ]
-                group.held_bytes += sum(self.blocks.pop(block) for block in fitting)
+                fitting_bytes = sum(self.blocks.pop(block) for block in fitting)
+                group.held_bytes += fitting_bytes
+                group.by_size_bytes += fitting_bytes
                 group.tensors += len(fitting)
                 group.shared[size_bytes] += len(fitting)
                 if fitting:
@@ -233,7 +251,7 @@ class Finds:
                 _, look, trail = self._others.pop(nearest)
                 group = self._group(self.held, trail)
                 group.is_replaced = True
-                self.claim(group, look, block)
+                self.claim(group, look, block, by_size=True)
 
     def groups(self) -> list[FindGroup]:
         """All with wanted bytes, the largest first, their second ways filled in."""

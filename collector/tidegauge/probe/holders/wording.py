@@ -47,6 +47,8 @@ def holder_of(group: FindGroup, bound: Optional[ContainerBound] = None) -> Holde
         items=None if container is None else container.items,
         detail=_short(_detail(group, steps)) or None,
         bound=bound,
+        by_size_bytes=group.by_size_bytes,
+        blocks=tuple(group.blocks),
     )
 
 
