@@ -98,6 +98,18 @@ def test_a_search_that_did_not_end_says_so_beside_what_it_found() -> None:
     assert "the holder search is incomplete: cut short" in two_lines(NATIVE).problems
 
 
+def test_a_search_that_was_cut_short_or_failed_is_worth_another_try() -> None:
+    cut = HolderSearch((NATIVE,), 150 * MIB, 30 * MIB, problem="cut short", unfinished=True)
+    whose, base = Whose(JobKey("job-1", 0, 1001), 0, "node-a", PID), window(PID)
+    tries = [replace(base, search=cut), replace(base, search_failed=True), replace(base, search=HolderSearch())]
+    pieces = [evidence_of(whose, found, None, at_unix_s=1.0) for found in tries]
+    assert [(piece.unfinished, brief_of(piece).unfinished) for piece in pieces] == [
+        (True,) * 2,
+        (True,) * 2,
+        (False,) * 2,
+    ]
+
+
 def hostile(blocks: int, step: int, kinds: int = 1) -> bytes:
     """A snapshot in which so many kinds of blocks come from lines of which every name is an attack."""
     stacks = [(MIB, (CodeLine(EVIL, 1000 + kind, LONG), *HOSTILE)) for kind in range(kinds)]

@@ -183,6 +183,23 @@ def test_a_rank_is_asked_again_after_a_period_that_doubles_while_nothing_new_is_
     assert waits == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0]
 
 
+def test_a_search_that_was_cut_short_is_tried_again_in_minutes(escalation: Escalation) -> None:
+    view, waits = job(rank()), []
+    (ask,) = escalation.turn(view)
+    for _ in range(5):
+        piece = answer(ask, cause=CauseFound(EvidenceCause.CLOSURE, Confidence.LIKELY))
+        escalation.learn(piece._replace(brief=piece.brief._replace(unfinished=True)), after_s=60.0)
+        waited_s = 0.0
+        while not (asks := escalation.turn(view, after_s=60.0)):
+            waited_s += 60.0
+        (ask,) = asks
+        waits.append((waited_s + 60.0) / 60.0)
+    assert waits[:2] == [5.0, 10.0]
+    assert sorted(waits) == waits
+    escalation.learn(answer(ask, cause=CauseFound(EvidenceCause.CLOSURE, Confidence.LIKELY)), after_s=60.0)
+    assert escalation.turn(view, after_s=1200.0) == [], "one that ended is not"
+
+
 def test_escalation_shortens_the_period_again_after_a_new_answer(escalation: Escalation) -> None:
     view = job(rank())
     for _ in range(3):

@@ -135,6 +135,14 @@ class AWindow(WindowTestCase):
         assert found is not None
         self.assertEqual([one.by_size_bytes for one in found.holders], [MIB, 0, MIB])
 
+    def test_the_search_waits_ten_steps_for_the_next_one_and_half_a_minute_at_least(self) -> None:
+        fast, slow = self.window(), self.window(ASK._replace(most_s=600.0))
+        self.train(fast, 8)
+        self.assertEqual(fast.patience_s, 30.0)
+        self.gather(fast)
+        self.train(slow, 8, step_s=12.0)
+        self.assertEqual(slow.patience_s, 120.0)
+
     def test_a_clock_that_is_set_back_meanwhile_makes_no_time_that_the_agent_refuses(self) -> None:
         window = self.window()
         self.train(window, 8)
@@ -289,7 +297,7 @@ class Ending(WindowTestCase):
 
         self.gather(window, search=search)
         evidence = self.evidence()
-        self.assertEqual((evidence.late_step, evidence.search), (48, None))
+        self.assertEqual((evidence.late_step, evidence.search, evidence.search_failed), (48, None, True))
         self.assertIn("odd object", evidence.problem or "")
 
     def test_facts_that_fail_are_said_once(self) -> None:

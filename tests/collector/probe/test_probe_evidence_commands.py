@@ -87,8 +87,10 @@ class CommandsTestCase(unittest.TestCase):
         most_s: float,
         pause: Callable[[], None],
         at_boundary: Callable[[Callable[[], bool]], bool],
+        patience_s: float = 30.0,
     ) -> HolderSearch:
         self.assertGreater(most_s, 0)
+        self.assertGreaterEqual(patience_s, 30.0)
         pause()
         self.searched.append(blocks)
         return self.found

@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import queue
+import sys
 import threading
 import unittest
 import weakref
@@ -13,10 +14,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
+from unittest import mock
 
-from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_tensor_torch
+from fake_tensors import FunctionBase, Module, Node, Optimizer, Parameter, Tensor, fake_tensor_torch
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
+from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary
 from tidegauge.probe.holders.search import search_holders
 from tidegauge.probe.requests import RequestRefusedError
@@ -660,6 +663,49 @@ class GuestTest(HolderTestCase):
         self.assertGreater(found.longest_pause_s, 0)
         self.assertLess(found.longest_pause_s, MAX_SLICE_S)
 
+    def test_holder_search_ends_by_its_work_and_never_by_the_length_of_a_step(self) -> None:
+        """A step of an hour each; of the second search there is too much."""
+        kept = [[tensor(number)] for number in range(50)]
+        clock = itertools.count()
+
+        def found(**limits: int) -> HolderSearch:
+            return search_holders(
+                fake_tensor_torch(), [(address(49), BLOCK)], pause=lambda: None, at_boundary=at_once,
+                clock_s=lambda: next(clock) * 3600.0, **limits,
+            )  # fmt: skip
+
+        whole = found()
+        self.assertEqual((whole.holders[0].name, whole.problem, whole.unfinished), ("kept", None, False), len(kept))
+        self.assertGreater(whole.took_s, 86_400)
+        cut = found(most_units=40)
+        self.assertTrue(cut.unfinished)
+        self.assertRegex(cut.problem or "", r"not finished after \d+ references")
+        self.assertLess(cut.objects, 60)
+
+    def test_a_job_that_makes_no_more_steps_ends_the_search(self) -> None:
+        clock = itertools.count()
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            raise RequestRefusedError("late", "no step")
+
+        found = search_holders(
+            fake_tensor_torch(), [(FIRST, BLOCK)], pause=lambda: None, at_boundary=at_boundary,
+            clock_s=lambda: next(clock) * 100.0,
+        )  # fmt: skip
+        self.assertEqual((found.problem, found.unfinished), ("no training step ended in the meantime", True))
+
+    def test_what_a_search_that_was_cut_short_has_in_its_hands_is_let_go(self) -> None:
+        kept = [[number] for number in range(3000)]
+        before = [sys.getrefcount(one) for one in (kept[0], kept[1500])]
+        rests: list[int] = []
+        search_holders(
+            fake_tensor_torch(), [(FIRST, BLOCK)], most_units=1500, pause=lambda: rests.append(1), at_boundary=at_once,
+            clock_s=ticking(),
+        )  # fmt: skip
+        gc.collect()
+        self.assertEqual([sys.getrefcount(one) for one in (kept[0], kept[1500])], before)
+        self.assertGreater(len(rests), 2)
+
     def test_later_boundaries_will_do(self) -> None:
         kept, refused = (
             [tensor(1)],
@@ -706,6 +752,57 @@ class GuestTest(HolderTestCase):
 
         self.assertEqual(searched([1], at_boundary=at_boundary).holders[0].name, "kept", kept)
         self.assertEqual(boundaries[:3], [False] * 3)
+
+
+class LargeHeapTest(HolderTestCase):
+    """No look at all objects, which cannot be cut into slices."""
+
+    def setUp(self) -> None:
+        mocks = (
+            mock.patch.object(looks, "MAX_HEAP_BLOCKS", 1000),
+            mock.patch.object(gc, "get_referrers", self.fail),
+            mock.patch.object(gc, "get_objects", self.fail),
+        )
+        for one in mocks:
+            one.start()
+            self.addCleanup(one.stop)
+
+    def test_a_library_is_searched_by_its_names(self) -> None:
+        self.addCleanup(LIBRARY.clear)
+        LIBRARY["window"] = deque([tensor(number) for number in range(9)])
+        found = searched([3, 4])
+        self.assertIn("LIBRARY (dict, 1 item)['window'] (deque, 9 items)", found.holders[0].path)
+        self.assertIsNone(found.problem)
+
+    def test_what_is_left_is_said_not_to_have_been_searched_for(self) -> None:
+        one, two = Partner(tensor(1)), Partner()
+        one.other, two.other = two, one
+        del one, two
+        found = searched([1])
+        self.assertEqual((found.holders[0].kind, found.unfinished), (HolderKind.NATIVE, False))
+        self.assertEqual(
+            found.problem, "not searched for reference cycles and thread-local storage: too many Python objects"
+        )
+
+    def test_facts_are_of_what_names_lead_to(self) -> None:
+        torch = fake_tensor_torch()
+
+        class CUDAGraph:
+            pass
+
+        torch.cuda.CUDAGraph = CUDAGraph
+        optimizers, graphs = [Optimizer(), Optimizer()], {"one": CUDAGraph()}
+        loss = tensor(1, grad_fn=Node("MeanBackward0", (), Node("GeluBackward0", ())))
+        weight = Parameter(address(2), 8, 128)
+        found: list[Any] = []
+        reader = threading.Thread(
+            target=lambda: found.append(read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking()))
+        )
+        reader.start()
+        reader.join()
+        (facts,) = found
+        self.assertEqual((facts.optimizers, facts.cuda_graphs), (2, 1), (optimizers, graphs))
+        self.assertEqual((facts.graph_nodes, facts.parameter_bytes), (2, BLOCK), (loss, weight))
 
 
 class FactsTest(unittest.TestCase):

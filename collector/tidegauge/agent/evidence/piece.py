@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.growth.diff import Comparison
 from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, MAX_LIVE, Evidence, SnapshotRef, StackGrowth
 from tidegauge.core.evidence.bound_finding import find_bound
+from tidegauge.core.evidence.brief import Confidence
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.causes import name_cause
 from tidegauge.core.evidence.ledger import LinesByBlock, nodes_grown, without_addresses, without_still_graphs
@@ -78,6 +79,7 @@ def evidence_of(
     through = None if comparison is None else _through(comparison, growth)
     case = case._replace(growth=growth, through=through, search=_told_first(case))
     problems = (*problems, *_of_search(case.search))
+    cause = name_cause(case)
     return Evidence(
         evidence_id="files" if found is None else found.evidence_id,
         job=whose.job,
@@ -96,8 +98,9 @@ def evidence_of(
         early_pools=case.early_pools,
         late_pools=case.late_pools,
         search=None if case.search is None else without_addresses(case.search),
+        unfinished=cause.confidence is not Confidence.NAMED and _is_unfinished(found),
         facts=case.facts,
-        cause=name_cause(case),
+        cause=cause,
         bound=find_bound(case),
         snapshots=tuple(snapshots),
         longest_stall_s=0.0 if found is None else found.longest_stall_s,
@@ -153,6 +156,10 @@ def _told_first(case: CauseInput) -> Optional[HolderSearch]:
 
 def _of_search(search: Optional[HolderSearch]) -> tuple[str, ...]:
     return () if search is None or search.problem is None else (f"the holder search is incomplete: {search.problem}",)
+
+
+def _is_unfinished(found: Optional[RankEvidence]) -> bool:
+    return found is not None and (found.search_failed or (found.search is not None and found.search.unfinished))
 
 
 def _tamed_lines(lines: LinesByBlock) -> LinesByBlock:

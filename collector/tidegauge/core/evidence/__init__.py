@@ -120,6 +120,8 @@ class Evidence:
     late_pools: Optional[PrivatePools] = None
     """At the two snapshots; ``None`` without both."""
     search: Optional[HolderSearch] = None
+    unfinished: bool = False
+    """The holder search failed or was cut short, and the cause is not named: another try may find more."""
     facts: RankFacts = NO_FACTS
     cause: CauseFound = NOT_KNOWN
     bound: Optional[GrowthBound] = None
@@ -156,4 +158,5 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         confidence=evidence.cause.confidence,
         advice=evidence.cause.advice,
         bound=evidence.bound,
+        unfinished=evidence.unfinished,
     )

@@ -61,3 +61,5 @@ class EvidenceBrief(NamedTuple):
     advice: Optional[str] = None
     bound: Optional[GrowthBound] = None
     """As the rank's node sees it now, where it says so."""
+    unfinished: bool = False
+    """The holder search is worth another try soon (``Evidence.unfinished``)."""

@@ -110,6 +110,8 @@ class HolderSearch(NamedTuple):
     """The longest slice, for which training stood still."""
     problem: Optional[str] = None
     """Why it is incomplete, for people; ``None``: it is not."""
+    unfinished: bool = False
+    """It was cut short, and may find more when it is tried again."""
 
 
 class RankFacts(NamedTuple):
@@ -159,6 +161,8 @@ class RankEvidence:
     longest_stall_s: float = 0.0
     """The longest time for which training stood still for it (taking a snapshot, in the training thread)."""
     search: Optional[HolderSearch] = None
+    search_failed: bool = False
+    """It ended with an error, which ``problem`` tells; ``search`` is ``None``."""
     facts: RankFacts = NO_FACTS
     early_facts: RankFacts = NO_FACTS
     """The same as the window began: what rose meanwhile (groups, optimizers, pinned memory) is evidence."""

@@ -14,6 +14,8 @@ again                  after ``period_s``, and after twice as long each time tha
                        ``longest_period_s``; ``ranks_per_period`` of a job within a period
 enough                 a cause that was ``named`` is not looked for again for ``named_quiet_s``, but where it does
                        not explain what grows: its bound is refuted, unrelated, or another rank's alone
+unfinished             a rank whose holder search failed or was cut short, the cause not named: after
+                       ``unfinished_again_s``, twice as long each time
 refused                a rank that is busy: after ``refused_again_s``, twice as long each time; one that cannot:
                        after ``longest_period_s``
 =====================  ============================================================================================
@@ -55,6 +57,7 @@ class EscalationRules:
     longest_period_s: float = 21600.0
     named_quiet_s: float = 7200.0
     refused_again_s: float = 300.0
+    unfinished_again_s: float = 300.0
 
 
 DEFAULT_RULES = EscalationRules()
@@ -80,6 +83,8 @@ class AskedRank(NamedTuple):
     """Not asked again before."""
     barren: int
     """How often it was asked since something new was learnt."""
+    unfinished: int = 0
+    """How many searches in a row, up to now, were cut short."""
     last: Optional[EvidenceBrief] = None
     """The newest piece of evidence."""
 
@@ -148,6 +153,10 @@ def learnt(
     if adds_knowledge(look.last, brief):
         # Counted from when it was asked: the next period is not the longer for the answer having taken its time.
         look = look._replace(barren=0, again_s=look.began_s + rules.period_s, last=brief)
+    look = look._replace(unfinished=look.unfinished + 1 if brief.unfinished else 0)
+    if brief.unfinished:
+        soon_s = now_s + rules.unfinished_again_s * _doublings(look.unfinished - 1)
+        look = look._replace(again_s=min(look.again_s, soon_s))
     if look.evidence_id == brief.evidence_id:
         look = look._replace(ends_s=min(look.ends_s, now_s))
     until_s = now_s + rules.named_quiet_s
@@ -223,9 +232,9 @@ def _new_look(
     before: Optional[AskedRank], evidence_id: str, now_s: float, ends_s: float, rules: EscalationRules
 ) -> AskedRank:
     """After ``before``, and barren until something is learnt."""
-    barren, last = (0, None) if before is None else (before.barren, before.last)
+    barren, unfinished, last = (0, 0, None) if before is None else (before.barren, before.unfinished, before.last)
     again_s = now_s + min(rules.period_s * _doublings(barren), rules.longest_period_s)
-    return AskedRank(evidence_id, now_s, ends_s, again_s, barren + 1, last)
+    return AskedRank(evidence_id, now_s, ends_s, again_s, barren + 1, unfinished, last)
 
 
 def _with_look(state: EscalationState, place: tuple[JobKey, int], look: AskedRank) -> EscalationState:

@@ -11,18 +11,24 @@ import platform
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Optional, TypeVar
 
 from tidegauge.core.evidence.rank_evidence import RankFacts
 from tidegauge.probe.holders import looks
-from tidegauge.probe.holders.graphs import Graphs
-from tidegauge.probe.holders.looks import instances, with_subclasses
-from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
+from tidegauge.probe.holders.from_names import Forward
+from tidegauge.probe.holders.graphs import MAX_NODES, Graphs
+from tidegauge.probe.holders.links import ObjectLinks
+from tidegauge.probe.holders.looks import instances, may_look_at_heap, with_subclasses
+from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
+from tidegauge.probe.holders.ref_paths import RefPath
 from tidegauge.probe.holders.tensors import Tensors
 
-MAX_FACTS_S = 10.0
+MAX_UNITS = 500_000
+"""Of work."""
+MAX_OBJECTS = 60_000
+"""Followed from names where the heap is too large to be looked at in one piece."""
 
 T = TypeVar("T")
 
@@ -39,13 +45,16 @@ def read_facts(
     *,
     pause: Callable[[], None],
     at_boundary: AtBoundary,
+    patience_s: float = PATIENCE_S,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> RankFacts:
-    """This process's facts: looks at all its objects, each at a step boundary of its own, then walks through graphs
-    at later ones, for ``MAX_FACTS_S`` by ``clock_s``. Exceptions of ``pause`` pass through, no others."""
+    """This process's facts: looks at all its objects at step boundaries (where there are too many, at those that
+    names lead to), then walks through graphs at later ones. Exceptions of ``pause`` pass through, no others."""
     seen = _Seen()
-    with suppress(OutOfTimeError, NoBoundaryError):
-        Slices(torch, MAX_FACTS_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
+    with suppress(OutOfWorkError, NoBoundaryError):
+        Slices(
+            torch, Budget(MAX_UNITS, patience_s=patience_s), pause=pause, at_boundary=at_boundary, clock_s=clock_s
+        ).run(_look(torch, seen))
     return RankFacts(
         gc_enabled=gc.isenabled(),
         gc_frozen=_or_none(gc.get_freeze_count),
@@ -68,6 +77,9 @@ def _or_none(read: Callable[[], Optional[T]]) -> Optional[T]:
 
 def _look(torch: Any, seen: _Seen) -> Work[None]:
     tensors = Tensors(torch)
+    if not may_look_at_heap():
+        yield from _follow_names(torch, tensors, seen)
+        return
     with_graph = yield from _count(torch, tensors, seen)
     graphs = Graphs(torch)
     for reference in with_graph:
@@ -76,14 +88,73 @@ def _look(torch: Any, seen: _Seen) -> Work[None]:
         tensor = None
         if node is not None:
             yield from graphs.walk(node)
-    seen.graph_nodes = graphs.nodes
+    seen.graph_nodes = _counted(graphs)
+
+
+class _Census:
+    """Counts what names lead to."""
+
+    def __init__(self, torch: Any, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self._parameter = torch.nn.Parameter
+        self._optimizer = torch.optim.Optimizer
+        self._cuda_graph = _cuda_graph(torch)
+        self._met: set[int] = set()
+        self.graphs = Graphs(torch)
+        self.optimizers = self.parameter_bytes = self.cuda_graphs = 0
+
+    def tensor(self, tensor: Any, _trail: RefPath) -> bool:
+        if id(tensor) in self._met or self._tensors.address(tensor) is None:
+            return False
+        self._met.add(id(tensor))
+        if looks.has_base(tensor, self._parameter):
+            self.parameter_bytes += self._tensors.look(tensor).own_bytes
+        return True
+
+    def graph(self, node: Any, _name: str, _trail: RefPath) -> Work[Sequence[Any]]:
+        graph = yield from self.graphs.walk(node)
+        return () if graph is None else graph.contexts
+
+    def second_way(self, _known: RefPath, _other: RefPath) -> None:
+        """Two ways to a container lead to the same tensors."""
+
+    def is_noted(self, cls: type) -> bool:
+        return looks.derives(cls, self._optimizer) or self._is_cuda_graph(cls)
+
+    def note(self, obj: Any) -> None:
+        if self._is_cuda_graph(type(obj)):
+            self.cuda_graphs += 1
+        else:
+            self.optimizers += 1
+
+    def _is_cuda_graph(self, cls: type) -> bool:
+        return self._cuda_graph is not None and looks.derives(cls, self._cuda_graph)
+
+
+def _follow_names(torch: Any, tensors: Tensors, seen: _Seen) -> Work[None]:
+    census = _Census(torch, tensors)
+    forward = Forward(tensors, ObjectLinks(torch), census, most_objects=MAX_OBJECTS)
+    yield from forward.run()
+    yield from forward.forget()
+    seen.optimizers, seen.parameter_bytes = census.optimizers, census.parameter_bytes
+    seen.cuda_graphs = None if _cuda_graph(torch) is None else census.cuda_graphs
+    seen.graph_nodes = _counted(census.graphs)
+
+
+def _counted(graphs: Graphs) -> Optional[int]:
+    """Nodes; ``None`` where there are more than are walked."""
+    return graphs.nodes if graphs.nodes < MAX_NODES else None
+
+
+def _cuda_graph(torch: Any) -> Optional[type]:
+    return getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
 
 
 def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[Any]]]:
     """Count tensors, optimizers and CUDA graphs; returns the tensors that came from an operation."""
     optimizers = parameter_bytes = cuda_graphs = 0
     with_graph = []
-    recorded = getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
+    recorded = _cuda_graph(torch)
     graphs = [] if recorded is None else with_subclasses(recorded)
     graph_ids = frozenset(map(id, graphs))
     for found in instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer), *graphs]):

@@ -6,6 +6,7 @@ Also owns the process's allocation history, for windows, the level ``trace`` and
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -13,7 +14,7 @@ from typing import Any, Optional
 from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
-from tidegauge.probe.evidence.work import MAX_SEARCH_S, Searches, gather
+from tidegauge.probe.evidence.work import Searches, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import TRACE
 from tidegauge.probe.pacing import Pacer, start_thread
@@ -60,6 +61,8 @@ def _asked(environ: Mapping[str, str]) -> Optional[int]:
 
 
 _JOIN_S = 0.5
+WAIT_S = 30.0
+"""For a search that somebody asked for (``holders``) to end."""
 
 
 def _search_holders(torch: Any, blocks: Sequence[tuple[int, int]], **means: Any) -> HolderSearch:
@@ -210,8 +213,10 @@ class EvidenceRecorder:
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
         looks = Searches(
-            search=lambda blocks, pacer: self.search(blocks, most_s=MAX_SEARCH_S, pacer=pacer, wait_s=MAX_SEARCH_S),
-            facts=lambda pacer: self._facts(self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary),
+            search=lambda blocks, pacer: self.search(blocks, pacer=pacer, wait_s=WAIT_S, patience_s=window.patience_s),
+            facts=lambda pacer: self._facts(
+                self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary, patience_s=window.patience_s
+            ),
         )
         try:
             gather(window, files, looks)
@@ -234,15 +239,21 @@ class EvidenceRecorder:
         return self.history
 
     def search(
-        self, blocks: Sequence[tuple[int, int]], *, most_s: float, pacer: Pacer, wait_s: float = 0.0
+        self,
+        blocks: Sequence[tuple[int, int]],
+        *,
+        pacer: Pacer,
+        most_s: float = math.inf,
+        wait_s: float = 0.0,
+        **limits: float,
     ) -> HolderSearch:
-        """Search for the holders of blocks, (address, bytes) each. Raises ``RequestRefusedError`` during another
-        search."""
+        """Search for the holders of blocks, (address, bytes) each, over as many steps as it takes. Raises
+        ``RequestRefusedError`` during another search."""
         if not self._searching.acquire(timeout=wait_s):
             raise RequestRefusedError("busy", "another search for holders is running; retry later")
         try:
             return self._search(
-                self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary
+                self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary, **limits
             )
         finally:
             self._searching.release()

@@ -20,6 +20,7 @@ from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RankSnapshots
 
 _WARM_UP_SHARE = 4
 """Divisor of the time: slow steps warm up for at most a quarter of it (and at least one step)."""
+_PATIENCE_S, _PATIENCE_STEPS = 30.0, 10
 _NEXT_STEP = 1.5
 """The late snapshot is taken now if a next step this many times longer than the last would end too late."""
 
@@ -81,6 +82,7 @@ class EvidenceWindow:
         self._began_s = clock_s()
         self._boundary_s: Optional[float] = None
         """Time of the last boundary; ``None``: history has not begun."""
+        self._longest_step_s = 0.0
         self._boundary_us = 0
         """The same as Unix time, by which the allocator dates its events."""
         self._early_step: Optional[int] = None
@@ -95,6 +97,8 @@ class EvidenceWindow:
             if not self.waits_for_steps or self._snapshots.capturing:
                 return
             began_s, began_us = self._clock_s(), time.time_ns() // 1000
+            if self._boundary_s is not None:
+                self._longest_step_s = max(self._longest_step_s, began_s - self._boundary_s)
             try:
                 self._advance(self._snapshots.steps(), began_s)
             except NoSnapshotError as error:
@@ -175,6 +179,11 @@ class EvidenceWindow:
     @property
     def _deadline_s(self) -> float:
         return self._began_s + self.ask.most_s
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for the end of another step: one that takes longer does not come."""
+        return max(_PATIENCE_S, _PATIENCE_STEPS * self._longest_step_s)
 
     # ----------------------------------------------------------------- in any thread
 

@@ -17,8 +17,6 @@ from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 
-MAX_SEARCH_S = 30.0
-
 
 class Searches(NamedTuple):
     """Functions that search the job's own objects."""
@@ -59,6 +57,7 @@ class _Work:
         self._looks = looks
         self._pacer = Pacer(lambda: window.stopped)
         self._problems: list[str] = []
+        self._search_failed = False
 
     def evidence(self) -> RankEvidence:
         """The findings, once the window is over. Raises ``StoppedError``."""
@@ -85,6 +84,7 @@ class _Work:
             late_file=late.file if late is not None else None,
             longest_stall_s=window.longest_stall_s,
             search=search,
+            search_failed=self._search_failed,
             facts=facts,
             early_facts=early_facts,
             roots=roots,
@@ -117,6 +117,7 @@ class _Work:
             raise
         except Exception as error:
             self._problems.append(f"the search for holders failed ({describe(error)})")
+            self._search_failed = True
             return None
 
     def _roots(self) -> Optional[CodeRoots]:

@@ -186,6 +186,13 @@ class Finds:
         group.words[name] += 1
         return graph.contexts
 
+    def is_noted(self, _cls: type) -> bool:
+        """Tensors and graphs alone hold blocks."""
+        return False
+
+    def note(self, _obj: Any) -> None:
+        """Nothing is wanted."""
+
     def was_met(self, tensor: Any) -> bool:
         return id(tensor) in self._met
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional, Protocol
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.probe.code_roots import known_roots
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
-from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, leads_on, tensor_hooks
 from tidegauge.probe.holders.pace import Work
@@ -42,41 +41,81 @@ class _Kind(NamedTuple):
     """Whether its objects are classes: of a library's, the parts are not the user's."""
     is_own: bool
     may_be_bounded: bool
+    is_noted: bool
+
+
+class FindSink(Protocol):
+    """Receives what the search meets."""
+
+    def tensor(self, tensor: Any, trail: RefPath, /) -> bool:
+        """Note a tensor; whether it is on a device and was not met before."""
+
+    def graph(self, node: Any, name: str, trail: RefPath, /) -> Work[Sequence[Any]]:
+        """Walk the graph of a tensor called ``name``; the Python nodes in it."""
+
+    def second_way(self, known: RefPath, other: RefPath, /) -> None:
+        """Note that ``other`` leads to the same container as ``known``."""
+
+    def is_noted(self, cls: type, /) -> bool:
+        """Whether objects of this class are wanted by ``note``."""
+
+    def note(self, obj: Any, /) -> None:
+        """Note such an object, when it is met first."""
 
 
 class Forward:
     """One pass of the forward search."""
 
-    def __init__(self, tensors: Tensors, links: ObjectLinks, finds: Finds) -> None:
+    def __init__(
+        self, tensors: Tensors, links: ObjectLinks, finds: FindSink, *, most_objects: int = MAX_OBJECTS
+    ) -> None:
         self._tensors = tensors
         self._links = links
         self._finds = finds
+        self._most_objects = most_objects
         self._graphs: deque[tuple[Any, str, RefPath]] = deque()
         """Nodes to walk from, with their tensor's name."""
         self._queue: deque[_Entry] = deque()
         self._first_ways: dict[int, RefPath] = {}
         self._followed_again: set[int] = set()
         self._kinds: dict[int, _Kind] = {}
+        self._in_libraries = False
         self.was_cut = False
         """Whether there was more than ``MAX_OBJECTS``."""
 
     def run(self) -> Work[None]:
-        try:
-            self._begin_in_frames(of_libraries=False)
+        """Search from the names of running functions and of the user's modules."""
+        self._begin_in_frames(of_libraries=False)
+        yield False
+        yield from self._begin_in_modules()
+        self._begin_in_frames(of_libraries=True)
+        yield from self._follow_all()
+
+    def run_in_libraries(self) -> Work[None]:
+        """Go on from the names of all other modules."""
+        self._in_libraries = True
+        yield from self._begin_in_modules()
+        yield from self._follow_all()
+
+    def forget(self) -> Iterator[bool]:
+        """Let go of everything, object by object: a million at once hold training up."""
+        while self._queue:
+            self._queue.pop()
             yield False
-            yield from self._begin_in_modules()
-            self._begin_in_frames(of_libraries=True)
-            yield from self._walk_graphs()
-            followed = 0
-            while self._queue and followed < MAX_OBJECTS:
-                entry = self._queue.popleft()
-                yield from self._follow(self._links_of(entry.obj), entry.trail)
-                followed += 1
-                del entry  # a container that is dropped meanwhile must be able to die
-            self.was_cut = bool(self._queue)
-        finally:
-            self._queue.clear()
-            self._graphs.clear()
+        while self._first_ways:
+            self._first_ways.popitem()
+            yield False
+        self._graphs.clear()
+
+    def _follow_all(self) -> Work[None]:
+        yield from self._walk_graphs()
+        followed = 0
+        while self._queue and followed < self._most_objects:
+            entry = self._queue.popleft()
+            yield from self._follow(self._links_of(entry.obj), entry.trail)
+            followed += 1
+            del entry  # a container that is dropped meanwhile must be able to die
+        self.was_cut = bool(self._queue)
 
     def _begin_in_frames(self, *, of_libraries: bool) -> None:
         """In one go: a function's frame that is kept while it returns would keep its variables."""
@@ -89,7 +128,8 @@ class Forward:
     def _begin_in_modules(self) -> Work[None]:
         for name in list(sys.modules):
             filename = looks.module_file(name)
-            if name == "__main__" or looks.is_users(filename):
+            is_users = name == "__main__" or looks.is_users(filename)
+            if is_users is not self._in_libraries and not looks.is_own(filename or ""):
                 where = CodeLine(filename or "", 0, "")
                 for variable, value in list((looks.module_globals(sys.modules.get(name)) or {}).items()):
                     self._root(Via.GLOBAL, looks.clean(str(variable)), value, where, None)
@@ -139,7 +179,7 @@ class Forward:
             self._meet_tensor(child, trail)
             if self._tensors.is_plain(child):
                 return False
-        elif kind.is_own or (kind.is_class and not looks.is_users(looks.module_file(looks.type_module(child)))):
+        elif kind.is_own or (kind.is_class and not self._is_searched(child)):
             return False
         known = self._first_ways.get(id(child))
         if known is not None:
@@ -149,8 +189,14 @@ class Forward:
             self._followed_again.add(id(child))
         else:
             self._first_ways[id(child)] = trail
+            if kind.is_noted:
+                self._finds.note(child)
         self._queue.append(_Entry(child, trail))
         return True
+
+    def _is_searched(self, cls: type) -> bool:
+        """Whether a class is the user's own, or libraries are searched."""
+        return self._in_libraries or looks.is_users(looks.module_file(looks.type_module(cls)))
 
     def _meet_tensor(self, tensor: Any, trail: RefPath) -> None:
         if not self._finds.tensor(tensor, trail):
@@ -167,6 +213,11 @@ class Forward:
         if known is None:
             base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
             known = self._kinds[id(cls)] = _Kind(
-                looks.name_of(cls), base, looks.derives(cls, type), looks.is_own_class(cls), may_be_bounded(cls, base)
+                name=looks.name_of(cls),
+                base=base,
+                is_class=looks.derives(cls, type),
+                is_own=looks.is_own_class(cls),
+                may_be_bounded=may_be_bounded(cls, base),
+                is_noted=self._finds.is_noted(cls),
             )
         return known

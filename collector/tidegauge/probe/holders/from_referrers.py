@@ -21,7 +21,7 @@ from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 
 MAX_LEVELS = 14
-MAX_OBJECTS_AT_ONCE = 16
+MAX_OBJECTS_AT_ONCE = 8
 """Objects whose referrers one call looks for."""
 MAX_REFERRERS = 400
 """Followed for one tensor."""

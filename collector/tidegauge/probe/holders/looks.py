@@ -23,6 +23,9 @@ MAX_NAME_CHARS = 60
 MAX_SUBCLASSES = 5_000
 AT_ONCE = 4
 """Classes that one call looks for: each costs it a comparison for every reference of the heap."""
+MAX_HEAP_BLOCKS = 1_200_000
+"""Memory blocks of Python's (``sys.getallocatedblocks``), three or four to an object that the collector knows. Beyond
+this, one look at all objects may hold training up for more than 50 ms. A process with torch loaded has 1,000,000."""
 
 _type_mro = type.__dict__["__mro__"].__get__
 _type_name = type.__dict__["__name__"].__get__
@@ -177,6 +180,11 @@ def clean(text: str) -> str:
     """Short and printable: names come from the job."""
     text = one_line(text, MAX_NAME_CHARS + 1)
     return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 3]}..."
+
+
+def may_look_at_heap() -> bool:
+    """Whether the heap is small enough to be looked at in one piece; where nobody counts its blocks, it may not be."""
+    return 0 < sys.getallocatedblocks() <= MAX_HEAP_BLOCKS
 
 
 def instances(classes: Sequence[type]) -> Iterator[list[Any]]:

@@ -9,12 +9,13 @@ time; the thread that wants the answer only waits. Source-compatible with Python
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
 
 from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.runtime.undisturbed import collector_held_off
@@ -24,6 +25,8 @@ SLICE_S = 0.008
 SHARE_OF_STEP = 0.02
 MAX_SLICE_S = 0.04
 """Where steps are long: this share of the time between two boundaries, and never more than this."""
+PATIENCE_S = 30.0
+"""Where steps are not known to be slow."""
 LOOK_EVERY = 8
 """Units of work between two looks at the clock."""
 _AUTOGRAD_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
@@ -37,12 +40,23 @@ AtBoundary = Callable[[Callable[[], bool]], bool]
 ``RequestRefusedError``: ``late`` and ``busy`` where a later boundary may do."""
 
 
-class OutOfTimeError(Exception):
-    """The search has used up its time."""
+class OutOfWorkError(Exception):
+    """The search has used up its budget; the text is for people."""
 
 
 class NoBoundaryError(Exception):
     """No step boundary is available for the search; the text is for people."""
+
+
+class Budget(NamedTuple):
+    """Limits of one search. A search goes on for as many steps as it takes, however long they are."""
+
+    units: int
+    """Of work: references followed, graph nodes walked."""
+    most_s: float = math.inf
+    """For one that somebody waits for."""
+    patience_s: float = PATIENCE_S
+    """Without a step boundary: the job makes no more steps."""
 
 
 class Slices:
@@ -51,7 +65,7 @@ class Slices:
     def __init__(
         self,
         torch: Any,
-        most_s: float,
+        budget: Budget,
         *,
         pause: Callable[[], None],
         at_boundary: AtBoundary,
@@ -62,7 +76,7 @@ class Slices:
         self._at_boundary = at_boundary
         self._clock_s = clock_s
         self._began_s = clock_s()
-        self._ends_s = self._began_s + most_s
+        self._budget = budget
         self._boundary_s: Optional[float] = None
         """When the last slice began."""
         self.objects = 0
@@ -74,7 +88,7 @@ class Slices:
         return self._clock_s() - self._began_s
 
     def run(self, work: Work[None]) -> None:
-        """Drive ``work`` to its end. Raises ``OutOfTimeError``, ``NoBoundaryError`` and what ``work`` raises."""
+        """Drive ``work`` to its end. Raises ``OutOfWorkError``, ``NoBoundaryError`` and what ``work`` raises."""
         refused: Optional[RequestRefusedError] = None
         raised: list[BaseException] = []
         over = False
@@ -91,8 +105,7 @@ class Slices:
         try:
             while True:
                 self._pause()
-                if self._clock_s() > self._ends_s:
-                    raise OutOfTimeError if refused is None else NoBoundaryError(_never(refused))
+                self._check(refused)
                 try:
                     done, refused = self._at_boundary(at_boundary), None
                 except RequestRefusedError as error:
@@ -103,10 +116,21 @@ class Slices:
                     raise raised[0].with_traceback(None)  # whose frames are the training thread's
                 if done:
                     return
+                if self.objects >= self._budget.units:
+                    raise OutOfWorkError(f"not finished after {self.objects:,} references")
         finally:
             with slicing:  # a boundary that was given up may have come after all
                 over = True
             raised.clear()
+
+    def _check(self, refused: Optional[RequestRefusedError]) -> None:
+        now_s = self._clock_s()
+        waited_s = now_s - (self._began_s if self._boundary_s is None else self._boundary_s)
+        is_over = now_s - self._began_s > self._budget.most_s
+        if refused is not None and (is_over or waited_s > self._budget.patience_s):
+            raise NoBoundaryError(_never(refused))
+        if is_over:
+            raise OutOfWorkError(f"not finished after {self.took_s:.0f} s")
 
     def _slice(self, work: Work[None]) -> bool:
         """Do as much work as fits; whether that was all."""

@@ -1,10 +1,12 @@
 """One search: forward from the program's names, by size through autograd graphs, then backward over the whole heap.
 
-Source-compatible with Python 3.9.
+A look at the whole heap cannot be cut into slices. Where the heap is large, the search goes on forward instead, from
+the names of libraries. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,8 +19,8 @@ from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import ObjectLinks
-from tidegauge.probe.holders.looks import instances, with_subclasses
-from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
+from tidegauge.probe.holders.looks import instances, may_look_at_heap, with_subclasses
+from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 from tidegauge.probe.holders.wording import holder_of
 
@@ -28,6 +30,9 @@ MAX_KINDS = 6
 """Kinds of unnamed tensors, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
 """Of each kind, which stand for the others."""
+MAX_UNITS = 1_500_000
+"""Of work: 2 to 3 s of training time in all."""
+FORGOTTEN_AT_ONCE = 1_000
 
 
 class _Stray(NamedTuple):
@@ -43,7 +48,9 @@ def search_holders(
     torch: Any,
     blocks: Sequence[tuple[int, int]],
     *,
-    most_s: float,
+    most_s: float = math.inf,
+    most_units: int = MAX_UNITS,
+    patience_s: float = PATIENCE_S,
     pause: Callable[[], None],
     at_boundary: AtBoundary,
     clock_s: Callable[[], float] = time.perf_counter,
@@ -51,28 +58,40 @@ def search_holders(
     """Find what keeps the tensors in ``blocks`` alive, given as (address, bytes): some hundred at most.
 
     ``at_boundary`` does the search, in slices during which training stands still (``pace``). This thread
-    only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_s``
-    bounds the whole, by ``clock_s``. Never called in a training thread.
+    only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_units``
+    of work bound the whole, over as many steps as it takes, and ``most_s`` where somebody waits for it; ``patience_s``
+    without a step end it too. A search that is cut short tells what it has found. Never called in a training thread.
     """
-    return _Search(torch, blocks, Slices(torch, most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s)).run()
+    return _Search(
+        torch,
+        blocks,
+        Slices(torch, Budget(most_units, most_s, patience_s), pause=pause, at_boundary=at_boundary, clock_s=clock_s),
+        pause,
+    ).run()
 
 
 class _Search:
-    def __init__(self, torch: Any, blocks: Sequence[tuple[int, int]], slices: Slices) -> None:
+    def __init__(
+        self, torch: Any, blocks: Sequence[tuple[int, int]], slices: Slices, pause: Callable[[], None]
+    ) -> None:
         self._torch = torch
         self._slices = slices
         self._tensors = Tensors(torch)
         self._wanted = WantedBlocks(blocks)
         self._finds = Finds(self._tensors, self._wanted, Graphs(torch))
+        self._forward = Forward(self._tensors, ObjectLinks(torch), self._finds)
+        self._pause = pause
         self._problem: Optional[str] = None
+        self._unfinished = False
 
     def run(self) -> HolderSearch:
         try:
             self._slices.run(self._look())
-        except OutOfTimeError:
-            self._problem = f"not finished after {self._slices.took_s:.0f} s"
-        except NoBoundaryError as error:
-            self._problem = str(error)
+        except (OutOfWorkError, NoBoundaryError) as error:
+            self._problem, self._unfinished = str(error), True
+            for number, _ in enumerate(self._forward.forget()):
+                if number % FORGOTTEN_AT_ONCE == 0:
+                    self._pause()
         self._finds.share_out()
         holders = [holder_of(group, self._finds.bound_of(group)) for group in self._finds.groups()]
         found_bytes = sum(holder.held_bytes for holder in holders)
@@ -87,6 +106,7 @@ class _Search:
             took_s=self._slices.took_s,
             longest_pause_s=self._slices.longest_slice_s,
             problem=self._problem,
+            unfinished=self._unfinished,
         )
 
     def _left(self) -> int:
@@ -96,17 +116,21 @@ class _Search:
         return self._left() > (1 - EXPLAINED) * self._wanted.total_bytes
 
     def _look(self) -> Work[None]:
-        forward = Forward(self._tensors, ObjectLinks(self._torch), self._finds)
-        yield from forward.run()
+        yield from self._forward.run()
+        is_whole = True
         if self._is_unexplained():  # a graph goes by sizes alone: what has a tensor of Python's comes first
             yield True
-            yield from self._look_at_heap()
+            is_whole = may_look_at_heap()
+            yield from self._look_at_heap() if is_whole else self._forward.run_in_libraries()
+        yield from self._forward.forget()
         self._finds.share_out()
         if self._is_unexplained():
             yield True
             self._finds.pair_replaced()
-        if forward.was_cut and self._is_unexplained():
+        if self._forward.was_cut and self._is_unexplained():
             self._problem = f"only {MAX_OBJECTS:,} objects were followed from the program's names"
+        elif not is_whole and self._is_unexplained():
+            self._problem = "not searched for reference cycles and thread-local storage: too many Python objects"
 
     def _look_at_heap(self) -> Work[None]:
         kinds: dict[object, list[_Stray]] = {}
