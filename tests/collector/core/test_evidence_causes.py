@@ -22,6 +22,8 @@ LINE = CodeLine("/home/ada/run/train.py", 41, "step")
 FORWARD = CodeLine("/home/ada/run/model.py", 18, "forward")
 ADAM = CodeLine("/venv/lib/python3.12/site-packages/torch/optim/adam.py", 150, "_init_group")
 
+DDP = CodeLine("/venv/lib/python3.12/site-packages/torch/nn/parallel/distributed.py", 1222, "_ddp_init_helper")
+
 
 def growth(
     size_bytes: int = 4 * MIB, blocks: int = STEPS, line: CodeLine = LINE, stack: tuple[CodeLine, ...] = ()
@@ -87,6 +89,16 @@ NAMED = {
         ),
         EvidenceCause.CUBLAS_WORKSPACES,
     ),
+    "autocast": (
+        grown(
+            *ONE,
+            search=kept(HolderKind.NATIVE),
+            early_facts=RankFacts(graph_nodes=121, in_autocast=True),
+            facts=RankFacts(graph_nodes=121, in_autocast=True),
+        ),
+        EvidenceCause.AUTOCAST_CACHE,
+    ),
+    "ddp": (grown(growth(stack=(DDP,)), search=kept(HolderKind.NATIVE)), EvidenceCause.DDP_BUCKETS),
     "cycle": (
         grown(*ONE, search=kept(HolderKind.CYCLE), facts=RankFacts(gc_enabled=False)),
         EvidenceCause.CYCLE,
@@ -204,6 +216,19 @@ def test_every_cause_has_a_case() -> None:
 def test_name_cause_from_one_source_is_likely(case: CauseInput, cause: EvidenceCause) -> None:
     found = name_cause(case)
     assert (found.cause, found.confidence) == (cause, Confidence.LIKELY)
+
+
+class TestAutocast:
+    def test_is_no_cause_outside_of_it_or_of_graphs_that_grow_or_of_a_search_that_was_cut_short(self) -> None:
+        case, _ = NAMED["autocast"]
+        assert case.search is not None
+        others = [
+            case._replace(facts=case.facts._replace(in_autocast=False)),
+            case._replace(facts=case.facts._replace(graph_nodes=900)),
+            case._replace(search=case.search._replace(problem="cut short")),
+            case._replace(search=kept(HolderKind.CONTAINER)),
+        ]
+        assert EvidenceCause.AUTOCAST_CACHE not in [name_cause(other).cause for other in others]
 
 
 class TestNotKnown:

@@ -835,10 +835,19 @@ class FactsTest(unittest.TestCase):
         facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once, clock_s=ticking())
         self.assertIsNone(facts.cuda_graphs)
 
+    def test_steps_that_end_inside_autocast_say_so(self) -> None:
+        torch, seen = fake_tensor_torch(), []
+        for on, cached in ((True, True), (True, False), (False, True)):
+            torch.is_autocast_enabled, torch.is_autocast_cache_enabled = (lambda on=on: on), (lambda on=cached: on)
+            facts = read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking())
+            seen.append(facts.in_autocast)
+        self.assertEqual(seen, [True, False, False])
+
     def test_read_facts_leaves_a_value_that_fails_unknown(self) -> None:
         torch = fake_tensor_torch()
         del torch.cuda
-        self.assertIsNone(read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking()).pinned_bytes)
+        facts = read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking())
+        self.assertEqual((facts.pinned_bytes, facts.in_autocast), (None, None))
 
 
 if __name__ == "__main__":

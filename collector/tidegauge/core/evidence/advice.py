@@ -242,6 +242,19 @@ def workspaces(_: CauseInput) -> str:
     return "create the streams once and reuse them, instead of one per piece of work"
 
 
+def autocast_cache(_: CauseInput) -> str:
+    """A `with torch.autocast` around the loop whose weights are new in each step."""
+    return (
+        "enter `torch.autocast` in each step instead of around the loop, or pass `cache_enabled=False`; "
+        "`torch.clear_autocast_cache()` empties it"
+    )
+
+
+def ddp_buckets(_: CauseInput) -> str:
+    """Wrappers that are made again and again."""
+    return "wrap the model in `DistributedDataParallel` once, and keep no earlier wrapper"
+
+
 def line_alone(case: CauseInput) -> Optional[str]:
     """A line without a known holder."""
     place = _line(case)

@@ -28,6 +28,8 @@ class EvidenceCause(str, Enum):
     DATALOADER_WORKER = "dataloader_worker"
     PINNED_HOST = "pinned_host"
     CUBLAS_WORKSPACES = "cublas_workspaces"
+    AUTOCAST_CACHE = "autocast_cache"
+    DDP_BUCKETS = "ddp_buckets"
     UNKNOWN = "unknown"
 
 

@@ -47,6 +47,13 @@ RULES = (
         EvidenceCause.CUBLAS_WORKSPACES, _TENSORS, (signs.more_workspaces,), (signs.held_natively,), advice.workspaces,
     ),
     CauseRule(
+        EvidenceCause.DDP_BUCKETS, _TENSORS, (signs.by_ddp,), (signs.held_natively,), advice.ddp_buckets,
+    ),
+    CauseRule(
+        EvidenceCause.AUTOCAST_CACHE, _TENSORS, (signs.held_by_no_graph, signs.inside_autocast), (),
+        advice.autocast_cache,
+    ),
+    CauseRule(
         EvidenceCause.CYCLE, _TENSORS,
         (signs.held_by(HolderKind.CYCLE, words="what holds it are objects that hold each other, and nothing else"),),
         (signs.gc_off,),
@@ -150,7 +157,8 @@ def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
     seen = [(sign.source, said) for sign, said in zip(rule.needs, needed) if said is not None]
     seen += [(sign.source, said) for sign in rule.also for said in [sign.seen(case)] if said is not None]
     agree = len({source for source, _ in seen}) > 1
-    if any(sign.source is SignSource.HOLDERS and sign is not signs.held_by_nobody for sign in rule.needs):
+    is_by_holder = any(sign.source is SignSource.HOLDERS for sign in rule.needs)
+    if is_by_holder and case.holder is not None and case.holder.kind is not HolderKind.NATIVE:
         agree = agree and case.holder_is_sure
     confidence = Confidence.NAMED if agree else Confidence.LIKELY
     return CauseFound(rule.cause, confidence, tuple(said for _, said in seen), rule.advice(case))

@@ -33,7 +33,7 @@ def without_still_graphs(search: HolderSearch, grown: Optional[int]) -> HolderSe
     graph that each step replaces holds one step, not a window."""
     if grown is None:
         return search
-    still = [one for one in search.holders if _is_graph_by_size(one) and not _may_hold(one, grown)]
+    still = [one for one in search.holders if _is_graph_by_size(one) and not graphs_may_hold(one, grown)]
     if not still:
         return search
     holders = [one for one in search.holders if one not in still]
@@ -52,7 +52,12 @@ def is_sure(holder: Holder, grown: Optional[int]) -> bool:
     """Whether more than sizes speak for a holder: references lead to most of its blocks, or its graphs grew."""
     if 2 * holder.by_size_bytes <= holder.held_bytes:
         return True
-    return holder.kind is HolderKind.AUTOGRAD and grown is not None and _may_hold(holder, grown)
+    return holder.kind is HolderKind.AUTOGRAD and grown is not None and graphs_may_hold(holder, grown)
+
+
+def graphs_may_hold(holder: Holder, grown: int) -> bool:
+    """Whether so many more nodes may hold the blocks that no reference leads to."""
+    return MAX_BLOCKS_PER_NODE * grown >= holder.tensors - len(holder.blocks)
 
 
 def one_each_step(search: HolderSearch, steps: int) -> Optional[Holder]:
@@ -77,10 +82,6 @@ def without_addresses(search: HolderSearch) -> HolderSearch:
 
 def _is_graph_by_size(holder: Holder) -> bool:
     return holder.kind is HolderKind.AUTOGRAD and holder.by_size_bytes > 0
-
-
-def _may_hold(holder: Holder, grown: int) -> bool:
-    return MAX_BLOCKS_PER_NODE * grown >= holder.tensors - len(holder.blocks)
 
 
 def _is_one_each_step(holder: Holder, steps: int) -> bool:

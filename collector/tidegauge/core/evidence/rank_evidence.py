@@ -134,6 +134,8 @@ class RankFacts(NamedTuple):
     python: Optional[str] = None
     cuda_graphs: Optional[int] = None
     """Living instances of ``torch.cuda.CUDAGraph``."""
+    in_autocast: Optional[bool] = None
+    """Training steps end inside ``torch.autocast`` whose cache is on."""
 
 
 NO_FACTS = RankFacts()

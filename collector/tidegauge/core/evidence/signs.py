@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence.cause_input import MAIN_SHARE, CauseInput
+from tidegauge.core.evidence.ledger import graphs_may_hold, nodes_grown
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderKind
 from tidegauge.core.evidence.words import holder_words, line_words
@@ -79,15 +80,20 @@ def held_by(*kinds: HolderKind, words: str) -> Sign:
     return Sign(SignSource.HOLDERS, words, seen)
 
 
+def _is_nobodys(case: CauseInput) -> bool:
+    """Whether a search that is complete found that Python holds next to nothing of it."""
+    search = case.search
+    if search is None or search.problem is not None or search.wanted_bytes <= 0:
+        return False
+    python_bytes = sum(one.held_bytes for one in search.holders if one.kind is not HolderKind.NATIVE)
+    return python_bytes <= NOBODYS_SHARE * search.wanted_bytes
+
+
 @_sign(SignSource.HOLDERS, "no object of Python's holds it, and it has many block sizes")
 def held_by_nobody(case: CauseInput) -> Optional[str]:
-    search = case.search
-    if search is None or search.problem is not None or search.wanted_bytes <= 0 or many_sizes.seen(case) is None:
+    if not _is_nobodys(case) or many_sizes.seen(case) is None:
         return None
     if case.holder is not None and case.holder.kind is not HolderKind.NATIVE:
-        return None
-    python_bytes = sum(one.held_bytes for one in search.holders if one.kind is not HolderKind.NATIVE)
-    if python_bytes > NOBODYS_SHARE * search.wanted_bytes:
         return None
     return "no object of Python's holds what grew, as with tensors that autograd saved"
 
@@ -142,11 +148,8 @@ def many_sizes(case: CauseInput) -> Optional[str]:
 
 @_sign(SignSource.SNAPSHOTS, "most of it was allocated inside `torch.optim`")
 def by_an_optimizer(case: CauseInput) -> Optional[str]:
-    whole = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0)
-    made = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0 and _in_an_optimizer(one))
-    if not whole or made < MAIN_SHARE * whole:
-        return None
-    return f"{100 * made / whole:.0f} % of what grew was allocated inside torch.optim: state of an optimizer"
+    share = _share_within(case, "/torch/optim/")
+    return None if share is None else f"{share} of what grew was allocated inside torch.optim: state of an optimizer"
 
 
 @_sign(SignSource.PROCESS, "it is 1, 2, 3 … times as large as all parameters")
@@ -339,6 +342,28 @@ def more_workspaces(case: CauseInput) -> Optional[str]:
     )
 
 
+@_sign(SignSource.HOLDERS, "no object of Python's holds it, and autograd graphs gained too few nodes to")
+def held_by_no_graph(case: CauseInput) -> Optional[str]:
+    grown = nodes_grown(case.early_facts, case.facts)
+    holder = case.holder
+    if not _is_nobodys(case) or grown is None or holder is None or graphs_may_hold(holder, grown):
+        return None
+    return "neither Python objects nor autograd graphs hold what grew"
+
+
+@_sign(SignSource.PROCESS, "training steps end inside `torch.autocast`, whose cache is emptied at its end alone")
+def inside_autocast(case: CauseInput) -> Optional[str]:
+    if not (case.early_facts.in_autocast and case.facts.in_autocast):
+        return None
+    return "training steps end inside torch.autocast, which keeps converted weights until it ends"
+
+
+@_sign(SignSource.SNAPSHOTS, "most of it was allocated by `DistributedDataParallel`")
+def by_ddp(case: CauseInput) -> Optional[str]:
+    share = _share_within(case, "/torch/nn/parallel/distributed.py")
+    return None if share is None else f"{share} of what grew was allocated by DistributedDataParallel: gradient buckets"
+
+
 @_sign(SignSource.HOLDERS, "no object of Python's holds it")
 def held_natively(case: CauseInput) -> Optional[str]:
     holder = case.holder
@@ -357,5 +382,13 @@ def _at(case: CauseInput, line: CodeLine) -> list[StackGrowth]:
     return [one for one in case.growth if one.line == line and one.grown_bytes > 0]
 
 
-def _in_an_optimizer(one: StackGrowth) -> bool:
-    return any("/torch/optim/" in frame.filename.replace("\\", "/") for frame in one.stack)
+def _share_within(case: CauseInput, code: str) -> Optional[str]:
+    """The share of growth that stacks through this code allocated, where it is the main part."""
+    growing = [one for one in case.growth if one.grown_bytes > 0]
+    whole = sum(one.grown_bytes for one in growing)
+    made = sum(one.grown_bytes for one in growing if _is_within(one, code))
+    return f"{100 * made / whole:.0f} %" if whole and made >= MAIN_SHARE * whole else None
+
+
+def _is_within(one: StackGrowth, code: str) -> bool:
+    return any(code in frame.filename.replace("\\", "/") for frame in one.stack)

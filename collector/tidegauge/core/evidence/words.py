@@ -47,6 +47,8 @@ CAUSES = {
     EvidenceCause.DATALOADER_WORKER: "child processes that hold GPU memory, such as DataLoader workers",
     EvidenceCause.PINNED_HOST: "pinned host memory",
     EvidenceCause.CUBLAS_WORKSPACES: "cuBLAS workspaces, one per stream and handle",
+    EvidenceCause.AUTOCAST_CACHE: "autocast's cache of converted weights",
+    EvidenceCause.DDP_BUCKETS: "gradient buckets of DistributedDataParallel",
     EvidenceCause.UNKNOWN: "unknown",
 }
 """Each cause as a noun."""

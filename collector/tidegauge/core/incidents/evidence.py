@@ -41,6 +41,8 @@ BELONGS_TO: Mapping[EvidenceCause, frozenset[IncidentCause]] = {
     EvidenceCause.DATALOADER_WORKER: _NOT_PYTORCHS,
     EvidenceCause.PINNED_HOST: frozenset({IncidentCause.HOST_MEMORY}),
     EvidenceCause.CUBLAS_WORKSPACES: frozenset({IncidentCause.LEAK}),
+    EvidenceCause.AUTOCAST_CACHE: frozenset({IncidentCause.LEAK}),
+    EvidenceCause.DDP_BUCKETS: frozenset({IncidentCause.LEAK}),
     EvidenceCause.UNKNOWN: _GROWTH,
 }
 """Incidents of growth that a cause explains; ``_CRISES`` take evidence of every cause."""

@@ -38,6 +38,7 @@ class _Seen:
     parameter_bytes: Optional[int] = None
     graph_nodes: Optional[int] = None
     cuda_graphs: Optional[int] = None
+    in_autocast: Optional[bool] = None
 
 
 def read_facts(
@@ -65,6 +66,7 @@ def read_facts(
         parameter_bytes=seen.parameter_bytes,
         python=platform.python_version(),
         cuda_graphs=seen.cuda_graphs,
+        in_autocast=seen.in_autocast,
     )
 
 
@@ -76,6 +78,7 @@ def _or_none(read: Callable[[], Optional[T]]) -> Optional[T]:
 
 
 def _look(torch: Any, seen: _Seen) -> Work[None]:
+    seen.in_autocast = _or_none(lambda: torch.is_autocast_enabled() and torch.is_autocast_cache_enabled())
     tensors = Tensors(torch)
     if not may_look_at_heap():
         yield from _follow_names(torch, tensors, seen)
