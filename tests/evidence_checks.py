@@ -10,6 +10,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 CAUSES: Mapping[str, EvidenceCause] = {
     "outputs_list": EvidenceCause.PYTHON_CONTAINER,
     "outputs_kept": EvidenceCause.PYTHON_CONTAINER,
+    "sample_beside_lengths": EvidenceCause.PYTHON_CONTAINER,
     "dict_by_step": EvidenceCause.PYTHON_CONTAINER,
     "graphs_in_list": EvidenceCause.RETAINED_GRAPH,
     "total_loss": EvidenceCause.RETAINED_GRAPH,

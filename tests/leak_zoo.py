@@ -123,6 +123,16 @@ def outputs_kept(run: Run) -> None:
         views.append(whole[0, 0])
 
 
+@leak("container", "samples (list, ", "Tensor[2,64,128] float32")
+def sample_beside_lengths(run: Run) -> None:
+    """A part of each batch kept, beside a local whose length changes from step to step."""
+    samples = []
+    for step, batch in enumerate(run):
+        _ = torch.zeros(BATCH, LENGTH * (1 + step * 7 % 11), WIDTH, device="cuda")
+        run.train(batch)
+        samples.append(batch[:2] + 1)  # allocates
+
+
 @leak("container", "by_step (dict, ")
 def dict_by_step(run: Run) -> None:
     """A dict that is never emptied."""

@@ -42,7 +42,9 @@ def truths() -> dict[str, Truth]:
     return found
 
 
-ALL = truths()
+OF_A_WINDOW = frozenset({"sample_beside_lengths"})
+"""Leaks beside locals of the step in progress, which a window leaves out of what is searched for."""
+ALL = {name: truth for name, truth in truths().items() if name not in OF_A_WINDOW}
 
 
 def job(rig: Rig, script: Path, arguments: Iterable[str], scratch: Path) -> subprocess.CompletedProcess[str]:
