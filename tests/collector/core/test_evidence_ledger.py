@@ -9,7 +9,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.causes import name_cause
 from tidegauge.core.evidence.ledger import line_of, nodes_grown, one_each_step, without_addresses, without_still_graphs
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 from tidegauge.core.evidence.rank_evidence import (
     NO_FACTS,
     ContainerBound,
@@ -65,6 +65,14 @@ class TestGraphs:
         search = HolderSearch((ONE_GRAPH,), 40 * MIB, 40 * MIB)
         assert without_still_graphs(search, 3000) is search
         assert without_still_graphs(search, None) is search, "nobody counted"
+
+    def test_graphs_of_a_library_are_not_counted_where_there_are_many_objects(self) -> None:
+        where = CodeLine("/venv/lib/python3.12/site-packages/metrics/state.py", 0, "")
+        search = HolderSearch((ONE_GRAPH._replace(where=where),), 40 * MIB, 40 * MIB)
+        assert without_still_graphs(search, 0) is search
+        assert (
+            without_still_graphs(search, 0, CodeRoots(own=("/venv/lib/python3.12/site-packages/metrics/",))) != search
+        )
 
     def test_sizes_alone_make_a_graph_likely_and_its_own_growth_names_it(self) -> None:
         sizes = tuple(growth(FORWARD, size * MIB, 2 * STEPS) for size in (1, 2, 4, 8))

@@ -143,7 +143,7 @@ def _through(comparison: Comparison, growth: Sequence[StackGrowth]) -> Optional[
 def _grown_search(found: RankEvidence) -> Optional[HolderSearch]:
     if found.search is None:
         return None
-    return without_still_graphs(found.search, nodes_grown(found.early_facts, found.facts))
+    return without_still_graphs(found.search, nodes_grown(found.early_facts, found.facts), found.roots)
 
 
 def _told_first(case: CauseInput) -> Optional[HolderSearch]:

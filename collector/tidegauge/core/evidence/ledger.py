@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Optional
 
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, is_library
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
 
 MAX_BLOCKS_PER_NODE = 4
@@ -28,12 +28,13 @@ def nodes_grown(early: RankFacts, late: RankFacts) -> Optional[int]:
     return late.graph_nodes - early.graph_nodes
 
 
-def without_still_graphs(search: HolderSearch, grown: Optional[int]) -> HolderSearch:
+def without_still_graphs(search: HolderSearch, grown: Optional[int], roots: Optional[CodeRoots] = None) -> HolderSearch:
     """The search without blocks that fit a graph by their size although graphs gained too few nodes to hold them: a
-    graph that each step replaces holds one step, not a window."""
+    graph that each step replaces holds one step, not a window. Graphs that a library's names lead to stay: where there
+    are many objects, nobody counted their nodes."""
     if grown is None:
         return search
-    still = [one for one in search.holders if _is_graph_by_size(one) and not graphs_may_hold(one, grown)]
+    still = [one for one in search.holders if _is_graph_by_size(one, roots) and not graphs_may_hold(one, grown)]
     if not still:
         return search
     holders = [one for one in search.holders if one not in still]
@@ -80,8 +81,9 @@ def without_addresses(search: HolderSearch) -> HolderSearch:
     return search._replace(holders=tuple(one._replace(blocks=()) for one in search.holders))
 
 
-def _is_graph_by_size(holder: Holder) -> bool:
-    return holder.kind is HolderKind.AUTOGRAD and holder.by_size_bytes > 0
+def _is_graph_by_size(holder: Holder, roots: Optional[CodeRoots]) -> bool:
+    is_librarys = holder.where is not None and is_library(holder.where.filename, roots)
+    return holder.kind is HolderKind.AUTOGRAD and holder.by_size_bytes > 0 and not is_librarys
 
 
 def _is_one_each_step(holder: Holder, steps: int) -> bool:
