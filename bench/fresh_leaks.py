@@ -377,7 +377,7 @@ def run_all(args: argparse.Namespace, place: Place, scratch: Path) -> list[Resul
                 running.remove(job)
                 job.kill()
                 results.append(job.result())
-                print(f"{results[-1].word():16} {job.truth.name}", file=sys.stderr, flush=True)
+                print("  ".join(results[-1].row()), file=sys.stderr, flush=True)
             if late and not running:
                 break
             time.sleep(0.5)
