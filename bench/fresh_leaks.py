@@ -72,8 +72,12 @@ HELPER = "loop"
 ON_RIG = "TIDEGAUGE_BENCH_SCRATCH"
 MEMORY_FRACTION = 0.03
 """2.4 GiB of 80: growth of a MiB each 10 s matters, too."""
+PROGRAMS_OF_A_SERVICE = 20
+"""A node takes in so much evidence of one user within an hour, and no more."""
 AFTERWARDS_S = 4.0
 """A job goes on for so long after its incident has evidence; and evidence may come for so long after its end."""
+NAMELESS = re.compile(r"(tuple|list|dict|set|object) \(")
+"""A path that begins so says what kind of object holds, not which."""
 RIGHT, PARTLY, WRONG, SIN, NOTHING = "right", "partly", "WRONG", "WRONG AND NAMED", "nothing"
 QUIET, ALARM = "quiet", "alarm"
 
@@ -135,6 +139,7 @@ class Service:
     """An agent, a coordinator, its escalation and its incidents, in threads of this process."""
 
     def __init__(self, scratch: Path) -> None:
+        self.programs = 0
         self.run_dir = scratch / "run"
         self.run_dir.mkdir(parents=True, exist_ok=True)
         settings = Settings(run_dir=self.run_dir, state_dir=scratch / "state", cluster="bench")
@@ -234,7 +239,8 @@ class Job:
         incidents = self._service.incidents_of(self.truth.name)
         pieces = [brief_of(one) for one in self._service.table.of_job(self.truth.name)]
         problems = [words for one in self._service.table.of_job(self.truth.name) for words in one.problems]
-        briefs = [*(brief for one in incidents for brief in one.evidence[:1]), *reversed(pieces)]
+        shown = [brief for one in incidents for brief in one.evidence[:1]]
+        briefs = list({brief.evidence_id: brief for brief in (*shown, *reversed(pieces))}.values())
         job = self._service.jobs.get(self.truth.name)
         return Result(
             self.truth, json.loads(own[-1]) if own else None, incidents, briefs, problems,
@@ -274,10 +280,11 @@ class Result(NamedTuple):
         """Of each part whether it is right; ``None``: not said."""
         truth = self.truth
         cause = None if brief.cause is EvidenceCause.UNKNOWN else brief.cause.value in truth.causes
-        holder = None if not brief.holder else any(words in brief.holder for words in truth.holder)
+        nameless = not brief.holder or NAMELESS.match(brief.holder)
+        holder = None if nameless else any(words in str(brief.holder) for words in truth.holder)
         return {
             "line": self._is_at(brief.line, truth.lines),
-            "caller": self._is_at(brief.through, truth.callers),
+            "caller": None if brief.through == brief.line else self._is_at(brief.through, truth.callers),
             "holder": holder,
             "cause": cause,
         }
@@ -361,15 +368,18 @@ def run_all(args: argparse.Namespace, place: Place, scratch: Path) -> list[Resul
     waiting = [one for one in truths if args.only is None or re.search("|".join(args.only), one.name)]
     flags = ["--steps", str(args.steps), "--step-seconds", str(args.step_seconds)]
     end_s = time.monotonic() + 60 * args.minutes
-    service = Service(scratch)
-    service.start()
+    services: list[Service] = []
     running: list[Job] = []
     results: list[Result] = []
     try:
         while waiting or running:
             late = time.monotonic() > end_s
             while waiting and len(running) < args.at_once and not late:
-                running.append(Job(waiting.pop(0), place, service, flags, args.until))
+                if not services or services[-1].programs == PROGRAMS_OF_A_SERVICE:
+                    services.append(Service(scratch / f"service-{len(services)}"))
+                    services[-1].start()
+                services[-1].programs += 1
+                running.append(Job(waiting.pop(0), place, services[-1], flags, args.until))
             for job in running:
                 if late:
                     job.end()
@@ -378,13 +388,15 @@ def run_all(args: argparse.Namespace, place: Place, scratch: Path) -> list[Resul
                 job.kill()
                 results.append(job.result())
                 print("  ".join(results[-1].row()), file=sys.stderr, flush=True)
+                write(args, results)
             if late and not running:
                 break
             time.sleep(0.5)
     finally:
         for job in running:
             job.kill()
-        service.stop()
+        for service in services:
+            service.stop()
     for truth in waiting:
         print(f"not run, no time left: {truth.name}", file=sys.stderr)
     return sorted(results, key=lambda one: (one.truth.healthy, one.truth.name))
@@ -400,6 +412,12 @@ def table_of(results: Sequence[Result]) -> str:
 def summary_of(results: Sequence[Result]) -> dict[str, int]:
     words = [one.word() for one in results]
     return {word: words.count(word) for word in (RIGHT, PARTLY, WRONG, SIN, NOTHING, QUIET, ALARM)}
+
+
+def write(args: argparse.Namespace, results: Sequence[Result]) -> None:
+    about = {"on": args.on, "torch": args.torch, "step_seconds": args.step_seconds, "counts": summary_of(results)}
+    said = {**about, "programs": [one.as_json() for one in results]}
+    (args.out / "fresh_leaks.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
 
 def place_on(where: str, scratch: Path) -> Place:
@@ -445,18 +463,15 @@ def main() -> int:
         if args.on == "rig" and ON_RIG not in os.environ:
             begin_on_rig(args.torch, scratch)
         began_s = time.monotonic()
-        results = run_all(args, place_on(args.on, scratch), scratch)
         args.out.mkdir(parents=True, exist_ok=True)
-        for log in scratch.glob("*.log"):
+        results = run_all(args, place_on(args.on, scratch), scratch)
+        for log in scratch.glob("*/*.log"):
             shutil.copy(log, args.out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     counts = summary_of(results)
     print(table_of(results))
     print(", ".join(f"{count} {word}" for word, count in counts.items()), f"in {time.monotonic() - began_s:.0f} s")
-    about = {"on": args.on, "torch": args.torch, "step_seconds": args.step_seconds, "counts": counts}
-    said = {**about, "programs": [one.as_json() for one in results]}
-    (args.out / "fresh_leaks.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return 1 if counts[SIN] else 0
 
 

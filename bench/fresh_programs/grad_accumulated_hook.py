@@ -3,7 +3,7 @@
 import torch
 from loop import steps
 
-TRUTH = {"holder": ["gradients"], "cause": ["hook"]}
+TRUTH = {"holder": ["gradients", "a default of log_gradient"], "cause": ["hook"]}
 
 
 def watch_gradients(model):
