@@ -76,8 +76,8 @@ PROGRAMS_OF_A_SERVICE = 20
 """A node takes in so much evidence of one user within an hour, and no more."""
 AFTERWARDS_S = 4.0
 """A job goes on for so long after its incident has evidence; and evidence may come for so long after its end."""
-NAMELESS = re.compile(r"(tuple|list|dict|set|object) \(")
-"""A path that begins so says what kind of object holds, not which."""
+NAMELESS = re.compile(r"(tuple|list|dict|set|object) \(|no Python object found")
+"""A path that begins so says what kind of object holds, not which; or that none was found."""
 RIGHT, PARTLY, WRONG, SIN, NOTHING = "right", "partly", "WRONG", "WRONG AND NAMED", "nothing"
 QUIET, ALARM = "quiet", "alarm"
 
@@ -237,13 +237,13 @@ class Job:
         said = self._log.read_text(encoding="utf-8", errors="replace")
         own = [line for line in said.splitlines() if line.startswith('{"steps"')]
         incidents = self._service.incidents_of(self.truth.name)
-        pieces = [brief_of(one) for one in self._service.table.of_job(self.truth.name)]
-        problems = [words for one in self._service.table.of_job(self.truth.name) for words in one.problems]
+        whole = self._service.table.of_job(self.truth.name)
+        pieces = [brief_of(one) for one in whole]
         shown = [brief for one in incidents for brief in one.evidence[:1]]
         briefs = list({brief.evidence_id: brief for brief in (*shown, *reversed(pieces))}.values())
         job = self._service.jobs.get(self.truth.name)
         return Result(
-            self.truth, json.loads(own[-1]) if own else None, incidents, briefs, problems,
+            self.truth, json.loads(own[-1]) if own else None, incidents, briefs, whole,
             None if job is None else job.state.value, self._process.returncode,
         )  # fmt: skip
 
@@ -264,7 +264,7 @@ class Result(NamedTuple):
     incidents: list[Incident]
     briefs: list[EvidenceBrief]
     """What the incident shows first, then all pieces, the newest first."""
-    problems: list[str]
+    pieces: list[Evidence]
     state: str | None
     code: int | None
 
@@ -284,7 +284,9 @@ class Result(NamedTuple):
         holder = None if nameless else any(words in str(brief.holder) for words in truth.holder)
         return {
             "line": self._is_at(brief.line, truth.lines),
-            "caller": None if brief.through == brief.line else self._is_at(brief.through, truth.callers),
+            "caller": self._is_at(brief.through, truth.callers)
+            if truth.callers and brief.through != brief.line
+            else None,
             "holder": holder,
             "cause": cause,
         }
@@ -348,11 +350,25 @@ class Result(NamedTuple):
                     "grown_bytes": brief.grown_bytes,
                     "window_steps": brief.window_steps,
                     "bound": None if brief.bound is None else str(brief.bound),
+                    **self._of_the_piece(brief),
                 }
                 for brief in self.briefs
             ],
-            "problems": self.problems,
         }
+
+    def _of_the_piece(self, brief: EvidenceBrief) -> dict[str, Any]:
+        """What the brief leaves out."""
+        for piece in self.pieces:
+            if piece.evidence_id == brief.evidence_id:
+                search = piece.search
+                return {
+                    "because": piece.cause.because,
+                    "problems": piece.problems,
+                    "search_problem": None if search is None else search.problem,
+                    "holders": [] if search is None else [[one.path, one.held_bytes] for one in search.holders],
+                    "window_grown_bytes": piece.grown_bytes,
+                }
+        return {}
 
 
 def _line_words(line: CodeLine | None) -> str:

@@ -5,7 +5,7 @@ import contextlib
 import torch
 from loop import steps
 
-TRUTH = {"holder": ["_exit_callbacks"], "cause": ["python_container"]}
+TRUTH = {"holder": ["_exit_callbacks"], "cause": ["python_container", "closure"]}
 
 
 def release(buffer):
