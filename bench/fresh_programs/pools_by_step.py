@@ -23,7 +23,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in steps():
         arenas.append(Arena())  # HELD
-        batch = arenas[-1].batch(768, 512)  # CALLER
+        batch = arenas[-1].batch(512, 512)  # CALLER
         model(batch).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
