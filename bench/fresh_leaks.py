@@ -281,7 +281,8 @@ class Result(NamedTuple):
         truth = self.truth
         cause = None if brief.cause is EvidenceCause.UNKNOWN else brief.cause.value in truth.causes
         nameless = not brief.holder or NAMELESS.match(brief.holder)
-        holder = None if nameless else any(words in str(brief.holder) for words in truth.holder)
+        path = (brief.holder or "").replace(f"{truth.name}.py", "")
+        holder = None if nameless else any(words in path for words in truth.holder)
         return {
             "line": self._is_at(brief.line, truth.lines),
             "caller": self._is_at(brief.through, truth.callers)

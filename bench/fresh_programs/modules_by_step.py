@@ -6,7 +6,7 @@ import types
 import torch
 from loop import steps
 
-TRUTH = {"holder": ["state_of_step_"], "cause": ["python_container"]}
+TRUTH = {"holder": ["state_of_step_", "gradient_norms"], "cause": ["python_container"]}
 
 
 def publish(step, **values):

@@ -5,7 +5,7 @@ import itertools
 import torch
 from loop import steps
 
-TRUTH = {"holder": ["for_validation", "tee"], "cause": ["python_container"]}
+TRUTH = {"holder": ["for_validation"], "cause": ["python_container"]}
 
 
 def batches():
