@@ -50,9 +50,9 @@ from fakegpu.rig import Rig  # noqa: E402
 from tidegauge.agent.job_settings import open_job_settings  # noqa: E402
 from tidegauge.agent.node_agent import open_node_agent  # noqa: E402
 from tidegauge.agent.runner import AgentRunner  # noqa: E402
-from tidegauge.cluster.actions.escalation_loop import open_escalation  # noqa: E402
-from tidegauge.cluster.actions.evidence_asks import EvidenceAsks  # noqa: E402
 from tidegauge.cluster.coordinator.coordinator import Coordinator  # noqa: E402
+from tidegauge.cluster.incident_loops.escalation_loop import open_escalation  # noqa: E402
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks  # noqa: E402
 from tidegauge.core.evidence import Evidence, brief_of  # noqa: E402
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause  # noqa: E402
 from tidegauge.core.evidence.owners import CodeLine  # noqa: E402
