@@ -11,6 +11,8 @@ CAUSES: Mapping[str, EvidenceCause] = {
     "outputs_list": EvidenceCause.PYTHON_CONTAINER,
     "outputs_kept": EvidenceCause.PYTHON_CONTAINER,
     "sample_beside_lengths": EvidenceCause.PYTHON_CONTAINER,
+    "autocast_cache": EvidenceCause.AUTOCAST_CACHE,
+    "ddp_buckets": EvidenceCause.DDP_BUCKETS,
     "dict_by_step": EvidenceCause.PYTHON_CONTAINER,
     "graphs_in_list": EvidenceCause.RETAINED_GRAPH,
     "total_loss": EvidenceCause.RETAINED_GRAPH,

@@ -133,6 +133,26 @@ def sample_beside_lengths(run: Run) -> None:
         samples.append(batch[:2] + 1)  # allocates
 
 
+@leak("native", "no Python object found refers to")
+def autocast_cache(run: Run) -> None:
+    """Weights that are new in each step, inside one ``torch.autocast``, which keeps its copies, and with them these."""
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for batch in run:
+            weight = torch.nn.Parameter(torch.zeros(4 * WIDTH, WIDTH, device="cuda"))  # allocates
+            torch.nn.functional.linear(batch, weight)
+            run.train(batch)
+
+
+@leak("native", "no Python object found refers to")
+def ddp_buckets(run: Run) -> None:
+    """A model that is wrapped again in each step, every wrapper kept."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    wrappers = []
+    for batch in run:
+        wrappers.append(torch.nn.parallel.DistributedDataParallel(run.model))  # allocates
+        run.train(batch)
+
+
 @leak("container", "by_step (dict, ")
 def dict_by_step(run: Run) -> None:
     """A dict that is never emptied."""

@@ -19,7 +19,10 @@ SCRIPT = RESEARCHER / "leaky_train.py"
 OOM_CASES = Path(__file__).parent / "rig_jobs" / "oom_cases.py"
 
 
-@pytest.mark.parametrize("name", ["trainers_deque", "graphs_in_list", "kept_exception", "sample_beside_lengths"])
+@pytest.mark.parametrize(
+    "name",
+    ["trainers_deque", "graphs_in_list", "kept_exception", "sample_beside_lengths", "autocast_cache", "ddp_buckets"],
+)
 def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) -> None:
     environ = rig.environ(devices=1, state=tmp_path / "gpus")
     check_leak(run_leak(name, python=str(rig.python), environ=environ, run_dir=tmp_path / "run"), name)
