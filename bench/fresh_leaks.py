@@ -2,7 +2,7 @@
 
     python bench/fresh_leaks.py OUT                                  # on the rig: all programs, steps of 0.1 s
     python bench/fresh_leaks.py OUT --step-seconds 10 --until evidence --minutes 30 --only lists_of_ranks at_exit
-    python bench/fresh_leaks.py OUT --on gpu --at-once 16            # on a machine with a GPU; needs no Ray and no SQL
+    python bench/fresh_leaks.py OUT --on gpu --at-once 20            # on a machine with a GPU; needs no Ray and no SQL
 
 Each program runs under ``tidegauge run --memory-profile``, beside an agent, a coordinator, its escalation and its
 incidents, all in this process, with incidents from severity ``warning`` on. It is copied out of the checkout first, so
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -475,6 +476,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--minutes", type=float, default=30.0, help="of the whole run; what is left then is ended")
     args = parser.parse_args()
+    if importlib.util.find_spec("zstandard") is None:
+        raise SystemExit("fresh_leaks: an agent keeps no evidence without the package zstandard")
     scratch = Path(os.environ.get(ON_RIG) or tempfile.mkdtemp(prefix="fresh-", dir="/dev/shm"))
     try:
         if args.on == "rig" and ON_RIG not in os.environ:
