@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,10 +67,17 @@ def _parent() -> Path:
 
 def _digest() -> str:
     """A digest of every line that is compiled, and of what compiles it: numba only notices changes in one file."""
-    digest = hashlib.sha256(f"{sys.version} {_numba_version()} {_cpu()}".encode())
+    digest = hashlib.sha256(f"{sys.version} {_numba_version()} {_cpu()} {_sources()}".encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _sources() -> str:
+    """Read once: a process asks for the folder several times."""
+    digest = hashlib.sha256()
     for path in (_SIZES, *sorted(SOURCES.glob("*.py"))):
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()
 
 
 def _numba_version() -> Optional[str]:
