@@ -35,8 +35,9 @@ def oom_words(
     """
     largest = None if held is None else held.largest_for(oom.event_a)
     named = _noted(samples, oom, EventCode.OTHERS_AT_OOM)
-    if named is not None and not named.event_c >= oom.event_a - oom.event_b > 0:
-        named = None  # they held less than was missing
+    missing_bytes = oom.event_a - oom.event_b
+    if named is not None and (missing_bytes <= 0 or named.event_c < missing_bytes):
+        named = None
     explained = explain_oom(
         OomRecord(
             at_unix_s=oom.wall_ns / 1e9,
