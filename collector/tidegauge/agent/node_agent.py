@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.agent.attribution import AttributionSources
 from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods, PodBook
-from tidegauge.agent.nvml import open_nvml
 from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.ports import (
     Clock,
@@ -41,6 +41,7 @@ from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
+from tidegauge.agent.run_dirs.presence import RunDirMarks
 from tidegauge.agent.search_thread import NodeSearch
 from tidegauge.agent.slurm.node import open_slurm
 from tidegauge.agent.slurm.records import SlurmRecords
@@ -54,7 +55,9 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
-from tidegauge.settings import Settings
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +74,19 @@ class StaleViewError(Exception):
     """No poll has completed for the time in the message."""
 
 
+class PollSettings(Protocol):
+    """The settings (``tidegauge.settings.Settings``) that polls need."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def linger_s(self) -> float: ...
+
+    @property
+    def poll_period_s(self) -> float: ...
+
+
 class NodeAgent:
     """Finds and reads rings, queries NVML and /proc, judges its ranks. Uses no Ray and no HTTP, and has no
     threads but those of ``steps``, ``holders``, ``evidence``, ``host_memory`` and ``start_searching``.
@@ -80,7 +96,7 @@ class NodeAgent:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: PollSettings,
         *,
         hostname: str,
         gpus: GpuSource | None,
@@ -99,13 +115,17 @@ class NodeAgent:
         max_s_for_rings: float = MAX_RINGS_S,
         time_to_read: TenantTime | None = None,
         detector_factory: DetectorFactory = RankDetector,
+        only_job: str | None = None,
+        marks: RunDirMarks | None = None,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
         node's, which have rings as well. ``pods``: the head's answers about pods, ``None``: Kubernetes is
         disabled. ``namespaces``: of pods, for limits. ``holders``: this node's kubelet. ``evidence``: ``None``: none is
         collected. ``host_memory``: of the ranks' process trees; without it only their own processes count.
         ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
-        time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll."""
+        time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll.
+        ``only_job``: id of the one job whose ranks are watched, as they claim it; without it those of all. ``marks``
+        tell ``tidegauge run`` that somebody judges here."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -131,6 +151,7 @@ class NodeAgent:
             linger_s=settings.linger_s,
             watched=lambda: self._watches.by_tenant,
             time=time_for_rings,
+            only_job=only_job,
         )
         self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
         self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock)
@@ -145,6 +166,7 @@ class NodeAgent:
             namespaces=namespaces,
             time=time_to_read,
         )
+        self._marks = marks or RunDirMarks(())
         self._polling = threading.Lock()
         self._closed = False
         self._poll_failures = 0
@@ -242,6 +264,7 @@ class NodeAgent:
         with self._polling:
             if not self._closed:
                 self._closed = True
+                self._marks.close()
                 self._watches.close()
                 self._search.close()
                 self._steps.close()
@@ -264,6 +287,7 @@ class NodeAgent:
 
     def _read_all(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
+        self._marks.hold(now_s)
         if not self._search.is_apart:
             self._search.look()
         # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
@@ -382,6 +406,8 @@ def _allow_open_files() -> None:
 
 def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
     """The agent of this machine: NVML, slurmd and kubelet where there are any, /proc, and the run directories."""
+    from tidegauge.agent.nvml import open_nvml  # not in a base install, whose `tidegauge run` judges all the same
+
     run_dirs = watched_run_dirs(settings, environ)
     _allow_open_files()
     gpus = open_nvml()
@@ -407,4 +433,5 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         holders=open_pod_resources(settings),
         evidence=open_evidence_collector(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),
+        marks=RunDirMarks(run_dirs),
     )

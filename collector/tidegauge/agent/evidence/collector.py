@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
@@ -34,8 +34,10 @@ from tidegauge.core.jobs.tenants import tenant_of
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines
-from tidegauge.settings import Settings
 from tidegauge.steady_clock import SteadyClock
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from tidegauge.agent.evidence.snapshot_store import (
@@ -25,7 +25,9 @@ from tidegauge.agent.evidence.snapshot_store import (
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.files import write_state
-from tidegauge.settings import Settings
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 T = TypeVar("T")
 

@@ -16,10 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidegauge.agent.ports import HeldBy, HolderSource, NoHolders, SourceHealth
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.settings import Settings
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -79,9 +79,11 @@ class RingSearch:
         linger_s: float,
         watched: Callable[[], Mapping[Tenant, int]],
         time: TenantTime,
+        only_job: str | None = None,
     ) -> None:
         """``watched``: the number of each tenant's watched ranks. ``time``: the limit for each tenant, with the
-        finder."""
+        finder. ``only_job``: rings of other jobs are left alone."""
+        self._only_job = only_job
         self._finder = finder
         self._procs = procs
         self._namespaces = namespaces
@@ -190,9 +192,13 @@ class RingSearch:
             self._put_off(ring)
             return None
         self._devices[tenant] += header.device_count
+        reader = RingReader(ring.fd)
+        if self._only_job is not None and (reader.identity is None or reader.identity.job_id != self._only_job):
+            self._finder.set_aside(ring)
+            return None
         self._places[tenant] += 1
         ancestors = self._procs.ancestors(facts.process)
-        return FoundRing(ring, facts, tenant, RingReader(ring.fd), self._procs.user_name(facts.uid), ancestors)
+        return FoundRing(ring, facts, tenant, reader, self._procs.user_name(facts.uid), ancestors)
 
     def _put_off(self, ring: RingFile) -> None:
         self._deferred["opened"] += 1

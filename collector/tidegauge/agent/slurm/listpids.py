@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.text import one_line
-from tidegauge.settings import Settings
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 TIMEOUT_S = 5.0
 """A node under heavy load takes a second; a slurmstepd that hangs would hold the command up for ever."""

@@ -12,12 +12,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tidegauge.agent.ports import NoPlace, NoSteps, ProcSource, SourceHealth, StepSource
 from tidegauge.agent.slurm.listpids import TIMEOUT_S, ListPids, StepList, find_scontrol, scontrol_environ
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
-from tidegauge.settings import Settings
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
+    from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 
