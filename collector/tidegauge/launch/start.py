@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
 
 from tidegauge.core.jobs.launches import LaunchRecord, LaunchState
@@ -49,10 +49,12 @@ def keep(
     requeueable: bool,
     exempt: bool,
     gpu_share: Optional[float],
+    at_end: Callable[[], None] = lambda: None,
 ) -> int:
     """Start ``command`` and stay with it to its end; the exit status as a shell would give it.
 
-    ``again`` is the command line that starts all of this anew. Does not return where the command was ended by SIGINT:
+    ``again`` is the command line that starts all of this anew; ``at_end`` is called once the command has ended and
+    signals reach this process as before. Does not return where the command was ended by SIGINT:
     then this process ends by it too, for a shell that runs a loop stops only for that.
 
     Raises ``CannotKeepError``, and ``OSError`` where the command cannot be started.
@@ -87,6 +89,7 @@ def keep(
     finally:
         signals.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+    at_end()
     if exit_code == -signal.SIGINT:
         _end_by_interrupt()
     return exit_code if exit_code >= 0 else 128 - exit_code

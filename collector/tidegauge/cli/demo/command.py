@@ -19,6 +19,7 @@ from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table, progress
 from tidegauge.cli.service_api import ANSWER_S, LOOK_EVERY_S, until
+from tidegauge.cli.verdict.answer import verdict_sentence
 from tidegauge.cluster.api import client
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import brief_sentences
@@ -238,7 +239,7 @@ def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool
     print()
     for job_id, name in NAMES.items():
         for rank, verdict in sorted(history.verdicts(job_id).items()):
-            print(f"{name} job, rank {rank}: {_sentence(verdict)}")
+            print(f"{name} job, rank {rank}: {verdict_sentence(verdict)}")
             if evidence is not None and (job_id, rank) == (LEAKING, evidence.rank):
                 print(*(f"  {sentence}" for sentence in brief_sentences(evidence)), sep="\n")
     accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
@@ -251,18 +252,3 @@ def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool
             print("the demo opens it at once (incident_severity=warning).")
     elif accused:
         print(f"FALSE ALARM: rank {accused[0]} of the healthy job was reported. Please file a bug with the folder.")
-
-
-def _sentence(verdict: Verdict) -> str:
-    if verdict.state is LeakState.OK or verdict.signal is None:
-        return "ok"
-    parts = [f"{state_word(verdict.state, verdict.severity)}: {verdict.signal.value} memory grows"]
-    if verdict.bytes_per_step is not None:
-        low, likely, high = (format_bytes(value) for value in verdict.bytes_per_step)
-        parts.append(f"by {likely} a step ({low} to {high})")
-    if verdict.onset_step is not None:
-        parts.append(f"since step {verdict.onset_step}")
-    text = " ".join(parts)
-    if verdict.seconds_to_oom is not None:
-        text += f"; out of memory in {format_band(verdict.seconds_to_oom)}"
-    return text

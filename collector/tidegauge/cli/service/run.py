@@ -10,9 +10,11 @@ import socket
 import sys
 import time
 from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidegauge.cli.arguments import add_examples, group
-from tidegauge.cli.errors import CommandError, UsageError
+from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, CommandError, UsageError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
@@ -20,7 +22,10 @@ from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
 from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
-from tidegauge.probe.levels import LEVELS
+from tidegauge.probe.levels import LEVELS, WATCHING_LEVELS
+
+if TYPE_CHECKING:
+    from tidegauge.cli.verdict.process import VerdictProcess
 
 HELP = "run a command and watch its GPU memory: tidegauge run -- torchrun train.py"
 
@@ -47,6 +52,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job-name", metavar="NAME", help="display name of the job (default: its Slurm name, else the command's name)"
     )
+    verdict = group(parser, "verdict without a service")
+    verdict.add_argument("--live", action="store_true", help="print what is found while the command runs")
+    verdict.add_argument(
+        "--report", type=_report, metavar="FILE",
+        help="write the HTML report to FILE (default: tidegauge-report-JOB.html here, only if memory grows)",
+    )  # fmt: skip
+    verdict.add_argument("--no-verdict", action="store_true", help="do not judge the job, and write no report")
     actions = group(parser, "actions and checkpoints")
     actions.add_argument(
         "--requeue", action="store_true",
@@ -102,9 +114,14 @@ def run(args: argparse.Namespace) -> int:
     idle = [flag for flag, given in (("--requeue", args.requeue), ("--no-actions", args.no_actions)) if given]
     if other is not None and idle:
         print(f"tidegauge: {' and '.join(idle)} ignored ({other}), see docs/run.md", file=sys.stderr)
+    verdict, why_not = _start_verdict(command, environ, args, level=level, other=other)
+    idle = [flag for flag, given in (("--live", args.live), ("--report", args.report is not None)) if given]
+    if verdict is None and idle:
+        print(f"tidegauge: {' and '.join(idle)} ignored ({why_not}), see docs/run.md", file=sys.stderr)
     if level != "off":
         job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
         where = "" if args.with_service else "; see `tidegauge jobs`"  # that service says itself where it is asked
+        where = where if verdict is None else "; verdict at the end"
         print(f"tidegauge: watching job {job_id} ({level}){where}", file=sys.stderr)
     sys.stderr.flush()
     try:
@@ -113,14 +130,36 @@ def run(args: argparse.Namespace) -> int:
 
             return run_with_service(command, environ)
         if other is None:
-            return _keep(command, environ, args)
+            return _keep(command, environ, args, verdict)
         os.execvpe(command[0], command, environ)
     except OSError as error:
         raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
 
 
-def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace) -> int:
-    """Run ``command`` with a keeper, or without if there cannot be one."""
+def _start_verdict(
+    command: list[str], environ: dict[str, str], args: argparse.Namespace, *, level: str, other: str | None
+) -> tuple[VerdictProcess | None, str]:
+    """Start to judge the job, where nobody else does; else ``None`` and why not."""
+    if args.with_service:
+        return None, "--with-service"
+    if other is not None or args.no_verdict or level not in WATCHING_LEVELS:
+        return None, other or ("--no-verdict" if args.no_verdict else f"--memory-profile={level}")
+    if sys.version_info < EXTRAS_NEED_PYTHON:
+        return None, f"it needs Python {'.'.join(map(str, EXTRAS_NEED_PYTHON))} or later"
+    from tidegauge.agent.run_dirs.presence import is_watched
+    from tidegauge.cli.verdict.process import run_dirs, start_verdict
+
+    if is_watched(run_dirs(environ)):
+        return None, "a service watches this job"
+    try:
+        return start_verdict(command, environ, report=args.report, live=args.live), ""
+    except OSError as error:
+        return None, str(error)
+
+
+def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace, verdict: VerdictProcess | None) -> int:
+    """Run ``command`` with a keeper, or without if there cannot be one. The pipes to ``verdict`` go with this process:
+    it ends by itself where the command does not start."""
     try:
         return keep(
             command,
@@ -129,6 +168,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace)
             requeueable=args.requeue,
             exempt=args.no_actions,
             gpu_share=parse_fraction(environ.get(SHARE_VARIABLE, "")),
+            at_end=(lambda: None) if verdict is None else verdict.end,
         )
     except CannotKeepError as error:
         print(f"tidegauge: this job cannot be requeued or notified ({error})", file=sys.stderr, flush=True)
@@ -213,6 +253,13 @@ def _signal_name(text: str) -> str:
     if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED}")
     return signal_name(number)
+
+
+def _report(text: str) -> Path:
+    path = Path(os.path.abspath(text))
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: the folder {path.parent} does not exist")
+    return path
 
 
 def _path(text: str) -> str:

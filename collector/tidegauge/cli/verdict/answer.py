@@ -1,0 +1,188 @@
+"""The verdict on a job in words and as a report, from what a ``Judge`` knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.jobs.incidents import MAX_SENTENCE_CHARS
+from tidegauge.cli.output import write_output
+from tidegauge.core.evidence.words import brief_sentences, end_words
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.incidents.wording import name_ranks, rank_place
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_band, format_bytes, format_count
+from tidegauge.core.verdicts import LeakState, Verdict, state_word
+from tidegauge.core.views import RankView
+
+if TYPE_CHECKING:
+    from tidegauge.cli.verdict.judge import Found, Judge
+    from tidegauge_exporter.reports.report_content import ReportContent
+
+MAX_RANKS = 8
+"""Growing ranks with a line each."""
+
+
+class JobAnswer(NamedTuple):
+    """What was found out about one job."""
+
+    ranks: tuple[RankView, ...]
+    """The one to look at first first."""
+    found: Mapping[ProcessId, Found]
+    memory: Mapping[ProcessId, tuple[MemoryPoint, ...]]
+
+    @property
+    def growing(self) -> tuple[RankView, ...]:
+        return tuple(rank for rank in self.ranks if rank.verdict.state is not LeakState.OK)
+
+
+def answer_of(judge: Judge) -> JobAnswer:
+    from tidegauge.cluster.coordinator.grouping import look_first
+
+    ranks = tuple(sorted(judge.ranks(), key=look_first))
+    return JobAnswer(ranks, judge.found(), {rank.process: judge.memory(rank) for rank in ranks})
+
+
+def answer_lines(answer: JobAnswer) -> list[str]:
+    """A line for each growing rank, with its evidence below, and one for those that are alike; none without ranks."""
+    lines: list[str] = []
+    growing = answer.growing
+    for rank in growing[:MAX_RANKS]:
+        lines += rank_lines(rank, answer.found.get(rank.process))
+    if len(growing) > MAX_RANKS:
+        lines.append(f"{name_ranks([int(rank.identity.rank) for rank in growing[MAX_RANKS:]])} grow as well")
+    healthy = [rank for rank in answer.ranks if rank.verdict.state is LeakState.OK]
+    for group in sorted({rank.group for rank in healthy}):
+        for has_steps in (True, False):
+            alike = [rank for rank in healthy if (rank.group, rank.step > 0) == (group, has_steps)]
+            if alike:
+                lines.append(_healthy(alike))
+    return lines
+
+
+def rank_lines(rank: RankView, found: Found | None) -> list[str]:
+    """The rank's verdict, then line, holder, cause and advice."""
+    ends = "" if rank.bound is None or rank.bound.state is None else end_words(rank.bound)
+    verdict = rank.verdict if rank.last_oom is None else rank.verdict._replace(seconds_to_oom=None)
+    lines = [f"{_named(rank)}: {verdict_sentence(verdict)}{f'; {ends}' if ends else ''}"]
+    if found is not None:
+        lines += [f"  {one_line(sentence, MAX_SENTENCE_CHARS)}" for sentence in brief_sentences(found.brief)]
+    return lines
+
+
+def verdict_sentence(verdict: Verdict) -> str:
+    """ "growing: allocated memory grows by 5.2 MiB a step (3.8 MiB to 7.1 MiB) since step 1; out of memory in 24–58
+    min", or "ok"."""
+    if verdict.state is LeakState.OK or verdict.signal is None:
+        return "ok"
+    parts = [f"{state_word(verdict.state, verdict.severity)}: {verdict.signal.value} memory grows"]
+    if verdict.bytes_per_step is not None:
+        low, likely, high = (format_bytes(value) for value in verdict.bytes_per_step)
+        parts.append(f"by {likely} a step ({low} to {high})")
+    if verdict.onset_step is not None:
+        parts.append(f"since step {verdict.onset_step}")
+    text = " ".join(parts)
+    if verdict.seconds_to_oom is not None:
+        text += f"; out of memory in {format_band(verdict.seconds_to_oom)}"
+    return text
+
+
+class LiveLine(NamedTuple):
+    """A line for a terminal while the job runs. It is news when ``state`` changed."""
+
+    about: str
+    state: str
+    text: str
+
+
+def live_lines(judge: Judge) -> list[LiveLine]:
+    """Each rank's figures and verdict, and its evidence below."""
+    found, lines = judge.found(), []
+    for rank in judge.ranks():
+        who, verdict = _named(rank), rank.verdict
+        piece = found.get(rank.process)
+        figures = f"step {rank.step:,}, {format_bytes(rank.reserved_bytes)} reserved"
+        text = "\n".join([f"{who}: {figures}, {verdict_sentence(verdict)}", *rank_lines(rank, piece)[1:]])
+        state = f"{state_word(verdict.state, verdict.severity)} {piece and piece.brief.evidence_id}"
+        lines.append(LiveLine(who, state, text))
+    return lines
+
+
+def default_report(answer: JobAnswer, job_id: str) -> Path | None:
+    """Where the report goes without ``--report``: into the current directory, if memory grows; else there is none."""
+    safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in job_id)[:80]
+    return Path(f"tidegauge-report-{safe}.html") if answer.growing else None
+
+
+def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportContent:
+    """The report on the job: curves of all ranks, evidence on the one to look at first that has some."""
+    from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
+
+    examined = [answer.found[rank.process] for rank in answer.ranks if rank.process in answer.found]
+    found = examined[0] if examined else None
+    first = answer.ranks[0].identity
+    absent = []
+    if found is None and answer.growing:
+        absent.append("No evidence was collected: that needs level auto and a rank that was still suspected.")
+    return ReportContent(
+        made_unix_s=time.time(),
+        title=f"GPU memory of {job_name}",
+        subject=(("Job", first.job_id), ("Name", job_name), ("User", answer.ranks[0].user_name), ("Command", command)),
+        ranks=tuple(
+            RankCurve(
+                int(rank.identity.rank),
+                rank_place(rank.identity.hostname, rank.gpu),
+                answer.memory.get(rank.process, ()),
+                rank.verdict,
+                rank.limit_bytes,
+                concerned=rank.verdict.state is not LeakState.OK,
+            )
+            for rank in answer.ranks
+        ),
+        evidence=None if found is None else found.evidence,
+        early=None if found is None else found.early,
+        late=None if found is None else found.late,
+        absent=tuple(absent),
+    )
+
+
+def write_report(answer: JobAnswer, path: Path, *, job_name: str, command: str) -> None:
+    """Write the report. Raises ``CommandError``."""
+    from tidegauge_exporter.reports.report import render_report
+
+    content = report_of(answer, job_name=job_name, command=command)
+    write_output(path, render_report(content).encode(errors="replace"))
+
+
+def try_report(answer: JobAnswer, path: Path, *, job_name: str, command: str) -> str:
+    """Write the report; returns the line that says where it is, or why there is none."""
+    try:
+        write_report(answer, path, job_name=job_name, command=command)
+    except CommandError as error:
+        return f"no report: {error}"
+    return f"report: {path}"
+
+
+def _healthy(ranks: Sequence[RankView]) -> str:
+    """ "ranks 0 and 1: ok, 301 steps, peak 188.0 MiB reserved of 80.0 GiB"; steps and peak are the highest."""
+    numbers = [int(rank.identity.rank) for rank in ranks]
+    steps = max(rank.step for rank in ranks)
+    word = state_word(LeakState.OK, None, has_steps=steps > 0)
+    fullest = max(ranks, key=_peak_bytes)
+    of_limit = "" if fullest.limit_bytes is None else f" of {format_bytes(fullest.limit_bytes)}"
+    figures = [format_count(steps, "step")] * (steps > 0) + [f"peak {format_bytes(_peak_bytes(fullest))} reserved"]
+    group = f"{ranks[0].group}: " if ranks[0].group else ""
+    return f"{group}{name_ranks(numbers)}: {word}, {', '.join(figures)}{of_limit}"
+
+
+def _named(rank: RankView) -> str:
+    group = f"{rank.group}: " if rank.group else ""
+    return f"{group}{name_ranks([int(rank.identity.rank)])}"
+
+
+def _peak_bytes(rank: RankView) -> int:
+    return max(rank.reserved_peak_bytes or 0, rank.reserved_bytes)

@@ -1,0 +1,283 @@
+"""Judges one job of this machine as a service does: agent, coordinator and escalation, in one process, without Ray,
+SQL and HTTP.
+
+Needs the standard library alone. NVML (memory outside PyTorch) is read where nvidia-ml-py is installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidegauge.agent.evidence.attempts import EvidenceAttempts
+from tidegauge.agent.evidence.budget import EvidenceBudget
+from tidegauge.agent.evidence.collector import EvidenceCollector
+from tidegauge.agent.evidence.growth_bounds import GrowthBounds
+from tidegauge.agent.evidence.making import job_of, read_trace
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
+from tidegauge.agent.evidence.snapshot_store import snapshot_key
+from tidegauge.agent.evidence.waiting import WaitingEvidence
+from tidegauge.agent.node_agent import NodeAgent
+from tidegauge.agent.ports import GpuSource, SystemClock
+from tidegauge.agent.processes.host_memory import open_host_memory
+from tidegauge.agent.processes.procfs import ProcFs
+from tidegauge.agent.runner import AgentRunner
+from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
+from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.views import ReportReply
+from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents.evidence import newest_of_ranks, news_of, with_bounds
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.snapshot_columns import unpack
+from tidegauge.core.views import NodeSummary, RankView
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.store import KeptEvidence
+    from tidegauge.core.allocator.trace import Trace
+    from tidegauge.core.jobs.settings import JobSettings
+
+PERIOD_S = 0.5
+"""Of polls and reports, as of a service's agent."""
+EVIDENCE_TURN_S = 2.0
+EVIDENCE_WITHIN_S = 20.0
+"""For what a rank wrote before it ended to be read and compared."""
+MAX_SNAPSHOTS = 8
+"""Of the job, kept in memory for the report."""
+_NODE, _INCARNATION = "here", "run"
+_FOR_GOOD_S = 1e9
+
+
+class _Settings(NamedTuple):
+    cluster: str = ""
+    linger_s: float = _FOR_GOOD_S
+    """Ranks that ended are part of the verdict, and their files are left to the probe."""
+    poll_period_s: float = PERIOD_S
+
+
+class Found(NamedTuple):
+    """A piece of evidence on one rank, with its two traces where they could be read."""
+
+    evidence: Evidence
+    brief: EvidenceBrief
+    early: Trace | None
+    late: Trace | None
+
+
+class Judge:
+    """``start`` begins to poll in threads, ``look`` takes in evidence and asks for it; ``end`` is the last look.
+
+    ``has_nvml``: whether nvidia-ml-py is installed. ``ranks``, ``found`` and ``memory`` answer at any time. Raises
+    ``OSError`` where there is no temporary folder.
+    """
+
+    def __init__(self, job_id: str, *, run_dirs: Sequence[Path]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tidegauge-run-"))
+        hostname, clock = gethostname(), SystemClock()
+        self._snapshots = _SnapshotsInMemory()
+        self._collector = EvidenceCollector(
+            self._snapshots,
+            WaitingEvidence(self._folder),
+            EvidenceAttempts(self._folder),
+            EvidenceBudget(),
+            GrowthBounds(self._folder),
+            hostname=hostname,
+            clock=clock,
+        )
+        self.has_nvml = find_spec("pynvml") is not None
+        procs = ProcFs()
+        self._agent = NodeAgent(
+            _Settings(),
+            hostname=hostname,
+            gpus=_gpus() if self.has_nvml else None,
+            procs=procs,
+            search_procs=ProcFs(),
+            clock=clock,
+            run_dirs=run_dirs,
+            evidence=self._collector,
+            host_memory=open_host_memory(procs),
+            only_job=job_id,
+        )
+        self._coordinator = Coordinator(
+            wall_s=time.time, monotonic_s=time.monotonic, incarnation=_INCARNATION, linger_s=_FOR_GOOD_S
+        )
+        self._runner = AgentRunner(
+            self._agent,
+            _Direct(self._coordinator),
+            _NoSettings(),
+            poll_period_s=PERIOD_S,
+            report_period_s=PERIOD_S,
+            node_id=_NODE,
+            incarnation=_INCARNATION,
+        )
+        self._table = _EvidenceInMemory()
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="tidegauge-evidence-asks")
+        self._escalation = EscalationLoop(
+            self._coordinator,
+            lambda: self._table,
+            asks=EvidenceAsks(self._folder / "asks"),
+            now_s=time.time,
+            submit=self._workers.submit,
+        )
+        self._turn_s = float("-inf")
+
+    def start(self) -> None:
+        self._runner.start()
+
+    def look(self) -> None:
+        """Ask suspected ranks for evidence, and take in what came. Costs next to nothing most times."""
+        now_s = time.monotonic()
+        if now_s - self._turn_s >= EVIDENCE_TURN_S:
+            self._turn_s = now_s
+            self._escalation.turn()
+
+    def end(self) -> None:
+        """Read what the ranks have written to their end."""
+        self._runner.stop()
+        for _ in range(2):  # the first sees that they have ended, the second reads what they wrote until then
+            self._agent.poll()
+        self._collector.wait_idle(EVIDENCE_WITHIN_S)
+        self._agent.poll()  # the bound of a growth may be known now
+        self._coordinator.report(self._agent.summary(node_id=_NODE, incarnation=_INCARNATION, metrics_address=None))
+        self._escalation.turn()
+
+    def close(self) -> None:
+        self._runner.stop()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._agent.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ranks(self) -> tuple[RankView, ...]:
+        """The ranks of the latest attempt, in the order of their numbers."""
+        ranks = self._agent.view().ranks
+        latest = max((rank.identity.attempt for rank in ranks), default=0)
+        return tuple(rank for rank in ranks if rank.identity.attempt == latest)
+
+    def found(self) -> Mapping[ProcessId, Found]:
+        """The piece of evidence on each rank that says most."""
+        views = {view.key.whole: view for view in self._coordinator.jobs() if view.ranks}
+        of_process: dict[ProcessId, list[Evidence]] = {}
+        for piece in self._table.pieces():
+            of_process.setdefault(piece.process, []).append(piece)
+        found: dict[ProcessId, Found] = {}
+        for process, pieces in of_process.items():
+            view = views.get(pieces[0].job.whole)
+            news = list(map(news_of, pieces))
+            [best] = newest_of_ranks(news if view is None else with_bounds(news, view))
+            evidence = next(piece for piece in pieces if piece.evidence_id == best.brief.evidence_id)
+            traces = [self._snapshots.trace(ref) for ref in sorted(evidence.snapshots, key=lambda ref: ref.step)]
+            early, late = (None, None, *traces)[-2:] if len(traces) > 1 else (None, traces[0] if traces else None)
+            told = replace(evidence, snapshots=(), bound=best.brief.bound)
+            found[process] = Found(told, best.brief, early, late)
+        return found
+
+    def memory(self, rank: RankView) -> tuple[MemoryPoint, ...]:
+        """The rank's memory over time."""
+        number = int(rank.identity.rank)
+        for job in self._coordinator.jobs():
+            if any(one.process == rank.process for one in job.ranks):
+                of_group = self._coordinator.memory(job.job_id, job.attempt, rank.uid, group=job.group, rank=number)
+                return of_group.get(number, ())
+        return ()
+
+
+class _SnapshotsInMemory(SnapshotArchive):
+    """Keeps the last snapshots instead of storing them: they are wanted for one report."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Keeping(0.0, 0), EvidenceBudget(), cluster="")
+        self.works = True
+        self._contents: dict[str, bytes] = {}
+
+    def keep(
+        self,
+        view: RankView,
+        content: bytes,
+        *,
+        step: int,
+        at_unix_s: float,
+        now_s: float,  # noqa: ARG002 - the archive's
+        now_unix_s: float,  # noqa: ARG002
+        protected: Collection[str],  # noqa: ARG002
+    ) -> SnapshotRef:
+        key = snapshot_key(
+            cluster="", job=job_of(view), rank=int(view.identity.rank), step=step, at_unix_s=at_unix_s
+        )  # fmt: skip
+        self._contents[key] = zlib.compress(content, 1)
+        while len(self._contents) > MAX_SNAPSHOTS:
+            del self._contents[next(iter(self._contents))]
+        return SnapshotRef(key, "", step, at_unix_s, len(content))
+
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._contents)
+
+    def trace(self, ref: SnapshotRef) -> Trace | None:
+        content = self._contents.get(ref.key)
+        return None if content is None else read_trace(unpack(zlib.decompress(content)), None).trace
+
+
+class _EvidenceInMemory:
+    """The ``EvidenceTable`` of one job."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[JobKey, str], Evidence] = {}
+
+    def pieces(self) -> Sequence[Evidence]:
+        return list(self._pieces.values())
+
+    def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:  # noqa: ARG002 - the table's
+        new = {(piece.job, piece.evidence_id): piece for piece in pieces}
+        self._pieces.update(new)
+        return list(new.values())
+
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:  # noqa: ARG002
+        return iter(())
+
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:  # noqa: ARG002
+        return iter(())
+
+    def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
+        return frozenset(jobs)
+
+
+class _Direct:
+    """The way to a coordinator in the same process."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._reply: ReportReply | None = None
+
+    def report(self, summary: NodeSummary) -> bool:
+        self._reply = self._coordinator.report(summary)
+        return True
+
+    def hear(self) -> ReportReply | None:
+        reply, self._reply = self._reply, None
+        return reply
+
+
+class _NoSettings:
+    """No settings are laid down for later attempts."""
+
+    def digest(self) -> str:
+        return ""
+
+    def write(self, wanted: Collection[JobSettings]) -> None:
+        pass
+
+
+def _gpus() -> GpuSource | None:
+    from tidegauge.agent.nvml import open_nvml
+
+    return open_nvml()

@@ -1,0 +1,198 @@
+"""The process that judges a job beside ``tidegauge run``, and the way to start it and to ask for its verdict.
+
+It is nobody's child and in a session of its own, so the keeper's family is the job alone and Ctrl-C reaches the job
+alone. It ends with ``tidegauge run``, however that ends: then its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegauge.agent.run_dirs.presence import LOOK_EVERY_S, is_watched
+from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
+from tidegauge.launch.keeper import say
+from tidegauge.probe.levels import PROFILE_VARIABLE
+
+if TYPE_CHECKING:
+    from tidegauge.cli.verdict.judge import Judge
+
+BEGIN_AFTER_S = 1.5
+"""A command that is over by then gets no verdict, and its end waits for nothing."""
+TURN_S = 0.5
+END_WITHIN_S = 30.0
+"""From the end of the command to the last line of the verdict."""
+LIVE_EVERY_S = 10.0
+NICE = 10
+NO_NVML = "no OOM forecast and no memory outside PyTorch: they need nvidia-ml-py (pip install 'tidegauge[agent]')"
+_ENDED = b"ended\n"
+
+
+def run_dirs(environ: Mapping[str, str]) -> list[Path]:
+    """The run directories in which the job's ranks leave their files."""
+    chosen = environ.get("TIDEGAUGE_RUN_DIR")
+    return [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]
+
+
+class VerdictProcess:
+    """The judging process, as ``tidegauge run`` sees it. Its failures cost the verdict, nothing else."""
+
+    def __init__(self, control: int, done: int) -> None:
+        self._control = control
+        self._done = done
+        self._began_s = time.monotonic()
+
+    def end(self) -> None:
+        """The command has ended: let the verdict be printed, and wait for that. Ctrl-C ends the waiting."""
+        with contextlib.suppress(OSError, KeyboardInterrupt):
+            if time.monotonic() - self._began_s >= BEGIN_AFTER_S:
+                os.write(self._control, _ENDED)
+                if not select.select([self._done], [], [], END_WITHIN_S)[0]:
+                    say(f"no verdict within {END_WITHIN_S:.0f} s")
+        self.close()
+
+    def close(self) -> None:
+        """Let the process end without a verdict, if it still runs."""
+        for descriptor in (self._control, self._done):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def start_verdict(
+    command: Sequence[str], environ: Mapping[str, str], *, report: Path | None, live: bool
+) -> VerdictProcess:
+    """Start to judge the job that ``environ`` is for. Raises ``OSError``."""
+    arguments = [sys.executable, "-m", __name__, environ["TIDEGAUGE_JOB_ID"]]
+    arguments += ["--job-name", environ.get("TIDEGAUGE_JOB_NAME", ""), "--command", shlex.join(command)]
+    arguments += ["--report", str(report)] * (report is not None) + ["--live"] * live
+    theirs_in, control = os.pipe()
+    done, theirs_out = os.pipe()
+    try:
+        # The training environment's packages are none of its business, and it is not to be watched itself.
+        _start_detached(arguments, {**os.environ, PROFILE_VARIABLE: "off"}, theirs_in, theirs_out)
+    except OSError:
+        os.close(control)
+        os.close(done)
+        raise
+    finally:
+        os.close(theirs_in)
+        os.close(theirs_out)
+    return VerdictProcess(control, done)
+
+
+def _start_detached(command: Sequence[str], environ: Mapping[str, str], standard_in: int, standard_out: int) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                os.dup2(standard_in, 0)
+                os.dup2(standard_out, 1)
+                os.execve(command[0], list(command), dict(environ))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+class _Command:
+    """The end of the command, as standard input tells it. Where that is closed before, this process ends at once."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def has_ended(self, *, within_s: float | None) -> bool:
+        return self._ended.wait(within_s)
+
+    def _listen(self) -> None:
+        if os.read(0, len(_ENDED)):
+            self._ended.set()
+            os.read(0, 1)
+        os._exit(0)
+
+
+class _Live:
+    """Prints what is new about the ranks while the job runs, and their figures now and then."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+        self._figures_s = time.monotonic()
+
+    def show(self, judge: Judge) -> None:
+        from tidegauge.cli.verdict.answer import live_lines
+
+        news = live_lines(judge)
+        is_due = time.monotonic() - self._figures_s >= LIVE_EVERY_S
+        fresh = [line.text for line in news if is_due or self._said.get(line.about) != line.state]
+        self._said = {line.about: line.state for line in news}
+        if is_due:
+            self._figures_s = time.monotonic()
+        if fresh:
+            say("\n".join(fresh))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job_id")
+    parser.add_argument("--job-name", default="")
+    parser.add_argument("--command", default="")
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--live", action="store_true")
+    args = parser.parse_args(argv)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    command = _Command()
+    if command.has_ended(within_s=BEGIN_AFTER_S):
+        return 0
+    try:
+        lines = _judge(args, command)
+        if lines:
+            say("\n".join(lines))
+    except Exception as error:
+        command.has_ended(within_s=None)
+        say(f"no verdict: internal error ({type(error).__name__}: {error})")
+    return 0
+
+
+def _judge(args: argparse.Namespace, command: _Command) -> list[str]:
+    """Judge until the command has ended; the lines to print then."""
+    from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, try_report
+    from tidegauge.cli.verdict.judge import Judge
+
+    folders = run_dirs(os.environ)
+    judge, live = Judge(args.job_id, run_dirs=folders), _Live() if args.live else None
+    try:
+        judge.start()
+        look_s = time.monotonic() + LOOK_EVERY_S
+        while not command.has_ended(within_s=TURN_S):
+            judge.look()
+            if live is not None:
+                live.show(judge)
+            if time.monotonic() >= look_s:
+                look_s = time.monotonic() + LOOK_EVERY_S
+                if is_watched(folders):
+                    return ["a service watches this job now; see `tidegauge jobs`"]
+        judge.end()
+        answer = answer_of(judge)
+    finally:
+        judge.close()
+    lines = answer_lines(answer)
+    if answer.growing and not judge.has_nvml:
+        lines.append(NO_NVML)
+    report = args.report or default_report(answer, args.job_id)
+    if report is not None and answer.ranks:
+        lines.append(try_report(answer, report, job_name=args.job_name or args.job_id, command=args.command))
+    return lines
+
+
+if __name__ == "__main__":
+    os._exit(main())  # without waiting for threads that ask ranks: `tidegauge run` waits for the end of this process

@@ -1,0 +1,229 @@
+"""The verdict of ``tidegauge run`` without a service, over rings that a process writes as the probe would."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fake_node import MIB, FakeClock, FakeRank, identity
+from tidegauge.cli.verdict.answer import JobAnswer, answer_lines, answer_of, default_report, live_lines, try_report
+from tidegauge.cli.verdict.judge import Judge
+from tidegauge.core.ids import GlobalRank, JobId, LocalRank
+from tidegauge.core.verdicts import OK, LeakState
+from tidegauge.core.views import RankView
+from tidegauge.osproc.processes import identity_of
+
+JOB = "job-of-the-test"
+TESTS = Path(__file__).parents[2]
+RANK = f"""
+import os, sys, time
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "support")!r}]
+from pathlib import Path
+from collector.cli.test_verdict import write_ring
+run_dir, job_id = Path(os.environ["TIDEGAUGE_RUN_DIR"]), os.environ["TIDEGAUGE_JOB_ID"]
+write_ring(run_dir, os.getpid(), leak_bytes=int(sys.argv[1]), job_id=job_id)
+time.sleep(float(sys.argv[2]))
+raise SystemExit(int(sys.argv[3]))
+"""
+
+
+def write_ring(run_dir: Path, pid: int, *, rank: int = 0, leak_bytes: int = 0, job_id: str = JOB) -> None:
+    """The ring of a process that has just done 2,000 steps of 10 ms."""
+    process = identity_of(pid)
+    assert process is not None
+    now_s = time.monotonic()
+    clock = FakeClock(now_s=now_s - 20, unix_offset_s=time.time() - now_s)
+    who = identity(
+        job_id=JobId(job_id), rank=GlobalRank(rank), local_rank=LocalRank(rank), job_name="train", device_uuids=()
+    )
+    writer = FakeRank(run_dir, clock, process=process, capacity=4096, who=who)
+    for step in range(2000):
+        clock.pass_s(0.01)
+        writer.record(step=step, allocated=4096 * MIB + step * leak_bytes)
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started = [subprocess.Popen(["sleep", "300"]) for _ in range(3)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Judge]:
+    judge = Judge(JOB, run_dirs=[tmp_path])
+    yield judge
+    judge.close()
+
+
+def judged(judge: Judge, run_dir: Path, processes: list[subprocess.Popen[bytes]]) -> JobAnswer:
+    """A healthy rank 0, a leaking rank 1, and another job beside them; all have ended."""
+    leaking, healthy, other = processes
+    write_ring(run_dir, healthy.pid, rank=0)
+    write_ring(run_dir, leaking.pid, rank=1, leak_bytes=4 * MIB)
+    write_ring(run_dir, other.pid, leak_bytes=4 * MIB, job_id="another")
+    judge.start()
+    eventually(lambda: any(rank.verdict.state is LeakState.LEAK for rank in judge.ranks()))
+    judge.look()
+    for process in processes:
+        process.kill()
+        process.wait()
+    judge.end()
+    return answer_of(judge)
+
+
+def test_the_growing_rank_of_the_job_is_named_first_and_no_other_jobs(
+    judge: Judge, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    answer = judged(judge, tmp_path, processes)
+    growing, healthy = answer_lines(answer)
+    assert growing.startswith("rank 1: growing: allocated memory grows by 4.0 MiB a step")
+    assert healthy == "rank 0: ok, 1,999 steps, peak 6.0 GiB reserved"
+    assert not any(rank.alive for rank in answer.ranks)
+    assert [line.about for line in live_lines(judge)] == ["rank 0", "rank 1"]
+    report = default_report(answer, "job/1")
+    assert report == Path("tidegauge-report-job-1.html")
+    assert try_report(answer, tmp_path / report, job_name="train", command="python train.py") == (
+        f"report: {tmp_path / report}"
+    )
+    page = (tmp_path / report).read_text()
+    assert "Rank 1 grows" in page
+    assert "python train.py" in page
+
+
+def test_a_report_that_cannot_be_written_is_named(
+    judge: Judge, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    answer = judged(judge, tmp_path, processes)
+    nowhere = tmp_path / "none" / "report.html"
+    assert try_report(answer, nowhere, job_name="", command="").startswith(f"no report: cannot write {nowhere}")
+
+
+def test_without_ranks_there_is_nothing_to_say_and_no_report(judge: Judge) -> None:
+    judge.start()
+    judge.end()
+    answer = answer_of(judge)
+    assert answer_lines(answer) == []
+    assert default_report(answer, JOB) is None
+
+
+def test_nothing_of_the_judge_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    judge = Judge(JOB, run_dirs=[tmp_path])
+    judge.start()
+    judge.end()
+    judge.close()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_steps_and_peak_of_ranks_that_are_alike_are_told_once() -> None:
+    def rank(number: int, step: int) -> RankView:
+        process = identity_of(os.getpid())
+        assert process is not None
+        return RankView(
+            identity=identity(rank=GlobalRank(number)), process=process, uid=0, user_name="ada", gpu=None, uuid=None,
+            step=step, allocated_bytes=MIB, reserved_bytes=number * MIB, nontorch_bytes=None, limit_bytes=1 << 30,
+            host_rss_bytes=None, last_sample_unix_s=0.0, verdict=OK, alive=True,
+        )  # fmt: skip
+
+    ranks = (rank(0, 7), rank(1, 8), rank(2, 0))
+    assert answer_lines(JobAnswer(ranks, {}, {})) == [
+        "ranks 0 and 1: ok, 8 steps, peak 1.0 MiB reserved of 1.0 GiB",
+        "rank 2: no steps, peak 2.0 MiB reserved of 1.0 GiB",
+    ]
+
+
+def run_rank(
+    folder: Path, *flags: str, leak_bytes: int, seconds: float, exit_code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """``tidegauge run`` of a command that writes a ring; in ``folder``, which has its own run directory."""
+    (folder / "run").mkdir(exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGAUGE_", "SLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "tidegauge", "run", *flags, "--", sys.executable, "-c", RANK, str(leak_bytes),
+         str(seconds), str(exit_code)],
+        env={**kept, "TIDEGAUGE_RUN_DIR": str(folder / "run"), "TIDEGAUGE_JOB_ID": "mine"},
+        cwd=folder, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
+def test_run_judges_its_own_job_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    done = run_rank(tmp_path, leak_bytes=4 * MIB, seconds=6, exit_code=7)
+    assert done.returncode == 7
+    first, *lines = done.stderr.splitlines()
+    assert first == "tidegauge: watching job mine (auto); verdict at the end"
+    assert lines[0].startswith("tidegauge: rank 0: growing: allocated memory grows by 4.0 MiB a step")
+    assert lines[-1] == "tidegauge: report: tidegauge-report-mine.html"
+    assert "Rank 0 grows" in (tmp_path / "tidegauge-report-mine.html").read_text()
+
+
+def test_a_healthy_job_gets_one_line_and_a_report_only_where_one_is_wanted(tmp_path: Path) -> None:
+    done = run_rank(tmp_path, "--live", leak_bytes=0, seconds=6)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1].startswith("tidegauge: rank 0: ok, 1,999 steps, peak 6.0 GiB")
+    assert "tidegauge: rank 0: step 1,999, 6.0 GiB reserved, ok" in done.stderr.splitlines()
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_nothing_is_judged_where_a_service_watches_or_nobody_wants_it(tmp_path: Path) -> None:
+    quick = run_rank(tmp_path, "--no-verdict", leak_bytes=0, seconds=0)
+    assert quick.stderr == "tidegauge: watching job mine (auto); see `tidegauge jobs`\n"
+    watched = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(watched, fcntl.LOCK_SH)
+    done = run_rank(tmp_path, "--report", "r.html", leak_bytes=0, seconds=0)
+    os.close(watched)
+    assert done.stderr.splitlines() == [
+        "tidegauge: --report ignored (a service watches this job), see docs/run.md",
+        "tidegauge: watching job mine (auto); see `tidegauge jobs`",
+    ]
+
+
+def test_a_service_that_begins_later_takes_over(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    watched = os.open(run, os.O_RDONLY)
+    later = threading.Timer(4, fcntl.flock, (watched, fcntl.LOCK_SH))
+    later.start()
+    done = run_rank(tmp_path, leak_bytes=4 * MIB, seconds=14)
+    later.join()
+    os.close(watched)
+    assert done.stderr.splitlines()[1:] == ["tidegauge: a service watches this job now; see `tidegauge jobs`"]
+
+
+def test_a_command_that_is_over_at_once_waits_for_nothing(tmp_path: Path) -> None:
+    done = run_rank(tmp_path, leak_bytes=0, seconds=0)
+    assert done.stderr.splitlines() == ["tidegauge: watching job mine (auto); verdict at the end"]
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_the_job_starts(tmp_path: Path) -> None:
+    done = run_rank(tmp_path, "--report", "none/r.html", leak_bytes=0, seconds=0)
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["tidegauge.cli.verdict.judge", "tidegauge.cli.verdict.answer", "tidegauge_exporter.reports.report"]
+)
+def test_a_base_install_is_enough(module: str) -> None:
+    code = f"import {module}, sys; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    named = set(done.stdout.split()) - sys.stdlib_module_names
+    assert {name for name in named if not name.startswith(("tidegauge", "_"))} == set()

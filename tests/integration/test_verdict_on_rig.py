@@ -1,0 +1,134 @@
+"""``tidegauge run`` on a machine without a service: the verdict at the end of the command, on real PyTorch."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fakegpu.rig import Rig
+from tidegauge.cli.demo.jobs import SCRIPT
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
+
+LEAKY = Path(__file__).parents[2] / "docs" / "researcher" / "leaky_train.py"
+
+
+class Laptop:
+    """A folder to run in, two GPUs, and no service."""
+
+    def __init__(self, rig: Rig, folder: Path) -> None:
+        self.rig = rig
+        self.folder = folder
+        self.environ: Mapping[str, str] = {
+            **rig.environ(devices=2, total_bytes=1 << 40, state=folder / "gpus"),
+            "TIDEGAUGE_RUN_DIR": str(folder / "run"),
+            "TIDEGAUGE_JOB_ID": "mine",
+            "OMP_NUM_THREADS": "1",
+        }
+        (folder / "run").mkdir()
+
+    def start(self, *command: str | Path, flags: Sequence[str] = ()) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tidegauge", "run", *flags, "--", str(self.rig.python), *map(str, command)],
+            cwd=self.folder, env=self.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    @property
+    def report(self) -> str:
+        return (self.folder / "tidegauge-report-mine.html").read_text()
+
+
+@pytest.fixture
+def laptop(rig: Rig, tmp_path: Path) -> Laptop:
+    return Laptop(rig, tmp_path)
+
+
+def notes(stderr: str) -> list[str]:
+    return [line.partition(": ")[2] for line in stderr.splitlines() if line.startswith("tidegauge: ")]
+
+
+def test_the_leaking_rank_of_two_is_told_with_line_holder_and_advice(laptop: Laptop) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    job = laptop.start(*torchrun, SCRIPT, "--leak-rank", "1", "--backend", "gloo", "--seconds", "40")
+    _, stderr = job.communicate(timeout=240)
+    assert job.returncode == 0, stderr
+    first, verdict, found, advice, healthy, report = notes(stderr)
+    assert first == "watching job mine (auto); verdict at the end"
+    assert verdict.startswith("rank 1: growing: allocated memory grows by ")
+    assert "demo_job.py main(): outputs (list, " in found
+    assert "`outputs` (list, demo_job.py) keeps a tensor of each step" in advice
+    assert healthy.startswith("rank 0: ok, ")
+    assert report == "report: tidegauge-report-mine.html"
+    assert "Rank 1 grows" in laptop.report
+    assert "outputs (list" in laptop.report
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_a_signal_ends_gets_its_verdict_and_the_signal(laptop: Laptop, number: signal.Signals) -> None:
+    job = laptop.start(LEAKY, "--steps", "200000", flags=["--live"])
+    assert job.stderr is not None
+    lines: list[str] = []
+    while not any("Trainer.certainties (list, " in line for line in lines):  # the evidence, told live
+        lines.append(job.stderr.readline())
+        assert lines[-1], lines
+    job.send_signal(number)
+    _, stderr = job.communicate(timeout=60)
+    # By SIGINT a shell's loop must end as well; a command that ends by another signal is an exit code.
+    assert job.returncode == (-number if number is signal.SIGINT else 128 + number)
+    assert any(line.startswith("rank 0: growing: allocated memory grows") for line in notes(stderr)), stderr
+    assert any("Trainer.certainties (list, " in line for line in notes(stderr)), stderr
+    assert "Trainer.certainties" in laptop.report
+
+
+def test_a_healthy_job_that_fails_keeps_its_exit_code_and_is_not_accused(laptop: Laptop) -> None:
+    (laptop.folder / "fails.py").write_text(
+        "import time, torch\n"
+        "layer = torch.nn.Linear(64, 64).cuda()\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), 0.1)\n"
+        "for _ in range(200):\n"
+        "    layer(torch.randn(8, 64, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "    time.sleep(0.03)\n"
+        "raise RuntimeError('no data')\n"
+    )
+    job = laptop.start("fails.py", flags=["--report", "always.html"])
+    _, stderr = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert "RuntimeError: no data" in stderr
+    _, verdict, report = notes(stderr)
+    assert verdict.startswith("rank 0: ok, 200 steps, peak ")
+    assert report == f"report: {laptop.folder / 'always.html'}"
+    assert "Rank 0 does not grow" in (laptop.folder / "always.html").read_text()
+
+
+def test_a_run_that_is_killed_leaves_no_process_behind(laptop: Laptop) -> None:
+    job = laptop.start("-c", "import time; time.sleep(6)")
+    wait_for(lambda: is_judged(laptop.folder))
+    job.kill()
+    job.communicate(timeout=60)
+    wait_for(lambda: not is_judged(laptop.folder))
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def is_judged(folder: Path) -> bool:
+    """Whether a judging process runs that was started in this folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            if b"tidegauge.cli.verdict.process" in command and (process / "cwd").readlink() == folder:
+                return True
+    return False
