@@ -30,7 +30,7 @@ from tidegauge.osproc.processes import identity_of
 TARGET_PRIVATE_MIB = 30.0
 TARGET_CPU_PERCENT = 0.1
 SETTLE_S = 2.0
-RUN = [sys.executable, "-m", "tidegauge", "run", "--requeue", "--"]
+RUN = [sys.executable, "-m", "tidegauge", "run", "--requeue", "--no-verdict", "--"]
 
 
 def idle_cost(environ: dict[str, str], seconds: float) -> dict[str, float]:

@@ -41,8 +41,9 @@ class Runs:
         if keeper:
             command = [sys.executable, "-m", "tidegauge", "run", "--", *command]
         done = subprocess.run(
-            command, env=self.environ(level, **more), capture_output=True, text=True, timeout=100, check=False
-        )
+            command, env=self.environ(level, **more), cwd=self._scratch, capture_output=True, text=True, timeout=100,
+            check=False,
+        )  # fmt: skip
         assert done.returncode == code, done.stderr[-3000:]
         return done.stderr
 
