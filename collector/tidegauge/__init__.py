@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # importing typing, or anything else, is left to those who ne
 
     _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
 
-__all__ = ["CheckpointRequest", "__version__", "attach", "estimate", "on_checkpoint_request", "step"]
+__all__ = ["CheckpointRequest", "__version__", "attach", "estimate", "on_checkpoint_request", "step", "watch"]
 
 
 def attach(level: str = "stats") -> None:
@@ -63,6 +63,29 @@ def estimate(build: Callable[..., Any], **options: Any) -> Any:
     from importlib import import_module  # by name, so that whoever imports tidegauge is seen not to depend on this
 
     return import_module("tidegauge.estimator.estimate").estimate(build, **options)
+
+
+def watch(level: str = "auto") -> Any:
+    """Watch and judge the GPU memory of this process: ``with tidegauge.watch() as w:`` around the training loop.
+
+    Attaches the probe as ``attach(level)`` does, and judges in a process beside this one. ``w.verdict``, ``w.evidence``
+    and ``print(w)`` tell what was found, in the block and after it; ``w.report(path)`` writes the HTML report after it.
+    Never raises for a failure of its own: ``w.problem`` has it. Raises ``ValueError`` for an unknown level.
+    """
+    from importlib import import_module
+
+    return import_module("tidegauge.cli.verdict.watch").WatchedBlock(level)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext tidegauge``: the cell magic ``%%tidegauge [LEVEL]`` runs a cell in ``watch(level)``."""
+
+    def run_cell(line: str, cell: str) -> Any:
+        with watch(line.strip() or "auto") as watching:
+            ipython.run_cell(cell)
+        return watching
+
+    ipython.register_magic_function(run_cell, magic_kind="cell", magic_name="tidegauge")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from tidegauge.cli.demo.jobs import SCRIPT
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
 
-LEAKY = Path(__file__).parents[2] / "docs" / "researcher" / "leaky_train.py"
+ROOT = Path(__file__).parents[2]
+LEAKY = ROOT / "docs" / "researcher" / "leaky_train.py"
 
 
 class Laptop:
@@ -107,6 +109,35 @@ def test_a_healthy_job_that_fails_keeps_its_exit_code_and_is_not_accused(laptop:
     assert verdict.startswith("rank 0: ok, 200 steps, peak ")
     assert report == f"report: {laptop.folder / 'always.html'}"
     assert "Rank 0 does not grow" in (laptop.folder / "always.html").read_text()
+
+
+def test_a_notebook_judges_itself_without_any_package(laptop: Laptop) -> None:
+    (laptop.folder / "notebook.py").write_text(
+        "import time, torch, tidegauge\n"
+        "layer, kept = torch.nn.Linear(512, 512).cuda(), []\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), 0.1)\n"
+        "def train():\n"
+        "    for _ in range(600):\n"
+        "        out = layer(torch.randn(1024, 512, device='cuda'))\n"
+        "        out.sum().backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+        "        kept.append(out.detach())\n"
+        "        time.sleep(0.03)\n"
+        "with tidegauge.watch() as w:\n"
+        "    train()\n"
+        "print(w)\n"
+        "w.report('notebook.html')\n"
+    )
+    roots = os.pathsep.join(str(ROOT / name) for name in ("collector", "exporter"))
+    done = subprocess.run(
+        [str(laptop.rig.python), "notebook.py"], env={**laptop.environ, "PYTHONPATH": roots}, cwd=laptop.folder,
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("rank 0: growing: allocated memory grows by "), done.stdout
+    assert "kept (list, " in done.stdout
+    assert "kept (list, " in (laptop.folder / "notebook.html").read_text()
 
 
 def test_a_run_that_is_killed_leaves_no_process_behind(laptop: Laptop) -> None:

@@ -39,7 +39,7 @@ from tidegauge.agent.processes.procfs import ProcFs, in_initial_pid_namespace
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
-from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch
+from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch, Wanted
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.run_dirs.presence import RunDirMarks
 from tidegauge.agent.search_thread import NodeSearch
@@ -115,7 +115,7 @@ class NodeAgent:
         max_s_for_rings: float = MAX_RINGS_S,
         time_to_read: TenantTime | None = None,
         detector_factory: DetectorFactory = RankDetector,
-        only_job: str | None = None,
+        wanted: Wanted | None = None,
         marks: RunDirMarks | None = None,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
@@ -124,8 +124,7 @@ class NodeAgent:
         collected. ``host_memory``: of the ranks' process trees; without it only their own processes count.
         ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
         time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll.
-        ``only_job``: id of the one job whose ranks are watched, as they claim it; without it those of all. ``marks``
-        tell ``tidegauge run`` that somebody judges here."""
+        ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -151,7 +150,7 @@ class NodeAgent:
             linger_s=settings.linger_s,
             watched=lambda: self._watches.by_tenant,
             time=time_for_rings,
-            only_job=only_job,
+            wanted=wanted,
         )
         self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
         self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock)

@@ -15,7 +15,7 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from tidegauge.cli.verdict.answer import JobAnswer, answer_lines, answer_of, default_report, live_lines, try_report
-from tidegauge.cli.verdict.judge import Judge
+from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.core.verdicts import OK, LeakState
 from tidegauge.core.views import RankView
@@ -68,7 +68,7 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[Judge]:
-    judge = Judge(JOB, run_dirs=[tmp_path])
+    judge = Judge(ranks_of(JOB), run_dirs=[tmp_path])
     yield judge
     judge.close()
 
@@ -127,7 +127,7 @@ def test_without_ranks_there_is_nothing_to_say_and_no_report(judge: Judge) -> No
 def test_nothing_of_the_judge_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    judge = Judge(JOB, run_dirs=[tmp_path])
+    judge = Judge(ranks_of(JOB), run_dirs=[tmp_path])
     judge.start()
     judge.end()
     judge.close()

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods
 from tidegauge.agent.ports import ProcessFacts, ProcSource
@@ -17,7 +17,7 @@ from tidegauge.agent.rings.discovery import RingFile, RingFinder, RingPlace
 from tidegauge.agent.rings.reader import RingBlankError, RingReader, read_header
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import TenantTime
-from tidegauge.core.ids import ProcessId
+from tidegauge.core.ids import ProcessId, RankIdentity
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.rate_limited_log import FewLines
@@ -39,6 +39,10 @@ MAX_ORPHANS_READ_PER_LOOK = 4
 """Rings of ended processes that are read before they are deleted, to see whether they are still written to."""
 SURELY_UNWRITTEN_S = 5.0
 """A living rank writes twice a second: an orphan whose records stay the same for this time has no writer."""
+
+
+Wanted = Callable[[ProcessId, Optional[RankIdentity]], bool]
+"""Whether a ring is to be watched, by its process and what it says of itself, as far as it does."""
 
 
 class FoundRing(NamedTuple):
@@ -79,11 +83,11 @@ class RingSearch:
         linger_s: float,
         watched: Callable[[], Mapping[Tenant, int]],
         time: TenantTime,
-        only_job: str | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """``watched``: the number of each tenant's watched ranks. ``time``: the limit for each tenant, with the
-        finder. ``only_job``: rings of other jobs are left alone."""
-        self._only_job = only_job
+        finder. ``wanted``: other rings are left alone."""
+        self._wanted = wanted
         self._finder = finder
         self._procs = procs
         self._namespaces = namespaces
@@ -193,7 +197,7 @@ class RingSearch:
             return None
         self._devices[tenant] += header.device_count
         reader = RingReader(ring.fd)
-        if self._only_job is not None and (reader.identity is None or reader.identity.job_id != self._only_job):
+        if self._wanted is not None and not self._wanted(ring.process, reader.identity):
             self._finder.set_aside(ring)
             return None
         self._places[tenant] += 1

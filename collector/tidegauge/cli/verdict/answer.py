@@ -18,6 +18,7 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_count
 from tidegauge.core.verdicts import LeakState, Verdict, state_word
 from tidegauge.core.views import RankView
+from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:
     from tidegauge.cli.verdict.judge import Found, Judge
@@ -131,7 +132,12 @@ def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportConten
     return ReportContent(
         made_unix_s=time.time(),
         title=f"GPU memory of {job_name}",
-        subject=(("Job", first.job_id), ("Name", job_name), ("User", answer.ranks[0].user_name), ("Command", command)),
+        subject=(
+            ("Job", first.job_id),
+            ("Name", job_name),
+            ("User", answer.ranks[0].user_name),
+            ("Command", command or None),
+        ),
         ranks=tuple(
             RankCurve(
                 int(rank.identity.rank),
@@ -156,6 +162,25 @@ def write_report(answer: JobAnswer, path: Path, *, job_name: str, command: str) 
 
     content = report_of(answer, job_name=job_name, command=command)
     write_output(path, render_report(content).encode(errors="replace"))
+
+
+def as_json(answer: JobAnswer, *, with_page: bool) -> dict[str, object]:
+    """The answer for ``tidegauge.watch``: verdict of the rank to look at first, evidence on it, lines, and the page."""
+    if not answer.ranks:
+        return {"verdict": None, "evidence": None, "lines": []}
+    first = answer.ranks[0]
+    found = answer.found.get(first.process)
+    page = None
+    if with_page:
+        from tidegauge_exporter.reports.report import render_report
+
+        page = render_report(report_of(answer, job_name=first.identity.job_name or first.identity.job_id, command=""))
+    return {
+        "verdict": state_word(first.verdict.state, first.verdict.severity, has_steps=first.step > 0),
+        "evidence": None if found is None else to_wire(found.evidence),
+        "lines": answer_lines(answer),
+        "page": page,
+    }
 
 
 def try_report(answer: JobAnswer, path: Path, *, job_name: str, command: str) -> str:

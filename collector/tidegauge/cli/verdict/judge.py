@@ -1,5 +1,5 @@
-"""Judges one job of this machine as a service does: agent, coordinator and escalation, in one process, without Ray,
-SQL and HTTP.
+"""Judges one job, or one process, of this machine as a service does: with agent, coordinator and escalation, but in
+one process, without Ray, SQL and HTTP.
 
 Needs the standard library alone. NVML (memory outside PyTorch) is read where nvidia-ml-py is installed.
 """
@@ -30,6 +30,7 @@ from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.ports import GpuSource, SystemClock
 from tidegauge.agent.processes.host_memory import open_host_memory
 from tidegauge.agent.processes.procfs import ProcFs
+from tidegauge.agent.rings.new_rings import Wanted
 from tidegauge.agent.runner import AgentRunner
 from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
@@ -66,6 +67,11 @@ class _Settings(NamedTuple):
     poll_period_s: float = PERIOD_S
 
 
+def ranks_of(job_id: str) -> Wanted:
+    """The ranks that say that they are of this job."""
+    return lambda _, who: who is not None and who.job_id == job_id
+
+
 class Found(NamedTuple):
     """A piece of evidence on one rank, with its two traces where they could be read."""
 
@@ -82,7 +88,7 @@ class Judge:
     ``OSError`` where there is no temporary folder.
     """
 
-    def __init__(self, job_id: str, *, run_dirs: Sequence[Path]) -> None:
+    def __init__(self, wanted: Wanted, *, run_dirs: Sequence[Path]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tidegauge-run-"))
         hostname, clock = gethostname(), SystemClock()
         self._snapshots = _SnapshotsInMemory()
@@ -107,7 +113,7 @@ class Judge:
             run_dirs=run_dirs,
             evidence=self._collector,
             host_memory=open_host_memory(procs),
-            only_job=job_id,
+            wanted=wanted,
         )
         self._coordinator = Coordinator(
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=_INCARNATION, linger_s=_FOR_GOOD_S

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import queue
 import select
 import shlex
 import sys
@@ -16,7 +18,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tidegauge.agent.run_dirs.presence import LOOK_EVERY_S, is_watched
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
@@ -33,6 +35,8 @@ END_WITHIN_S = 30.0
 """From the end of the command to the last line of the verdict."""
 LIVE_EVERY_S = 10.0
 NICE = 10
+SERVER = "tidegauge.cli.verdict.process"
+"""This module, which is the process."""
 NO_NVML = "no OOM forecast and no memory outside PyTorch: they need nvidia-ml-py (pip install 'tidegauge[agent]')"
 _ENDED = b"ended\n"
 
@@ -71,7 +75,7 @@ def start_verdict(
     command: Sequence[str], environ: Mapping[str, str], *, report: Path | None, live: bool
 ) -> VerdictProcess:
     """Start to judge the job that ``environ`` is for. Raises ``OSError``."""
-    arguments = [sys.executable, "-m", __name__, environ["TIDEGAUGE_JOB_ID"]]
+    arguments = [sys.executable, "-m", SERVER, environ["TIDEGAUGE_JOB_ID"]]
     arguments += ["--job-name", environ.get("TIDEGAUGE_JOB_NAME", ""), "--command", shlex.join(command)]
     arguments += ["--report", str(report)] * (report is not None) + ["--live"] * live
     theirs_in, control = os.pipe()
@@ -140,16 +144,54 @@ class _Live:
             say("\n".join(fresh))
 
 
+def _serve(process: str) -> NoReturn:
+    """Answer the requests of ``watch`` on standard input, a JSON object a line, until it is closed."""
+    from tidegauge.cli.verdict.answer import answer_of, as_json
+    from tidegauge.cli.verdict.judge import Judge
+
+    requests: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+
+    def listen() -> None:
+        with open(0, "rb", closefd=False) as lines:
+            for line in lines:
+                requests.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    judge = Judge(lambda found, _: f"{found.pid}-{found.start_ticks}" == process, run_dirs=run_dirs(os.environ))
+    judge.start()
+    while True:
+        try:
+            request = requests.get(timeout=TURN_S)
+        except queue.Empty:
+            judge.look()
+            continue
+        ends = request.get("do") == "end"
+        try:
+            if ends:
+                judge.end()
+            answer = as_json(answer_of(judge), with_page=ends)
+        except Exception as error:
+            answer = {"problem": f"no verdict: internal error ({type(error).__name__}: {error})"}
+        with open(1, "wb", closefd=False) as out:
+            out.write(json.dumps(answer).encode() + b"\n")
+        if ends:
+            judge.close()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("job_id")
+    parser.add_argument("job_id", help="with --serve, a process: PID-STARTTIME")
     parser.add_argument("--job-name", default="")
     parser.add_argument("--command", default="")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--live", action="store_true")
+    parser.add_argument("--serve", action="store_true")
     args = parser.parse_args(argv)
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    if args.serve:
+        _serve(args.job_id)
     command = _Command()
     if command.has_ended(within_s=BEGIN_AFTER_S):
         return 0
@@ -166,10 +208,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _judge(args: argparse.Namespace, command: _Command) -> list[str]:
     """Judge until the command has ended; the lines to print then."""
     from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, try_report
-    from tidegauge.cli.verdict.judge import Judge
+    from tidegauge.cli.verdict.judge import Judge, ranks_of
 
     folders = run_dirs(os.environ)
-    judge, live = Judge(args.job_id, run_dirs=folders), _Live() if args.live else None
+    judge, live = Judge(ranks_of(args.job_id), run_dirs=folders), _Live() if args.live else None
     try:
         judge.start()
         look_s = time.monotonic() + LOOK_EVERY_S
