@@ -125,6 +125,7 @@ def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportConten
 
     examined = [answer.found[rank.process] for rank in answer.ranks if rank.process in answer.found]
     found = examined[0] if examined else None
+    traces = () if found is None else found.traces()
     first = answer.ranks[0].identity
     absent = []
     if found is None and answer.growing:
@@ -150,8 +151,8 @@ def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportConten
             for rank in answer.ranks
         ),
         evidence=None if found is None else found.evidence,
-        early=None if found is None else found.early,
-        late=None if found is None else found.late,
+        early=traces[0] if len(traces) > 1 else None,
+        late=traces[-1] if traces else None,
         absent=tuple(absent),
     )
 

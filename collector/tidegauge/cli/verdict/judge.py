@@ -10,9 +10,10 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
@@ -73,12 +74,12 @@ def ranks_of(job_id: str) -> Wanted:
 
 
 class Found(NamedTuple):
-    """A piece of evidence on one rank, with its two traces where they could be read."""
+    """A piece of evidence on one rank."""
 
     evidence: Evidence
     brief: EvidenceBrief
-    early: Trace | None
-    late: Trace | None
+    traces: Callable[[], Sequence[Trace]]
+    """Reads its snapshots, the earlier one first, as far as they could be kept; takes up to a second."""
 
 
 class Judge:
@@ -182,10 +183,9 @@ class Judge:
             news = list(map(news_of, pieces))
             [best] = newest_of_ranks(news if view is None else with_bounds(news, view))
             evidence = next(piece for piece in pieces if piece.evidence_id == best.brief.evidence_id)
-            traces = [self._snapshots.trace(ref) for ref in sorted(evidence.snapshots, key=lambda ref: ref.step)]
-            early, late = (None, None, *traces)[-2:] if len(traces) > 1 else (None, traces[0] if traces else None)
+            refs = sorted(evidence.snapshots, key=lambda ref: ref.step)
             told = replace(evidence, snapshots=(), bound=best.brief.bound)
-            found[process] = Found(told, best.brief, early, late)
+            found[process] = Found(told, best.brief, partial(self._snapshots.traces, refs))
         return found
 
     def memory(self, rank: RankView) -> tuple[MemoryPoint, ...]:
@@ -228,9 +228,10 @@ class _SnapshotsInMemory(SnapshotArchive):
     def keys(self) -> frozenset[str]:
         return frozenset(self._contents)
 
-    def trace(self, ref: SnapshotRef) -> Trace | None:
-        content = self._contents.get(ref.key)
-        return None if content is None else read_trace(unpack(zlib.decompress(content)), None).trace
+    def traces(self, refs: Sequence[SnapshotRef]) -> list[Trace]:
+        contents = [self._contents[ref.key] for ref in refs if ref.key in self._contents]
+        traces = [read_trace(unpack(zlib.decompress(content)), None).trace for content in contents]
+        return [trace for trace in traces if trace is not None]
 
 
 class _EvidenceInMemory:
