@@ -4,7 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
+from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.run_dirs.presence import LOOK_EVERY_S, RunDirMarks, is_watched
+from tidegauge.settings import Settings
 
 
 def test_a_run_directory_is_watched_from_the_agents_first_poll_to_its_end(tmp_path: Path) -> None:
@@ -49,3 +51,11 @@ def test_asking_leaves_no_descriptor_and_no_lock_behind(tmp_path: Path) -> None:
     assert is_watched([tmp_path])
     marks.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_services_agent_marks_the_run_directory_that_it_polls(tmp_path: Path) -> None:
+    agent = open_node_agent(Settings(slurm="off", kubernetes="off", run_dir=tmp_path, state_dir=tmp_path / "state"), {})
+    agent.poll()
+    assert is_watched([tmp_path])
+    agent.close()
+    assert not is_watched([tmp_path])

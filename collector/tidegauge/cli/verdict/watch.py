@@ -85,7 +85,8 @@ class WatchedBlock:
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        # What a terminal's IPython shows below a cell, and print().
         return "\n".join(self.lines)
 
     def _repr_html_(self) -> str:
