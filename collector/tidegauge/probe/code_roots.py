@@ -51,6 +51,8 @@ def code_roots(
     in_packages = any(home.startswith(folder) for folder in installed)
     own = [] if in_packages and not _package(main) else [home]
     libraries = [*_variable(environ, LIBRARIES_VARIABLE), *sorted(installed)]
+    # This package wherever it lies: the magic and callbacks of trainers are on the stack of the user's code.
+    libraries.append(_folder(os.path.dirname(os.path.dirname(__file__))))
     torch = _globals("torch").get("__file__")
     if type(torch) is str:
         libraries.append(_folder(os.path.dirname(torch)))

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import tidegauge
 from tidegauge.core.evidence.owners import is_library
 from tidegauge.probe.code_roots import code_roots
 
@@ -88,3 +89,11 @@ class CodeRootsTest(unittest.TestCase):
         (self.folder / "target" / "lib-1.0.dist-info" / "direct_url.json").write_text("[")
         roots = code_roots({"__file__": str(self.folder / "run" / "train.py")}, {}, [str(self.folder / "target")])
         self.assertTrue(is_library(str(self.folder / "target" / "lib.py"), roots))
+
+    def test_cells_of_a_notebook_are_the_users_and_the_magic_above_them_is_not(self) -> None:
+        roots = code_roots({}, {}, [])
+        self.assertTrue(is_library(str(tidegauge.__file__), roots))
+        for known in (roots, None):
+            self.assertFalse(is_library("<ipython-input-3-1a2b>", known))
+            self.assertTrue(is_library("<frozen runpy>", known))
+        self.assertFalse(is_library("/tmp/ipykernel_77/123.py", roots))

@@ -33,9 +33,9 @@ from tidegauge.agent.processes.host_memory import open_host_memory
 from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.agent.rings.new_rings import Wanted
 from tidegauge.agent.runner import AgentRunner
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
-from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.brief import EvidenceBrief

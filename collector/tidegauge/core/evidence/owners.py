@@ -12,12 +12,12 @@ from typing import NamedTuple, Optional
 
 CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 1024, 32 * 1024 * 1024))
 """What PyTorch takes for cuBLAS for each handle and stream: 8.1 MiB, 8 MiB, and 32 MiB on Hopper and later."""
-_LIBRARY = re.compile(
-    r"[/\\](?:site-packages|dist-packages|torch|lib[/\\]python\d[\d.]*)[/\\]|^<|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
-)
-"""For processes whose roots are not known. Also frames without a file of Python's: ``<frozen runpy>``, ``??``, C++."""
+_FRAME = r"^<(?!ipython-input-)|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
+"""Frames without a file of Python's: ``<frozen runpy>``, ``??``, C++. Cells of IPython are the user's own code."""
+_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|torch|lib[/\\]python\d[\d.]*)[/\\]|" + _FRAME)
+"""For processes whose roots are not known."""
 _PACKAGES = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
-_NO_FILE = re.compile(r"^<|^\?\?|\.(?:cpp|cc|cu|h|so)\b")
+_NO_FILE = re.compile(_FRAME)
 MAX_ROOTS = 100
 
 
