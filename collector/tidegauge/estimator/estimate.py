@@ -95,7 +95,7 @@ def estimate(
         note = "skipped (quick)"
         if not quick:
             runner = partial(run_again, conditions=conditions)
-            for outcome in try_changes(runner, build_with, measured.device_bytes, facts, batch_size):
+            for outcome in try_changes(runner, build_with, measured, facts, batch_size):
                 say(f"tried {outcome.saving.change}")
                 tried.append(outcome)
             batches, note = _batches(device_bytes, measured, batch_size, batch_argument, gpu, gpus)

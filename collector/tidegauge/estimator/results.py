@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional
 
+from tidegauge.core.units import format_bytes
+
 STRATEGIES = ("none", "ddp", "fsdp2")
 """What can be done to a job's model on several ranks."""
 
@@ -80,7 +82,14 @@ class Saving(NamedTuple):
     saved_bytes: Optional[int]
     """Negative where the change costs memory."""
     note: str = ""
-    """Why it was not tried, or how it was."""
+    """Why it was not tried, or why it saves less than peak allocated memory falls by."""
+
+
+def saving_note(saved_bytes: int, lower_bytes: int) -> str:
+    """The note on a change that saves ``saved_bytes`` of the device while peak allocated falls by ``lower_bytes``."""
+    if lower_bytes <= 0 or saved_bytes >= lower_bytes / 2:
+        return ""
+    return f"peak allocated falls by {format_bytes(lower_bytes)}, but the allocator reserves as much: fragmentation"
 
 
 class LargestBatch(NamedTuple):

@@ -18,7 +18,7 @@ from tidegauge.estimator.breakdown import most_live
 from tidegauge.estimator.closed_forms import ModelFacts
 from tidegauge.estimator.model_facts import Build, Step, optimizers_of, repeated_blocks, states_kept
 from tidegauge.estimator.recording import RecordedKind
-from tidegauge.estimator.results import Saving
+from tidegauge.estimator.results import Saving, saving_note
 from tidegauge.estimator.runs import Measured
 
 QUANTISED_BLOCK = 256
@@ -191,7 +191,7 @@ class Tried(NamedTuple):
 def try_changes(
     run: Callable[[Build], Measured],
     build_with: Callable[[Optional[int]], Build],
-    device_bytes: int,
+    unchanged: Measured,
     facts: ModelFacts,
     batch_size: Optional[int],
 ) -> Iterator[Tried]:
@@ -201,16 +201,16 @@ def try_changes(
     where FUNCTION takes none. A change that fails in the user's code is reported as not tried, with its error.
     """
     as_it_is = build_with(None)
-    yield _try(run, device_bytes, CHECKPOINTING, with_checkpointing(as_it_is), _already(facts.checkpointed))
-    yield _try(run, device_bytes, AUTOCAST, with_autocast(as_it_is), _already(facts.autocast))
-    yield _try(run, device_bytes, STATE, with_8bit_state(as_it_is))
+    yield _try(run, unchanged, CHECKPOINTING, with_checkpointing(as_it_is), _already(facts.checkpointed))
+    yield _try(run, unchanged, AUTOCAST, with_autocast(as_it_is), _already(facts.autocast))
+    yield _try(run, unchanged, STATE, with_8bit_state(as_it_is))
     parts = next((parts for parts in (MAX_PARTS, 2) if batch_size and batch_size % parts == 0), None)
     if parts is None or batch_size is None:
         reason = "FUNCTION has no batch argument" if batch_size is None else f"a batch of {batch_size} cannot be halved"
         yield Tried(Saving("gradient accumulation", None, None, reason), None)
     else:
         name = f"gradient accumulation: {parts} times {batch_size // parts} instead of {batch_size}"
-        yield _try(run, device_bytes, name, with_accumulation(build_with(batch_size // parts), parts))
+        yield _try(run, unchanged, name, with_accumulation(build_with(batch_size // parts), parts))
 
 
 def _already(is_so: bool) -> Optional[str]:
@@ -218,7 +218,7 @@ def _already(is_so: bool) -> Optional[str]:
 
 
 def _try(
-    run: Callable[[Build], Measured], device_bytes: int, change: str, build: Build, reason: Optional[str] = None
+    run: Callable[[Build], Measured], unchanged: Measured, change: str, build: Build, reason: Optional[str] = None
 ) -> Tried:
     if reason is None:
         try:
@@ -228,8 +228,10 @@ def _try(
         except Exception as error:  # FUNCTION's own code under a change that its author did not foresee
             reason = f"the job fails with it: {type(error).__name__}: {first_line(str(error))}"
         else:
-            needed = measured.device_bytes
-            return Tried(Saving(change, needed, device_bytes - needed), measured)
+            saved_bytes = unchanged.device_bytes - measured.device_bytes
+            lower_bytes = unchanged.replayed.peak_allocated_bytes - measured.replayed.peak_allocated_bytes
+            note = saving_note(saved_bytes, lower_bytes)
+            return Tried(Saving(change, measured.device_bytes, saved_bytes, note), measured)
     return Tried(Saving(change, None, None, reason), None)
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.estimator.gpus import CONTEXT_BYTES, GIB, GPU_TYPES, find_gpu, nccl_bytes
+from tidegauge.estimator.gpus import CONTEXT_BYTES, GIB, GPU_TYPES, MIB, find_gpu, nccl_bytes
 from tidegauge.estimator.largest_batch import ERROR_SHARE, fit, fitting_bytes
-from tidegauge.estimator.results import FitVerdict
+from tidegauge.estimator.results import FitVerdict, saving_note
 
 H100 = find_gpu("H100-80")
 
@@ -82,3 +82,15 @@ def test_two_ranks_hold_what_was_measured_and_one_rank_holds_nothing() -> None:
 def test_thirty_further_communicators_come_to_what_was_measured() -> None:
     measured_mib = 16138 - 1586  # the recorded ddp_comm_growth, whose 300 steps make 30
     assert nccl_bytes(2, communicators=31) - nccl_bytes(2) == pytest.approx(measured_mib << 20, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("saved_mib", "lower_mib", "note"),
+    [
+        (700, 712, ""),
+        (-20, 712, "peak allocated falls by 712.0 MiB, but the allocator reserves as much: fragmentation"),
+        (-20, -16, ""),
+    ],
+)
+def test_a_saving_far_below_what_is_allocated_less_says_why(saved_mib: int, lower_mib: int, note: str) -> None:
+    assert saving_note(saved_mib * MIB, lower_mib * MIB) == note
