@@ -9,7 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tidegauge.cli.top.columns import BLOCKS, LUXURY, Cell, Column, Tone, bars, cut, fit, header, line, sparkline
+from sample_views import GIB, MIB
+from tidegauge.cli.top.columns import (
+    BLOCKS,
+    LUXURY,
+    Cell,
+    Column,
+    Tone,
+    bars,
+    cut,
+    fit,
+    header,
+    line,
+    scaled_sparkline,
+    sparkline,
+)
 
 amounts = st.lists(st.integers(0, 10**12), max_size=200)
 columns = st.lists(
@@ -96,23 +110,36 @@ def test_top_cells_mark_truncated_text_and_replace_control_characters(text: str,
     assert cut(text, width) == shown
 
 
-@given(amounts, st.integers(0, 10**12), st.integers(0, 60))
-def test_a_sparkline_is_no_longer_than_its_cell(given_amounts: list[int], ceiling: int, width: int) -> None:
-    drawn = sparkline(given_amounts, ceiling, width)
+@given(amounts, st.integers(0, 60))
+def test_a_sparkline_is_no_longer_than_its_cell(given_amounts: list[int], width: int) -> None:
+    drawn = sparkline(given_amounts, width)
     assert len(drawn) <= min(width, len(given_amounts))
     assert set(drawn) <= set(BLOCKS)
+    assert len(scaled_sparkline(given_amounts, width)) <= width
 
 
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=100), st.integers(1, 40))
+@given(st.lists(st.integers(1, 10**9), min_size=2, max_size=100), st.integers(1, 40))
 def test_the_highest_is_seen_however_narrow_the_line(given_amounts: list[int], width: int) -> None:
-    assert "\u2588" in sparkline(given_amounts, max(given_amounts), width)
+    assert "\u2588" in sparkline([*given_amounts, 2 * max(given_amounts)], width)
 
 
-def test_a_sparkline_goes_from_nothing_to_the_limit() -> None:
-    assert sparkline([0, 10, 40, 80], 80, 10) == " \u2581\u2584\u2588"
-    assert sparkline([1, 100], 10**6, 2) == "\u2581\u2581", "something is never drawn as nothing"
-    assert sparkline([5, 10], 0, 2) == "\u2584\u2588", "without a limit the highest is full"
-    assert sparkline([], 80, 10) == ""
+def test_a_sparkline_goes_from_its_lowest_to_its_highest() -> None:
+    assert sparkline([0, 10, 40, 80], 10) == " \u2582\u2585\u2588"
+    assert sparkline([100 * GIB, 101 * GIB, 102 * GIB], 3) == "\u2581\u2585\u2588", "a leak of 2 % is seen"
+    assert sparkline([1000, 1001, 1000], 3) == "\u2581\u2582\u2581", "noise is no mountain"
+    assert sparkline([5, 5], 2) == "\u2581\u2581", "something is never drawn as nothing"
+    assert sparkline([0, 0], 2) == "  "
+    assert sparkline([], 10) == ""
+
+
+def test_the_scale_stands_beside_the_bars_where_there_is_room() -> None:
+    grown = [400 * MIB + n * 10 * MIB for n in range(30)]
+    assert scaled_sparkline(grown, 32).endswith("\u2588 400.0\u2013690.0 MiB")
+    assert len(scaled_sparkline(grown, 32)) == 32
+    assert scaled_sparkline([900 * MIB, 3 * GIB], 32).endswith(" 900.0 MiB\u20133.0 GiB")
+    assert scaled_sparkline([3 * GIB, 3 * GIB], 32).endswith("\u2581 3.0 GiB")
+    assert scaled_sparkline(grown, 12) == sparkline(grown, 12), "too narrow"
+    assert scaled_sparkline([], 32) == ""
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 10))

@@ -135,17 +135,42 @@ def cut(text: str, width: int) -> str:
     return "" if width < 1 else set_cell_size(text, width - 1).rstrip() + CUT
 
 
-def sparkline(amounts: Sequence[float], ceiling: float, width: int) -> str:
-    """``amounts``, oldest first, as at most ``width`` bars between 0 and ``ceiling``.
+FLAT_SHARE = 0.01
+"""A range that is a smaller share of its highest amount is drawn as flat: it is noise."""
+MIN_SCALED_BARS = 6
+"""With fewer bars than this beside it, the scale is left out."""
+
+
+def sparkline(amounts: Sequence[float], width: int) -> str:
+    """``amounts``, oldest first, as at most ``width`` bars from the lowest of them to the highest.
 
     A bar is the highest of its stretch of amounts, and is never empty for an amount above 0.
     """
-    highest = max([ceiling, *amounts])
-    if not amounts or highest <= 0 or width < 1:
+    if not amounts or width < 1:
         return ""
+    low, high = min(amounts), max(amounts)
+    span = max(high - low, high * FLAT_SHARE) or 1
     return "".join(
-        BLOCKS[max(1, round(amount / highest * 8)) if amount > 0 else 0] for amount in squeezed(amounts, width)
+        BLOCKS[1 + round((amount - low) / span * 7) if amount > 0 else 0] for amount in squeezed(amounts, width)
     )
+
+
+def scaled_sparkline(amounts: Sequence[int], width: int) -> str:
+    """``amounts`` of bytes as a sparkline and the range that it covers, as far as there is room: "▁▃█ 0.9–1.3 GiB"."""
+    scale = _scale(amounts)
+    room = width - len(scale) - 1
+    drawn = sparkline(amounts, room if room >= MIN_SCALED_BARS else width)
+    return f"{drawn} {scale}" if drawn and room >= MIN_SCALED_BARS else drawn
+
+
+def _scale(amounts: Sequence[int]) -> str:
+    if not amounts:
+        return ""
+    low, high = format_bytes(min(amounts)), format_bytes(max(amounts))
+    if low == high:
+        return high
+    unit = f" {high.split()[-1]}"
+    return f"{low.removesuffix(unit)}\N{EN DASH}{high}"
 
 
 def bars(amounts: Sequence[float], ceiling: float, height: int) -> list[str]:
@@ -275,8 +300,8 @@ def _ranks(job: JobLine) -> Cell:
 
 
 def _memory(rank: RankLine, width: int) -> Cell:
-    """The used memory over time between 0 and the limit, as bars."""
-    return Cell(sparkline(rank.line, rank.limit_bytes or 0, width), Tone.WATER if rank.alive else Tone.DIM)
+    """The used memory over time between its own lowest and highest, as bars."""
+    return Cell(scaled_sparkline(rank.line, width), Tone.WATER if rank.alive else Tone.DIM)
 
 
 def _first_rank(job: JobLine) -> Cell:

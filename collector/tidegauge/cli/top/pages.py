@@ -63,7 +63,7 @@ _SIGNS = (
         "no training step yet; after five minutes growth is measured by time (see tidegauge.step())",
     ),
     ("stale", "the node is not reporting: last known figures"),
-    ("memory", "GPU memory of the rank over time, oldest first; full height is its limit"),
+    ("memory", "GPU memory of the rank over time, oldest first, from its lowest to its highest"),
     ("used", "highest share of the limit in use by any rank"),
     ("rank", "rank to look at first; alike: most ranks grow alike"),
     ("OOM in", "predicted time to out of memory, from\N{EN DASH}to; in steps if time is unknown"),
