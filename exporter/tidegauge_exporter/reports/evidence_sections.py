@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 
 from tidegauge.core.evidence import Evidence, StackGrowth
-from tidegauge.core.evidence.owners import CodeLine, is_library
+from tidegauge.core.evidence.owners import CodeLine, calling_line
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.reports.html_page import NOTHING, bullets, held_by, muted, section, table, with_note
@@ -102,18 +102,11 @@ def _suspect(line: CodeLine | None, group: Sequence[StackGrowth]) -> SuspectRow:
     first = max(group, key=lambda one: one.grown_bytes)
     return SuspectRow(
         line,
-        _caller(first),
+        calling_line(first.line, first.stack),
         sum(one.grown_bytes for one in group),
         sum(one.blocks for one in group),
         sizes.pop() if len(sizes) == 1 else None,
     )
-
-
-def _caller(growth: StackGrowth) -> CodeLine | None:
-    if growth.line is None or growth.line not in growth.stack:
-        return None
-    further_out = growth.stack[growth.stack.index(growth.line) + 1 :]
-    return next((frame for frame in further_out if not is_library(frame.filename)), None)
 
 
 def suspects_table(evidence: Evidence) -> str:

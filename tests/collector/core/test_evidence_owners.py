@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.core import wire
-from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, is_library
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, LiveBlock, asking_line, is_library, owners_of
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 
 ROOTS = CodeRoots(
@@ -39,9 +39,40 @@ def test_the_asking_line_is_the_scripts_and_not_that_of_a_source_checkout() -> N
     assert asking_line(stack, ROOTS) == script
 
 
-def test_without_roots_the_path_decides_as_before() -> None:
-    assert is_library("/home/ada/torch/train.py")
-    assert not is_library("/opt/transformers/src/transformers/trainer.py")
+@pytest.mark.parametrize(
+    ("filename", "library"),
+    [
+        ("/home/ada/torch/train.py", False),
+        ("/workspace/torch/projects/train.py", False),
+        ("/home/ada/torch/utils/train.py", False),
+        ("/home/ada/torch/distributed/launch.py", False),
+        ("C:\\work\\torch\\train.py", False),
+        ("/opt/transformers/src/transformers/trainer.py", False),
+        ("/home/ada/torch/.venv/lib/python3.12/site-packages/transformers/trainer.py", True),
+        ("C:\\env\\Lib\\site-packages\\torch\\nn\\functional.py", True),
+        ("/src/pytorch/torch/nn/modules/module.py", True),
+        ("/src/pytorch/torch/optim/adamw.py", True),
+        ("/src/pytorch/torch/_dynamo/eval_frame.py", True),
+        ("/src/pytorch/torch/_tensor.py", True),
+        ("/src/pytorch/torch/autograd/graph.py", True),
+        ("/src/pytorch/torch/utils/_contextlib.py", True),
+        ("/src/pytorch/torch/utils/data/dataloader.py", True),
+        ("/src/pytorch/torch/distributed/fsdp/_fully_shard/_fsdp_state.py", True),
+        ("../aten/src/ATen/native/Linear.cpp", True),
+        ("<frozen runpy>", True),
+    ],
+)
+def test_of_a_file_without_roots_a_folder_called_torch_does_not_decide(filename: str, library: bool) -> None:
+    assert is_library(filename) is library
+
+
+def test_owners_in_a_process_whose_roots_are_known_go_by_these() -> None:
+    script = CodeLine("/home/ada/torch/train.py", 11, "compute_loss")
+    library = CodeLine("/opt/transformers/src/transformers/trainer.py", 2164, "compute_loss")
+    helper = CodeLine("/opt/transformers/src/transformers/loss.py", 9, "cross_entropy")
+    block = LiveBlock(512, (helper, library, script))
+    assert [owner.line for owner in owners_of([block], ROOTS)] == [script]
+    assert [owner.line for owner in owners_of([block])] == [helper]
 
 
 def test_evidence_of_an_older_probe_has_no_roots() -> None:

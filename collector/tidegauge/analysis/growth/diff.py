@@ -11,7 +11,6 @@ from typing import NamedTuple, Optional
 
 from tidegauge.analysis.growth.growth_by_stack import growth_by_stack
 from tidegauge.analysis.snapshots.live_stacks import (
-    Lines,
     StackKeys,
     StackWeight,
     UsedBlock,
@@ -23,7 +22,7 @@ from tidegauge.core.allocator.trace import BlockState, Trace
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence.held_memory import DEFAULT_POOL
 from tidegauge.core.evidence.ledger import LinesByBlock
-from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, is_library
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, calling_line, is_library
 from tidegauge.core.evidence.workspaces import BlockOnStream, Workspaces, grown_workspaces
 
 THROUGH_SHARE = 0.9
@@ -179,17 +178,10 @@ def _line(group: Sequence[StackGrowth], roots: Optional[CodeRoots]) -> LineGrowt
         grown_bytes=sum(one.grown_bytes for one in group),
         blocks=sum(one.blocks for one in group),
         line=group[0].line,
-        caller=_caller(group[0].line, group[0].stack, roots),
+        caller=calling_line(group[0].line, group[0].stack, roots),
         stacks=len(group),
         block_bytes=sizes.pop() if len(sizes) == 1 else None,
     )
-
-
-def _caller(line: Optional[CodeLine], stack: Lines, roots: Optional[CodeRoots]) -> Optional[CodeLine]:
-    if line is None:
-        return None
-    further_out = stack[stack.index(line) + 1 :]
-    return next((frame for frame in further_out if not is_library(frame.filename, roots)), None)
 
 
 def _sizes(before: Iterable[UsedBlock], after: Iterable[UsedBlock]) -> list[SizeGrowth]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
-from tidegauge.core.evidence.owners import CodeLine, LiveBlock, Owner, owners_of
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, LiveBlock, Owner, owners_of
 from tidegauge.core.units import format_bytes, format_count
 
 DEFAULT_POOL = (0, 0)
@@ -55,8 +55,10 @@ class HeldMemory(NamedTuple):
         return None
 
 
-def hold(live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes: int) -> HeldMemory:
-    """Sum up the blocks of a device."""
+def hold(
+    live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes: int, roots: Optional[CodeRoots] = None
+) -> HeldMemory:
+    """Sum up the blocks of a device. ``roots``: of the process, where they are known."""
     live = tuple(live)
     common, private_free_bytes = [], 0
     for block in free:
@@ -65,7 +67,7 @@ def hold(live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes:
         else:
             private_free_bytes += block.size_bytes
     return HeldMemory(
-        owners=tuple(owners_of(live)),
+        owners=tuple(owners_of(live, roots)),
         live_bytes=sum(block.size_bytes for block in live),
         live_blocks=len(live),
         without_stack_bytes=sum(block.size_bytes for block in live if not block.stack),

@@ -14,9 +14,13 @@ CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 
 """What PyTorch takes for cuBLAS for each handle and stream: 8.1 MiB, 8 MiB, and 32 MiB on Hopper and later."""
 _FRAME = r"^<(?!ipython-input-)|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
 """Frames without a file of Python's: ``<frozen runpy>``, ``??``, C++. Cells of IPython are the user's own code."""
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|torch|lib[/\\]python\d[\d.]*)[/\\]|" + _FRAME)
-"""For processes whose roots are not known."""
 _PACKAGES = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
+_TORCH_CHECKOUT = re.compile(
+    r"[/\\]torch[/\\](?:_\w+(?:[/\\].+)?\.py|nn[/\\](?:modules[/\\].+|functional|parameter)\.py|optim[/\\]\w+\.py|"
+    r"(?:autograd|amp|cuda|utils|distributed)[/\\](?:_\w+(?:[/\\].+)?|function|graph|checkpoint|autocast_mode|"
+    r"(?:data|fsdp|tensor|pipelining)[/\\].+)\.py)$"
+)
+"""Files of a source checkout of PyTorch, by its own layout: a project may lie in a folder called ``torch``."""
 _NO_FILE = re.compile(_FRAME)
 MAX_ROOTS = 100
 
@@ -66,10 +70,10 @@ def is_library(filename: str, roots: Optional[CodeRoots] = None) -> bool:
 
     ``roots``: of the process that ran it; where they are not known, its path decides.
     """
-    if roots is None:
-        return _LIBRARY.search(filename) is not None
     if _NO_FILE.search(filename):
         return True
+    if roots is None:
+        return _PACKAGES.search(filename) is not None or _TORCH_CHECKOUT.search(filename) is not None
     around = (root for root in (*roots.libraries, *roots.own) if root and filename.startswith(root))
     root = max(around, key=len, default="")
     return root in roots.libraries or _PACKAGES.search(filename[max(len(root) - 1, 0) :]) is not None
@@ -82,22 +86,32 @@ def asking_line(stack: Sequence[CodeLine], roots: Optional[CodeRoots] = None) ->
     return next(own, None) or next(python, None) or next(iter(stack), None)
 
 
-def owners_of(blocks: Iterable[LiveBlock]) -> list[Owner]:
+def calling_line(
+    line: Optional[CodeLine], stack: Sequence[CodeLine], roots: Optional[CodeRoots] = None
+) -> Optional[CodeLine]:
+    """The next line further out than ``line`` that is not a library's."""
+    if line is None or line not in stack:
+        return None
+    further_out = stack[list(stack).index(line) + 1 :]
+    return next((frame for frame in further_out if not is_library(frame.filename, roots)), None)
+
+
+def owners_of(blocks: Iterable[LiveBlock], roots: Optional[CodeRoots] = None) -> list[Owner]:
     """The owners of ``blocks``, the largest first. Blocks without a stack are grouped by their size."""
     groups: dict[tuple[Optional[CodeLine], Optional[int]], list[LiveBlock]] = {}
     for block in blocks:
-        line = asking_line(block.stack)
+        line = asking_line(block.stack, roots)
         groups.setdefault((line, block.size_bytes if line is None else None), []).append(block)
-    owners = [_owner(line, group) for (line, _), group in groups.items()]
+    owners = [_owner(line, group, roots) for (line, _), group in groups.items()]
     return sorted(owners, key=lambda owner: (-owner.held_bytes, owner.line or CodeLine("", 0, "")))
 
 
-def _owner(line: Optional[CodeLine], blocks: Sequence[LiveBlock]) -> Owner:
+def _owner(line: Optional[CodeLine], blocks: Sequence[LiveBlock], roots: Optional[CodeRoots]) -> Owner:
     sizes = {block.size_bytes for block in blocks}
     size = sizes.pop() if len(sizes) == 1 else None
     by_caller: dict[CodeLine, int] = {}
     for block in blocks:
-        caller = _caller(line, block.stack)
+        caller = calling_line(line, block.stack, roots)
         if caller is not None:
             by_caller[caller] = by_caller.get(caller, 0) + block.size_bytes
     workspace = line is None and size in CUBLAS_WORKSPACE_BYTES
@@ -109,10 +123,3 @@ def _owner(line: Optional[CodeLine], blocks: Sequence[LiveBlock]) -> Owner:
         block_bytes=size,
         what="as large as a workspace of cuBLAS" if workspace else None,
     )
-
-
-def _caller(line: Optional[CodeLine], stack: Sequence[CodeLine]) -> Optional[CodeLine]:
-    if line is None or line not in stack:
-        return None
-    further_out = stack[list(stack).index(line) + 1 :]
-    return next((frame for frame in further_out if not is_library(frame.filename)), None)

@@ -93,6 +93,8 @@ class OomSnapshots:
 
 
 def _held(snapshot: Mapping[str, Any], device: int) -> HeldMemory:
+    from tidegauge.probe.code_roots import known_roots  # here, for a process that never runs out of memory
+
     live, free, pending_bytes = [], [], 0
     for segment, block in _blocks(snapshot, device):
         size_bytes, state = block["size"], block["state"]
@@ -105,7 +107,7 @@ def _held(snapshot: Mapping[str, Any], device: int) -> HeldMemory:
             live.append(LiveBlock(size_bytes, stack))
         else:
             pending_bytes += size_bytes
-    return hold(live, free, pending_bytes=pending_bytes)
+    return hold(live, free, pending_bytes=pending_bytes, roots=known_roots())
 
 
 def _blocks(snapshot: Mapping[str, Any], device: int) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
