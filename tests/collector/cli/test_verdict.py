@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from fake_node import MIB, FakeClock, FakeRank, identity
 from tidegauge.cli.verdict.answer import JobAnswer, answer_lines, answer_of, default_report, live_lines, try_report
 from tidegauge.cli.verdict.judge import Judge, ranks_of
+from tidegauge.cli.verdict.process import VerdictProcess
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.core.verdicts import OK, LeakState
 from tidegauge.core.views import RankView
@@ -30,8 +30,9 @@ from pathlib import Path
 from collector.cli.test_verdict import write_ring
 run_dir, job_id = Path(os.environ["TIDEGAUGE_RUN_DIR"]), os.environ["TIDEGAUGE_JOB_ID"]
 write_ring(run_dir, os.getpid(), leak_bytes=int(sys.argv[1]), job_id=job_id)
-time.sleep(float(sys.argv[2]))
-raise SystemExit(int(sys.argv[3]))
+while sys.argv[2] == "waits" and not Path("end").exists():
+    time.sleep(0.05)
+raise SystemExit(7)
 """
 
 
@@ -151,72 +152,104 @@ def test_steps_and_peak_of_ranks_that_are_alike_are_told_once() -> None:
     ]
 
 
-def run_rank(
-    folder: Path, *flags: str, leak_bytes: int, seconds: float, exit_code: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """``tidegauge run`` of a command that writes a ring; in ``folder``, which has its own run directory."""
-    (folder / "run").mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGAUGE_", "SLURM_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "tidegauge", "run", *flags, "--", sys.executable, "-c", RANK, str(leak_bytes),
-         str(seconds), str(exit_code)],
-        env={**kept, "TIDEGAUGE_RUN_DIR": str(folder / "run"), "TIDEGAUGE_JOB_ID": "mine"},
-        cwd=folder, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+class RunOfRank:
+    """``tidegauge run`` of a command that writes a ring, in ``folder``, which has its own run directory.
+
+    With ``waits`` the command goes on until ``end``. It always exits with 7.
+    """
+
+    def __init__(self, folder: Path, *flags: str, leak_bytes: int = 0, waits: bool = False) -> None:
+        self._folder = folder
+        self.lines: list[str] = []
+        """Of standard error."""
+        (folder / "run").mkdir(exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGAUGE_", "SLURM_"))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tidegauge", "run", *flags, "--", sys.executable, "-c", RANK, str(leak_bytes),
+             "waits" if waits else "ends"],
+            env={**kept, "TIDEGAUGE_RUN_DIR": str(folder / "run"), "TIDEGAUGE_JOB_ID": "mine"},
+            cwd=folder, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def read_until(self, words: str) -> None:
+        """Read standard error until a line has ``words``."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            if words in line:
+                return
+        raise AssertionError(self.lines)
+
+    def end(self) -> int:
+        """Let the command end; the exit code."""
+        (self._folder / "end").touch()
+        self.lines += self._process.communicate(timeout=90)[1].splitlines()
+        return self._process.returncode
 
 
 def test_run_judges_its_own_job_and_keeps_the_exit_code(tmp_path: Path) -> None:
-    done = run_rank(tmp_path, leak_bytes=4 * MIB, seconds=6, exit_code=7)
-    assert done.returncode == 7
-    first, *lines = done.stderr.splitlines()
-    assert first == "tidegauge: watching job mine (auto); verdict at the end"
-    assert lines[0].startswith("tidegauge: rank 0: growing: allocated memory grows by 4.0 MiB a step")
-    assert lines[-1] == "tidegauge: report: tidegauge-report-mine.html"
+    run = RunOfRank(tmp_path, "--live", leak_bytes=4 * MIB, waits=True)
+    run.read_until("grow")
+    assert run.end() == 7
+    assert run.lines[0] == "tidegauge: watching job mine (auto); verdict at the end"
+    assert any(
+        line.startswith("tidegauge: rank 0: growing: allocated memory grows by 4.0 MiB a step") for line in run.lines
+    )
+    assert run.lines[-1] == "tidegauge: report: tidegauge-report-mine.html"
     assert "Rank 0 grows" in (tmp_path / "tidegauge-report-mine.html").read_text()
 
 
 def test_a_healthy_job_gets_one_line_and_a_report_only_where_one_is_wanted(tmp_path: Path) -> None:
-    done = run_rank(tmp_path, "--live", leak_bytes=0, seconds=6)
-    assert done.returncode == 0
-    assert done.stderr.splitlines()[-1].startswith("tidegauge: rank 0: ok, 1,999 steps, peak 6.0 GiB")
-    assert "tidegauge: rank 0: step 1,999, 6.0 GiB reserved, ok" in done.stderr.splitlines()
+    run = RunOfRank(tmp_path, "--live", waits=True)
+    run.read_until("tidegauge: rank 0: step 1,999, 6.0 GiB reserved, ok")
+    assert run.end() == 7
+    assert run.lines[-1].startswith("tidegauge: rank 0: ok, 1,999 steps, peak 6.0 GiB")
     assert not list(tmp_path.glob("*.html"))
 
 
 def test_nothing_is_judged_where_a_service_watches_or_nobody_wants_it(tmp_path: Path) -> None:
-    quick = run_rank(tmp_path, "--no-verdict", leak_bytes=0, seconds=0)
-    assert quick.stderr == "tidegauge: watching job mine (auto); see `tidegauge jobs`\n"
+    quick = RunOfRank(tmp_path, "--no-verdict")
+    quick.end()
+    assert quick.lines == ["tidegauge: watching job mine (auto); see `tidegauge jobs`"]
     watched = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(watched, fcntl.LOCK_SH)
-    done = run_rank(tmp_path, "--report", "r.html", leak_bytes=0, seconds=0)
+    run = RunOfRank(tmp_path, "--report", "r.html")
+    run.end()
     os.close(watched)
-    assert done.stderr.splitlines() == [
+    assert run.lines == [
         "tidegauge: --report ignored (a service watches this job), see docs/run.md",
         "tidegauge: watching job mine (auto); see `tidegauge jobs`",
     ]
 
 
 def test_a_service_that_begins_later_takes_over(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    watched = os.open(run, os.O_RDONLY)
-    later = threading.Timer(4, fcntl.flock, (watched, fcntl.LOCK_SH))
-    later.start()
-    done = run_rank(tmp_path, leak_bytes=4 * MIB, seconds=14)
-    later.join()
+    run = RunOfRank(tmp_path, "--live", waits=True)
+    run.read_until("rank 0: step 1,999")
+    watched = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(watched, fcntl.LOCK_SH)
+    run.read_until("tidegauge: a service watches this job now; see `tidegauge jobs`")
+    run.end()
     os.close(watched)
-    assert done.stderr.splitlines()[1:] == ["tidegauge: a service watches this job now; see `tidegauge jobs`"]
+    assert run.lines[-1] == "tidegauge: a service watches this job now; see `tidegauge jobs`"
 
 
-def test_a_command_that_is_over_at_once_waits_for_nothing(tmp_path: Path) -> None:
-    done = run_rank(tmp_path, leak_bytes=0, seconds=0)
-    assert done.stderr.splitlines() == ["tidegauge: watching job mine (auto); verdict at the end"]
+@pytest.mark.parametrize(("begins_after_s", "told"), [(float("inf"), b""), (0.0, b"ended\n")])
+def test_of_a_command_that_is_over_at_once_no_verdict_is_asked(
+    monkeypatch: pytest.MonkeyPatch, begins_after_s: float, told: bytes
+) -> None:
+    monkeypatch.setattr("tidegauge.cli.verdict.process.BEGIN_AFTER_S", begins_after_s)
+    theirs, control = os.pipe()
+    done, theirs_out = os.pipe()
+    os.close(theirs_out)  # whoever judges has nothing more to say
+    VerdictProcess(control, done).end()
+    assert os.read(theirs, 100) == told
+    os.close(theirs)
 
 
 def test_a_folder_that_does_not_exist_is_refused_before_the_job_starts(tmp_path: Path) -> None:
-    done = run_rank(tmp_path, "--report", "none/r.html", leak_bytes=0, seconds=0)
-    assert done.returncode == 2
-    assert "does not exist" in done.stderr
+    run = RunOfRank(tmp_path, "--report", "none/r.html")
+    assert run.end() == 2
+    assert "does not exist" in "".join(run.lines)
 
 
 @pytest.mark.parametrize(

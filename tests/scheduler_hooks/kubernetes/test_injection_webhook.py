@@ -165,10 +165,11 @@ def test_closing_waits_for_the_answer_that_is_under_way() -> None:
     too_early: list[bool] = []
 
     def slow(body: bytes) -> Mapping[str, Any]:
+        port = server.port
         asked.set()
         with suppress(OSError):
             while True:  # until nobody listens any more
-                socket.create_connection(("127.0.0.1", server.port), PATIENCE_S).close()
+                socket.create_connection(("127.0.0.1", port), PATIENCE_S).close()
         too_early.append(closed.wait(0.2))  # does not come true while we are at it
         return {}
 
