@@ -104,6 +104,8 @@ def _answer(
     try:
         with waiting:
             return get(api, access)
+    except client.ApiAddressError as error:
+        raise UsageError(str(error)) from error
     except client.ApiError as error:
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE
@@ -153,11 +155,7 @@ def api_to_ask(args: argparse.Namespace) -> str:
     """The URL that ``client`` asks: the service on this node needs no token there. Raises ``CommandError``."""
     from tidegauge.cluster.service_record import local_api
 
-    if not args.api:
-        return _local_api(args, local_api)
-    if not str(args.api).startswith(("http://", "https://", "unix:")):
-        raise UsageError(f"--api {args.api!r} is not a URL such as http://127.0.0.1:9495")
-    return str(args.api)
+    return str(args.api) if args.api else _local_api(args, local_api)
 
 
 def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:

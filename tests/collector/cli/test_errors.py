@@ -70,4 +70,4 @@ def test_a_service_that_never_started_is_not_told_as_a_crash(
 
 def test_an_api_that_is_no_url_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--api", "localhost"]) == 2
-    assert "--api 'localhost' is not a URL such as http://127.0.0.1:9495" in capsys.readouterr().err
+    assert "'localhost' is not an API address; it looks like http://127.0.0.1:9495" in capsys.readouterr().err

@@ -35,6 +35,10 @@ class ApiError(Exception):
         """The API's own sentence why it cannot answer this request (400, 403, 404, 503), if that is what happened."""
 
 
+class ApiAddressError(ApiError):
+    """The URL is not that of an API: nothing was asked."""
+
+
 @dataclass(frozen=True)
 class ApiAccess:
     """Credentials for an API, and the certificates that are trusted to vouch for it."""
@@ -108,14 +112,14 @@ def _connection(api_url: str, timeout_s: float, access: ApiAccess) -> http.clien
         parts = urlsplit(api_url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ApiError(f"{api_url!r} is not an API address; {LOOKS_LIKE}") from None
+        raise ApiAddressError(f"{api_url!r} is not an API address; {LOOKS_LIKE}") from None
     if parts.username is not None or parts.password is not None:
         # Whatever is in a command line is to be read by everybody on the machine; and it is not repeated here.
-        raise ApiError("an API address has no user name or password: put the token into TIDEGAUGE_API_TOKEN_FILE")
+        raise ApiAddressError("an API address has no user name or password: put the token in TIDEGAUGE_API_TOKEN_FILE")
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return _UnixConnection(Path(unquote(parts.path)), timeout_s)
     if parts.scheme not in ("http", "https") or not host:
-        raise ApiError(f"{api_url!r} is not an API address; {LOOKS_LIKE}")
+        raise ApiAddressError(f"{api_url!r} is not an API address; {LOOKS_LIKE}")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
     return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=_context(access))
