@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evidence_values import evidence
 from loop_store import real_store, told_store
-from sample_views import LEAK, NOW_S, rank_summary
+from sample_views import LEAK, NOW_S, job_record, rank_summary
 from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
@@ -49,7 +49,8 @@ def filled_service(folder: Path) -> Iterator[CoordinatorService]:
 
 
 def _filled_store(folder: Path) -> Store:
-    """What ``loop_store`` tells, and two pieces of evidence."""
+    """What ``loop_store`` tells, two pieces of evidence, and the record of a job."""
     real = real_store(told_store(), folder)
     real.evidence.keep([evidence(1), evidence(0, evidence_id="auto-0")], at_s=NOW_S)
+    real.jobs.save([job_record()])
     return real

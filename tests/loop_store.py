@@ -39,6 +39,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records import JobRecord
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.http.access import OPEN_DOOR, Door
 
@@ -170,6 +171,21 @@ class FakeEvidence:
 
 
 @dataclass
+class FakeJobs:
+    """``loop_reads.JobReads``."""
+
+    records: list[JobRecord] = field(default_factory=list)
+
+    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
+        found = [one for one in self.records if one.ended_unix_s is not None and one.ended_unix_s >= since_s]
+        mine = [one for one in found if user_name in (None, one.user_name)]
+        return sorted(mine, key=lambda one: -(one.ended_unix_s or 0.0))[:limit]
+
+    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int:
+        return len(self.ended(since_s=since_s, limit=1 << 30, user_name=user_name))
+
+
+@dataclass
 class FakeGrades:
     """``loop_reads.Grades`` over the incidents and decisions of a ``FakeStore``."""
 
@@ -215,6 +231,7 @@ class FakeStore:
     incidents: FakeIncidents = field(default_factory=FakeIncidents)
     audit: FakeAudit = field(default_factory=FakeAudit)
     evidence: FakeEvidence = field(default_factory=FakeEvidence)
+    jobs: FakeJobs = field(default_factory=FakeJobs)
     problem: str | None = None
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.job_records import JobEnd, JobRecord, RankPeak
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView
 
@@ -150,6 +151,17 @@ def job_view(**changes: Any) -> JobView:
         running=True,
     )
     return replace(view, **changes)
+
+
+def job_record(**changes: Any) -> JobRecord:
+    """Of a healthy job that ended by itself."""
+    record = JobRecord(
+        job=JobKey("4711", 0, 1001), job_name="llm-pretrain", user_name="ada", scheduler="slurm", array=None, nodes=1,
+        world_size=2, started_unix_s=NOW_S - 7200.0, updated_unix_s=NOW_S, ended_unix_s=NOW_S - 60.0,
+        end=JobEnd.ENDED, steps=200, fullest=RankPeak(1, "node7", 20 * GIB, 22 * GIB, 80 * GIB), state=LeakState.OK,
+        severity=None, signal=None, ooms=0,
+    )  # fmt: skip
+    return record._replace(**changes)
 
 
 LOOP = LoopFigures(

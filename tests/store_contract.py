@@ -21,11 +21,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text, update
 
 from evidence_values import NAMED, evidence
-from sample_views import NOW_S
+from sample_views import NOW_S, job_record
 from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore, Room
 from tidegauge.cluster.store.grades import MAX_ANSWERS
+from tidegauge.cluster.store.job_records import JobRecordStore, RecordRoom
 from tidegauge.cluster.store.store import VERSION_TABLE
 from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
@@ -797,3 +798,54 @@ class StoreContract:
             connection.execute(text("UPDATE incidents SET value = '{}'"))
         with pytest.raises(StoreError, match="incident 7 in the database cannot be read"):
             store.incidents.open_incidents()
+
+    # records of jobs
+
+    def test_the_record_of_an_ended_job_comes_back_and_replaces_that_of_the_running_one(self, store: Store) -> None:
+        running = job_record(ended_unix_s=None, end=None, job_name="größer \0 \udcff")
+        store.jobs.save([running])
+        assert (list(store.jobs.running()), store.jobs.latest([JOB])) == ([running], {JOB: running})
+        over = job_record(steps=300)
+        store.jobs.save([over])
+        assert (list(store.jobs.running()), list(store.jobs.ended(since_s=0.0, limit=9))) == ([], [over])
+
+    def test_the_latest_start_of_a_job_id_counts(self, store: Store) -> None:
+        again = job_record(started_unix_s=NOW_S + 100.0, ended_unix_s=NOW_S + 200.0)
+        store.jobs.save([again, job_record()])
+        assert store.jobs.latest([JOB, JOB._replace(uid=7)]) == {JOB: again}
+        assert list(store.jobs.ended(since_s=0.0, limit=1)) == [again]
+        assert store.jobs.count_ended(since_s=0.0) == 2
+
+    def test_ended_jobs_are_those_of_the_time_and_the_owner(self, store: Store) -> None:
+        ada = job_record(job=JOB._replace(job_id="late"), ended_unix_s=NOW_S + 50.0)
+        bob = job_record(job=JOB._replace(job_id="bobs"), user_name="bob", ended_unix_s=NOW_S + 60.0)
+        store.jobs.save([job_record(), ada, bob])
+        assert list(store.jobs.ended(since_s=NOW_S + 50.0, limit=9)) == [bob, ada]
+        assert list(store.jobs.ended(since_s=NOW_S + 50.0, limit=9, user_name="ada")) == [ada]
+        assert store.jobs.count_ended(since_s=0.0, user_name="ada") == 2
+        assert store.jobs.count_ended(since_s=0.0, user_name="ad") == 0
+
+    def test_records_of_jobs_go_by_their_own_age(self, store: Store) -> None:
+        running = job_record(job=JOB._replace(job_id="runs"), ended_unix_s=None, end=None)
+        store.jobs.save([job_record(ended_unix_s=NOW_S), running])
+        store.prune(before_s=NOW_S + 1.0)
+        assert store.jobs.count_ended(since_s=0.0) == 1
+        store.jobs.prune(before_s=NOW_S + 1.0)
+        assert (store.jobs.count_ended(since_s=0.0), list(store.jobs.running())) == (0, [running])
+
+    def test_nobody_pushes_out_anothers_records(self, store: Store) -> None:
+        small = JobRecordStore(store.database, RecordRoom(of_tenant=5, in_all=7))
+        small.save([job_record(job=JobKey("theirs", 0, 2), user_name="bob", updated_unix_s=0.0)])
+        for number in range(20):
+            mine = JobKey(f"{number:02}", 0, 1)
+            small.save([job_record(job=mine, updated_unix_s=NOW_S + number)])
+        kept = sorted(one.job.job_id for one in small.ended(since_s=0.0, limit=99))
+        assert kept == [*(f"{number:02}" for number in range(15, 20)), "theirs"]
+        small.save([job_record(job=JobKey(f"c{number}", 0, 3), updated_unix_s=NOW_S + number) for number in range(5)])
+        jobs = [one.job for one in small.ended(since_s=0.0, limit=99)]
+        assert sorted(job.uid for job in jobs) == [1, 1, 1, 2, 3, 3, 3], "those with most have given"
+
+    def test_numbers_that_no_column_holds_are_left_out(self, store: Store) -> None:
+        odd = JOB._replace(attempt=1 << 70)
+        store.jobs.save([job_record(job=odd), job_record()])
+        assert store.jobs.latest([odd, JOB]).keys() == {JOB}

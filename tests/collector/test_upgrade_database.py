@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import upgrade_fixtures as fixtures
+from sample_views import job_record
 from scheduler_values import decision
 from store_contract import opened
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
@@ -20,7 +21,7 @@ from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.wire import to_wire
 from upgrade_fixtures import WITH_DATABASE, WITH_EVIDENCE
 
-VERSION_NOW = "0004"
+VERSION_NOW = "0005"
 
 
 @pytest.fixture(params=WITH_DATABASE)
@@ -134,6 +135,11 @@ def test_an_incident_from_before_grades_takes_an_answer(release: str, store: Sto
     assert store.grades.answers(number) == ()
     assert store.grades.add(number, answer)
     assert store.grades.answers(number) == (answer,)
+
+
+def test_a_database_from_before_records_of_jobs_has_a_place_for_them(store: Store) -> None:
+    store.jobs.save([job_record()])
+    assert list(store.jobs.ended(since_s=0.0, limit=9)) == [job_record()]
 
 
 # A database of tomorrow, after a way back.

@@ -75,6 +75,11 @@ class RankSummary:
     """Of the container engine's, outside pods and Slurm, as the kernel says; ``None`` in none."""
     user_namespace_owner: Optional[int] = None
     """The user, not root, who made the user namespace that it is in; ``None`` in the node's own, and in root's."""
+    allocated_peak_bytes: Optional[int] = None
+    """PyTorch's own peak, since the start or since the program reset it; so is ``reserved_peak_bytes``."""
+    reserved_peak_bytes: Optional[int] = None
+    detached: bool = False
+    """Its probe's last record is that of a process that ends by itself; without it a signal ended the process."""
 
     @property
     def tenant(self) -> Tenant:
@@ -116,8 +121,6 @@ class RankView(RankSummary):
     active_bytes: Optional[int] = None
     inactive_split_bytes: Optional[int] = None
     requested_bytes: Optional[int] = None
-    allocated_peak_bytes: Optional[int] = None
-    reserved_peak_bytes: Optional[int] = None
     alloc_retries: Optional[int] = None
     """Since attach, as are ``ooms`` and ``steps``."""
     ooms: Optional[int] = None

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from sample_views import GIB, LEAK, job_view, rank_summary
+from sample_views import GIB, LEAK, job_record, job_view, rank_summary
 from tidegauge.cli.jobs.jobs import nothing_watched
 from tidegauge.cli.jobs.names import job_name, short_job_name
 from tidegauge.cli.main import main
-from tidegauge.cluster.api.http_api import HttpApi, json_route
+from tidegauge.cluster.api.http_api import HttpApi, Request, UnavailableError, json_route
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
-from tidegauge.core.ids import JobId, known_as
+from tidegauge.core.ids import JobId, JobKey, known_as
+from tidegauge.core.job_records import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.slurm import SlurmPlace
-from tidegauge.core.verdicts import Band, LeakState
+from tidegauge.core.verdicts import Band, LeakState, Severity
 from tidegauge.core.views import JobView
 
 TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
@@ -110,6 +113,110 @@ def test_json_has_the_place_in_slurm_of_each_rank(url: str, capsys: pytest.Captu
     main(["jobs", "--json", "--api", url])
     ranks = json.loads(capsys.readouterr().out)["jobs"][0]["ranks"]
     assert [rank["slurm"] for rank in ranks] == [None, TASK._asdict()]
+
+
+def serve_ended(*records: JobRecord, jobs: Sequence[JobView] = (), left_out: int = 0) -> HttpApi:
+    asked.clear()
+
+    def page(request: Request) -> object:
+        asked.update(request.query)
+        return {"jobs": records, "left_out": left_out, "seen_as": None}
+
+    routes = {"/api/v1/jobs": json_route(lambda _: {"jobs": jobs}), "/api/v1/ended-jobs": json_route(page)}
+    api = HttpApi(routes, host="127.0.0.1", port=0)
+    api.start()
+    return api
+
+
+asked: dict[str, str] = {}
+
+
+def test_jobs_that_ended_lately_are_listed_below_with_peak_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    oom = job_record(
+        job=JobKey("4700", 1, 1001), job_name=None, end=JobEnd.OOM, state=LeakState.LEAK, severity=Severity.CRITICAL
+    )
+    api = serve_ended(oom, job_record(job=JobKey("4690", 0, 1001)), jobs=(job_view(),), left_out=3)
+    try:
+        assert main(["jobs", "--api", api.url]) == 0
+    finally:
+        api.stop()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ["", "Ended in the last 24 h:"]
+    header, first, second, more = lines[4:]
+    assert header.split("  ")[0] == "job"
+    cells = re.split(r"  +", first)
+    assert cells[:6] == ["4700 (attempt 1)", "-", "ada", "2", "200", "2 h"]
+    assert cells[7:] == ["OOM", "20.0 GiB", "22.0 GiB", "80.0 GiB", "leak (critical)"]
+    assert re.split(r"  +", second)[7] == "by itself"
+    assert more == "3 more ended before these; `tidegauge jobs --ended 24h` lists them"
+    assert asked["limit"] == "10"
+    assert int(asked["since"]) == pytest.approx(time.time() - 86_400, abs=60)
+
+
+def test_a_job_that_is_still_in_the_first_table_is_not_in_the_second(capsys: pytest.CaptureFixture[str]) -> None:
+    api = serve_ended(job_record(), jobs=(job_view(running=False),))
+    try:
+        main(["jobs", "--api", api.url])
+    finally:
+        api.stop()
+    assert capsys.readouterr().out.count("4711") == 1
+
+
+def test_where_nothing_runs_it_says_what_ended_and_where_older_ones_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for records, told in (((job_record(),), "Ended in the last 24 h:"), ((), "no job ended in the last 24 h; ")):
+        api = serve_ended(*records)
+        try:
+            assert main(["jobs", "--api", api.url]) == 0
+        finally:
+            api.stop()
+        out = capsys.readouterr().out
+        assert out.startswith("no jobs watched; start one with")
+        assert told in out
+    assert "`tidegauge jobs --ended 30d` looks further back" in out
+
+
+def test_ended_since_looks_further_back_and_lists_more(capsys: pytest.CaptureFixture[str]) -> None:
+    api = serve_ended(job_record())
+    try:
+        assert main(["jobs", "--ended", "7d", "--api", api.url]) == 0
+    finally:
+        api.stop()
+    assert asked["limit"] == "1000"
+    assert int(asked["since"]) == pytest.approx(time.time() - 7 * 86_400, abs=60)
+    assert "Ended since 20" in capsys.readouterr().out
+
+
+def test_json_has_the_ended_jobs_beside_the_watched_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    api = serve_ended(job_record())
+    try:
+        main(["jobs", "--json", "--api", api.url])
+    finally:
+        api.stop()
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["jobs"], answer["ended_left_out"]) == ([], 0)
+    assert (answer["ended"][0]["fullest"]["reserved_bytes"], answer["ended"][0]["end"]) == (22 * GIB, "ended")
+
+
+def test_a_service_from_before_the_records_shows_its_jobs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--api", url]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["jobs", "--ended", "7d", "--api", url]) == 3
+
+
+def test_without_its_database_jobs_shows_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    def away(_: Request) -> object:
+        raise UnavailableError("the database of incidents and actions is unavailable: away")
+
+    routes = {"/api/v1/jobs": json_route(lambda _: {"jobs": (job_view(),)}), "/api/v1/ended-jobs": json_route(away)}
+    api = HttpApi(routes, host="127.0.0.1", port=0)
+    api.start()
+    try:
+        assert main(["jobs", "--api", api.url]) == 0
+    finally:
+        api.stop()
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1].startswith("4711")
+    assert shown.err.startswith("tidegauge jobs: ended jobs are not available: the database of incidents")
 
 
 POD = PodPlace("8a1c4f3e", "team-a", "llm-0", "train", job_known=True)

@@ -38,6 +38,7 @@ FULL = {
     "/api/v1/job": "ranks", "/api/v1/events": "events", "/api/v1/incidents": "incidents", "/api/v1/incident": "history",
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
+    "/api/v1/ended-jobs": "jobs",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from evidence_values import evidence
-from sample_views import LEAK, identity, rank_summary
+from sample_views import LEAK, identity, job_record, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.api.grade_api import GradePages
@@ -72,6 +72,7 @@ def fill(store: Store, name: str) -> None:
     store.audit.write_ahead([decision(decision_id=f"{name}s-decision", incident=opened, decided_s=NOW_S - 500.0)])
     store.audit.finish(f"{name}s-decision", Outcome.DONE, "", at_s=NOW_S - 499.0)
     store.evidence.keep([evidence(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
+    store.jobs.save([job_record(job=job_of(name), job_name=f"{name}s-model", user_name=name)])
 
 
 @dataclass
@@ -179,6 +180,7 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/decisions": Page("/api/v1/decisions?since=0"),
         "/api/v1/evidence": Page(f"/api/v1/evidence?{job}"),
         "/api/v1/evidence of an incident": Page(f"/api/v1/evidence?incident={number}", about_one=True),
+        "/api/v1/ended-jobs": Page("/api/v1/ended-jobs"),
         "/api/v1/grades": Page("/api/v1/grades"),
         "/report": Page(f"/report?incident={number}", about_one=True),
         "/grade": Page(f"/grade?incident={number}", about_one=True),
@@ -283,7 +285,7 @@ def test_lists_hold_ones_own_alone_and_say_how_many_of_those_are_left_out(site: 
 
     for path, key in (("/api/v1/jobs", "jobs"), ("/api/v1/incidents", "incidents"), ("/api/v1/decisions", "decisions"),
                       ("/api/v1/incident-changes", "changes"), ("/api/v1/incident-marks", "marks"),
-                      ("/api/v1/overview", "jobs")):  # fmt: skip
+                      ("/api/v1/overview", "jobs"), ("/api/v1/ended-jobs", "jobs")):  # fmt: skip
         found = {name: numbers(path, key, name) for name in ("ada", "bob", "prometheus", "root")}
         assert found == {"ada": 1, "bob": 1, "prometheus": 0, "root": 2}, path
     assert json.loads(site.ask("/api/v1/decisions", "ada")[1])["left_out"] == 0

@@ -318,6 +318,7 @@ class RankState:
             pod=self._found.pod,
             host_processes=() if self.host is None else self.host.processes,
             parent=parent,
+            detached=self.detached,
         )
 
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tidegauge.cli.arguments import OUTPUT, group
-from tidegauge.cli.errors import BAD_NEWS, FINE
+from tidegauge.cli.arguments import OUTPUT, add_examples, group
+from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
-from tidegauge.cli.service_api import add_api_arguments, ask, whose
+from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
 from tidegauge.core.incidents.wording import list_ranks
+from tidegauge.core.job_records import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
-from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 
-HELP = "list watched jobs and the ranks whose memory grows"
+HELP = "list watched jobs and the ranks whose memory grows, and jobs that ended lately"
 
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
           "OOM in")  # fmt: skip
@@ -30,6 +34,20 @@ GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
 """Columns that are dropped on a narrow terminal, in this order."""
 POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
 """Header and optional columns if a job runs in pods."""
+ENDED_HEADER = ("job", "name", "user", "ranks", "steps", "ran", "ended", "how", "peak allocated", "peak reserved",
+                "GPU limit", "worst state")  # fmt: skip
+ENDED_GIVES_WAY = ("ranks", "steps", "peak allocated", "user", "name", "ran", "worst state")
+LATELY_S, FEW_ENDED = 86_400.0, 10
+"""How far back `jobs` looks for ended jobs without --ended, and how many it lists."""
+MAX_ENDED = 1000
+"""As many as the API gives in one answer."""
+HOW = {
+    JobEnd.UNKNOWN: "not known",
+    JobEnd.ENDED: "by itself",
+    JobEnd.KILLED: "killed",
+    JobEnd.OOM: "OOM",
+}
+NO_SUCH_PAGE = 404
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +56,34 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--fail-on-leak", action="store_true",
         help="exit with 1 if the memory of a running job grows without bound (state leak or growing)",
     )  # fmt: skip
+    parser.add_argument(
+        "--ended", type=ago, metavar="SINCE",
+        help=f"list up to {MAX_ENDED} jobs that ended within this time, such as 7d (default: {FEW_ENDED} of 24h)",
+    )  # fmt: skip
+    add_examples(
+        parser,
+        "tidegauge jobs               running jobs, and those that ended in the last 24 h",
+        "tidegauge jobs --ended 7d    peaks and end of the jobs of the last week",
+        "tidegauge jobs --json        the same for scripts",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     answer = ask(args, "/api/v1/jobs")
-    jobs = answer["jobs"]
+    jobs, ended = answer["jobs"], _ask_ended(args)
     if args.json:
-        print_json(answer)
-    elif jobs:
+        print_json({**answer, "ended": ended and ended["jobs"], "ended_left_out": ended and ended["left_out"]})
+    else:
+        _print_watched(answer)
+        if ended is not None:
+            _print_ended(ended, {_key(job) for job in jobs}, args.ended)
+    leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
+    return BAD_NEWS if leaks and args.fail_on_leak else FINE
+
+
+def _print_watched(answer: Mapping[str, Any]) -> None:
+    jobs = answer["jobs"]
+    if jobs:
         pods = [_pod(job) for job in jobs]
         rows = [_row(job) for job in jobs]
         if any(pods):
@@ -54,8 +92,60 @@ def run(args: argparse.Namespace) -> int:
             print_table(HEADER, rows, gives_way=GIVES_WAY)
     else:
         print(nothing_watched(os.environ, whose(answer)))
-    leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
-    return BAD_NEWS if leaks and args.fail_on_leak else FINE
+
+
+def _ask_ended(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The records of ended jobs; ``None`` if the service has none to give and nobody asked for them."""
+    since_s = since_unix_s(args.ended or LATELY_S)
+    limit = MAX_ENDED if args.ended else FEW_ENDED
+    try:
+        return ask(args, f"/api/v1/ended-jobs?since={since_s}&limit={limit}")
+    except CommandError as error:
+        if args.ended:
+            raise
+        cause = error.__cause__
+        if not (isinstance(cause, ApiError) and cause.status == NO_SUCH_PAGE):  # an older service has no such page
+            print(f"tidegauge jobs: ended jobs are not available: {error}", file=sys.stderr)
+        return None
+
+
+def _print_ended(answer: Mapping[str, Any], watched: Collection[tuple[str, int, int]], asked_s: float | None) -> None:
+    """Print the jobs that have ended, without those that are still in the table of watched jobs."""
+    records = [record for raw in answer["jobs"] if tuple((record := read(JobRecord, raw)).job[:3]) not in watched]
+    when = "in the last 24 h" if asked_s is None else f"since {moment(since_unix_s(asked_s))}"
+    if not records:
+        if asked_s is not None or not watched:
+            wider = "" if asked_s is not None else "; `tidegauge jobs --ended 30d` looks further back"
+            print(f"no job ended {when}{wider}")
+        return
+    print(f"\nEnded {when}:")
+    print_table(ENDED_HEADER, [_ended_row(record) for record in records], gives_way=ENDED_GIVES_WAY)
+    if answer["left_out"]:
+        all_of_them = "" if asked_s is not None else "; `tidegauge jobs --ended 24h` lists them"
+        print(f"{answer['left_out']:,} more ended before these{all_of_them}")
+
+
+def _ended_row(record: JobRecord) -> Sequence[str]:
+    ended_s = record.ended_unix_s or record.updated_unix_s
+    peak, state = record.fullest, state_word(record.state, record.severity, has_steps=record.steps > 0)
+    return (
+        job_name(record.job.job_id, record.job.attempt, record.array),
+        record.job_name or "-",
+        record.user_name,
+        str(record.world_size),
+        str(record.steps),
+        format_duration(max(ended_s - record.started_unix_s, 0.0)),
+        moment(ended_s),
+        HOW[record.end or JobEnd.UNKNOWN],
+        format_bytes(peak.allocated_bytes),
+        format_bytes(peak.reserved_bytes),
+        "-" if peak.limit_bytes is None else format_bytes(peak.limit_bytes),
+        f"{state} ({record.severity.value})" if record.severity else state,
+    )
+
+
+def _key(job: Mapping[str, Any]) -> tuple[str, int, int]:
+    return job["job_id"], job["attempt"], job["ranks"][0]["uid"]
 
 
 def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:

@@ -1,4 +1,5 @@
-"""Pages of the HTTP API on incidents, decisions and the policy, and their figures for scrapes. Read only, bounded."""
+"""Pages of the HTTP API on incidents, decisions, the policy and ended jobs, and figures for scrapes. Read only,
+bounded."""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
         "/api/v1/incident-marks": store_route(pages.marks),
         "/api/v1/incident-changes": store_route(pages.changes),
         "/api/v1/decisions": store_route(pages.decisions),
+        "/api/v1/ended-jobs": store_route(pages.ended_jobs),
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
 
@@ -205,6 +207,14 @@ class _Pages:
         shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
         return {"decisions": map(_short_record, shown), "left_out": left_out}
+
+    def ended_jobs(self, request: Request) -> object:
+        limit = request.number("limit", default=FEW, most=MANY)
+        since_s, whose = float(request.number("since", default=0)), request.viewer.only
+        store = self._store()
+        shown = store.jobs.ended(since_s=since_s, limit=limit, user_name=whose)
+        left_out = max(store.jobs.count_ended(since_s=since_s, user_name=whose) - len(shown), 0)
+        return {"jobs": shown, "left_out": left_out, "seen_as": whose}
 
     def changes(self, request: Request) -> object:
         store = self._store()

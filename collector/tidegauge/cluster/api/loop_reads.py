@@ -14,6 +14,7 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records import JobRecord
 
 
 class IncidentReads(Protocol):
@@ -76,6 +77,14 @@ class Grades(Protocol):
     def count_notified(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
 
+class JobReads(Protocol):
+    """The methods of ``store.JobRecordStore`` that pages call."""
+
+    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]: ...
+
+    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int: ...
+
+
 class LoopStore(Protocol):
     """The tables of ``store.Store``."""
 
@@ -90,3 +99,6 @@ class LoopStore(Protocol):
 
     @property
     def grades(self) -> Grades: ...
+
+    @property
+    def jobs(self) -> JobReads: ...

@@ -24,6 +24,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
+from tidegauge.core.job_records import JobRecord
 from tidegauge.core.views import JobView
 
 Schema = dict[str, Any]
@@ -162,6 +163,10 @@ PAGES: Mapping[str, ApiPage] = {
     ),
     "/api/v1/decisions": ApiPage(
         "Decisions, oldest first", {"decisions": tuple[DecisionRecord, ...], "left_out": int}, (_SINCE, _LIMIT),
+    ),
+    "/api/v1/ended-jobs": ApiPage(
+        "Records of ended jobs, the last one first",
+        {"jobs": tuple[JobRecord, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT), text=_SEEN_AS,
     ),
     "/api/v1/evidence": ApiPage(
         "Evidence of growth for a job or an incident", {"evidence": tuple[Evidence, ...]},

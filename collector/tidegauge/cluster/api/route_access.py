@@ -48,6 +48,7 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/incident-marks": Access.OWN,
     "/api/v1/incident-changes": Access.OWN,
     "/api/v1/decisions": Access.OWN,
+    "/api/v1/ended-jobs": Access.OWN,
     "/api/v1/evidence": Access.OWN,
     "/api/v1/grades": Access.OWN,
     "/grade": Access.OWN,

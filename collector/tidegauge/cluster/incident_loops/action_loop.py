@@ -1,4 +1,5 @@
-"""Runs incidents and actions inside the coordinator: opens the database as soon as it can be, then works once a second.
+"""Runs incidents, actions and the records of jobs inside the coordinator: opens the database as soon as it can be, then
+works once a second.
 
 Only this module and ``schedulers`` import the hooks (policy, carrying out, adapters), and only when they need them.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
 from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
@@ -56,16 +58,21 @@ class Opened:
     now_s: Callable[[], float]
     ages_s: Callable[[], float] | None = None
     """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
+    recorder: JobRecorder | None = None
+    """Writes the records of jobs."""
 
 
 class ActionLoop:
     """The loop of incidents and actions: ``start`` begins its thread; all other methods are thread-safe."""
 
-    def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:
+    def __init__(
+        self, open_all: Callable[[], Opened], *, keep_incidents_s: float, keep_jobs_s: float = float("inf")
+    ) -> None:
         self.telling = TellingBoard(monotonic_s=time.monotonic)
         """Where the notifier says how it stands."""
         self._open_all = open_all
         self._keep_incidents_s = keep_incidents_s
+        self._keep_jobs_s = keep_jobs_s
         self._opened: Opened | None = None
         self._problem: str | None = None
         self._stopped = threading.Event()
@@ -117,6 +124,15 @@ class ActionLoop:
         except Exception:
             # The loop is what looks after actions under way: it must outlive a defect in one turn.
             log.exception("a pass over incidents and actions failed; continuing")
+        self._record_jobs()
+
+    def _record_jobs(self) -> None:
+        if self._opened is None or self._opened.recorder is None:
+            return
+        try:
+            self._opened.recorder.tick()
+        except Exception:
+            log.exception("a pass over the records of jobs failed; continuing")
 
     def _run(self) -> None:
         while not self._stopped.wait(TURN_EVERY_S):
@@ -130,9 +146,10 @@ class ActionLoop:
         aged_s = now_s if opened.ages_s is None else min(now_s, opened.ages_s())
         try:
             opened.store.prune(before_s=aged_s - self._keep_incidents_s)
+            opened.store.jobs.prune(before_s=aged_s - self._keep_jobs_s)
         except StoreError as error:
             self._prune_s = now_s + PRUNE_AGAIN_S
-            log.warning("old incidents could not be deleted: %s", error)
+            log.warning("old incidents and records of jobs could not be deleted: %s", error)
 
 
 def open_actions(
@@ -142,7 +159,8 @@ def open_actions(
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s)
+        recorder = JobRecorder(coordinator.jobs, store.jobs, now_s=now_s, monotonic_s=time.monotonic)
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, recorder)
     except BaseException:
         store.close()  # this is tried again every second
         raise

@@ -140,6 +140,7 @@ class CoordinatorActor:
         actions = ActionLoop(
             lambda: open_actions(settings, coordinator, files, tell=tell),
             keep_incidents_s=settings.keep_incidents_days * DAY_S,
+            keep_jobs_s=settings.keep_jobs_days * DAY_S,
         )
         if is_notifier_wanted(settings, os.environ):
             actions.telling.expect()

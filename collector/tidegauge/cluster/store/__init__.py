@@ -1,4 +1,5 @@
-"""The database: incidents with their history and grades, the audit of actions, and evidence.
+"""The database: incidents with their history and grades, the audit of actions, evidence, and records of
+jobs.
 
 SQLAlchemy and Alembic appear here only. Callers see values of ``tidegauge.core`` and ``StoreError``.
 """
@@ -8,12 +9,14 @@ from tidegauge.cluster.store.database import StoreError, sqlite_url
 from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
+from tidegauge.cluster.store.job_records import JobRecordStore
 from tidegauge.cluster.store.store import Store, open_store
 
 __all__ = [
     "EvidenceStore",
     "GradeStore",
     "IncidentStore",
+    "JobRecordStore",
     "KeptEvidence",
     "SqlAudit",
     "Store",

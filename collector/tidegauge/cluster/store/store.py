@@ -1,4 +1,4 @@
-"""Opens one database with incidents, audit, evidence and grades, and brings its tables up to date."""
+"""Opens one database with incidents, audit, evidence, grades and job records, and brings its tables up to date."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
+from tidegauge.cluster.store.job_records import JobRecordStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.core.incidents.actions import DecisionStatus
 
@@ -32,6 +33,7 @@ class Store:
     audit: SqlAudit
     evidence: EvidenceStore
     grades: GradeStore
+    jobs: JobRecordStore
     database: Database
 
     def newest_s(self) -> float | None:
@@ -45,7 +47,7 @@ class Store:
 
     def prune(self, *, before_s: float) -> int:
         """Delete what ended before ``before_s``: closed incidents with their history, decisions and grades, and
-        evidence.
+        evidence. Records of jobs have a time of their own (``JobRecordStore.prune``).
 
         Incidents that are open, or have an unfinished decision, stay. Returns the number of deleted incidents; totals
         and numbers continue as if these were there.
@@ -81,7 +83,10 @@ def open_store(url: str) -> Store:
     except BaseException:
         database.close()
         raise
-    return Store(IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database), database)
+    return Store(
+        IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database),
+        JobRecordStore(database), database,
+    )  # fmt: skip
 
 
 def _upgrade(database: Database) -> None:

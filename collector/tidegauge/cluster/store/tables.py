@@ -108,3 +108,21 @@ grades = Table(
     Index("grades_by_time", "at_s"),
 )
 """What people said of an incident, a row for each answer: of a person the latest counts, the others are the record."""
+
+job_records = Table(
+    "job_records",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    Column("uid", BigInteger, primary_key=True, autoincrement=False),
+    Column("started_s", Double, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("user_name", Text, nullable=False),
+    Column("updated_s", Double, nullable=False),
+    Column("ended_s", Double),
+    Column("value", Text, nullable=False),
+    Index("job_records_by_tenant", "tenant", "updated_s"),
+    Index("job_records_by_user", "user_name", "ended_s"),
+    Index("job_records_by_end", "ended_s"),
+)
+"""One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice."""

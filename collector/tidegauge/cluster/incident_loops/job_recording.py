@@ -1,0 +1,133 @@
+"""Writes a record of every job into the database: when it begins, once a minute while it runs, and when it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.job_records import JobRecord, lost, record_of
+from tidegauge.core.views import JobView
+
+log = logging.getLogger(__name__)
+
+KEEP_UP_S = 60.0
+"""A coordinator that is killed loses so much of a running job's peaks that a program reset, and of its verdicts."""
+SAME_START_S = 3600.0
+"""A job id that comes back so long after its job ended is another start. Steps of a job may be minutes apart."""
+MISSED_AFTER_S = 600.0
+"""How long after its own start the coordinator waits for jobs that ran before it: agents need seconds to come back."""
+MAX_UNWRITTEN = 10_000
+"""Ended jobs that wait for a database that is away; the oldest beyond it are dropped."""
+NEVER = float("inf")
+
+
+class JobRecords(Protocol):
+    """The methods of ``store.JobRecordStore`` that are called here. They raise ``AuditError``."""
+
+    def save(self, records: Sequence[JobRecord], /) -> None: ...
+
+    def latest(self, jobs: Collection[JobKey], /) -> Mapping[JobKey, JobRecord]: ...
+
+    def running(self) -> Sequence[JobRecord]: ...
+
+
+@dataclass
+class _Followed:
+    """A job that is watched, or was and is not written yet."""
+
+    record: JobRecord
+    views: tuple[JobView, ...]
+    """Those that ``record`` was made of last."""
+    due_s: float
+    """When its record is written next (monotonic); ``NEVER``: it is written as it is."""
+
+
+class JobRecorder:
+    """For one thread: ``tick`` once a second."""
+
+    def __init__(
+        self,
+        jobs: Callable[[], Sequence[JobView]],
+        records: JobRecords,
+        *,
+        now_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._jobs = jobs
+        self._records = records
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
+        self._began_s = monotonic_s()
+        self._followed: dict[JobKey, _Followed] = {}
+        self._missed: dict[JobKey, JobRecord] | None = None
+        """Jobs that ran under an earlier coordinator and have not been seen by this one; ``None``: not read yet."""
+        self._failed = False
+
+    def tick(self) -> None:
+        """Look at all jobs, and write what is due; never raises ``AuditError``."""
+        try:
+            self._look()
+            self._write()
+            self._failed = False
+        except AuditError as error:
+            if not self._failed:
+                log.error("no jobs are recorded: %s", error)
+            self._failed = True
+
+    def _look(self) -> None:
+        if self._missed is None:
+            self._missed = {record.job: record for record in self._records.running()}
+        views: dict[JobKey, list[JobView]] = defaultdict(list)
+        for view in self._jobs():
+            if view.ranks:
+                views[view.key.whole].append(view)
+        now_s, monotonic_s = self._now_s(), self._monotonic_s()
+        before = self._records.latest(new) if (new := views.keys() - self._followed.keys()) else {}
+        for job, seen in views.items():
+            followed = self._followed.get(job)
+            if followed is None:
+                self._missed.pop(job, None)
+                record = record_of(seen, _same_start(before.get(job), now_s), now_s=now_s)
+                self._followed[job] = _Followed(record, tuple(seen), monotonic_s)
+            elif len(seen) != len(followed.views) or any(a is not b for a, b in zip(seen, followed.views)):
+                self._update(followed, record_of(seen, followed.record, now_s=now_s), monotonic_s)
+                followed.views = tuple(seen)
+        gone = [job for job in self._followed if job not in views]
+        for job in gone[:-MAX_UNWRITTEN]:
+            del self._followed[job]
+        for job in gone[-MAX_UNWRITTEN:]:
+            followed = self._followed[job]
+            self._update(followed, lost(followed.record), monotonic_s)
+            followed.views = ()
+            followed.due_s = followed.due_s if followed.due_s == NEVER else monotonic_s
+
+    def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
+        before, followed.record = followed.record, record
+        if before.end is not record.end:
+            followed.due_s = monotonic_s
+        elif record != before._replace(updated_unix_s=record.updated_unix_s):
+            followed.due_s = min(followed.due_s, monotonic_s + KEEP_UP_S)
+
+    def _write(self) -> None:
+        monotonic_s = self._monotonic_s()
+        due = [one for one in self._followed.values() if one.due_s <= monotonic_s]
+        waited = monotonic_s - self._began_s >= MISSED_AFTER_S
+        missed = [lost(record) for record in (self._missed or {}).values()] if waited else []
+        self._records.save([*(one.record for one in due), *missed])
+        for one in due:
+            one.due_s = NEVER
+        if waited:
+            self._missed = {}
+        self._followed = {job: one for job, one in self._followed.items() if one.views or one.due_s != NEVER}
+
+
+def _same_start(record: JobRecord | None, now_s: float) -> JobRecord | None:
+    """The record that a job which is seen now goes on with."""
+    if record is None or record.ended_unix_s is None or now_s - record.ended_unix_s < SAME_START_S:
+        return record
+    return None

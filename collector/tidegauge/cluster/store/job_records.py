@@ -1,0 +1,159 @@
+"""Records of jobs, limited per tenant and in all, so that nobody can fill the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tuple_
+
+from tidegauge.cluster.store import counts
+from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
+from tidegauge.cluster.store.tables import job_records
+from tidegauge.cluster.store.values import JOB_RECORD, column_name
+from tidegauge.core.ids import JobKey
+from tidegauge.core.job_records import JobRecord
+from tidegauge.core.jobs.tenants import tenant_of
+
+_LARGEST = (1 << 63) - 1
+_KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
+
+
+class RecordRoom(NamedTuple):
+    """Maximum numbers of records; those that were updated longest ago are deleted beyond them."""
+
+    of_tenant: int = 20_000
+    """Of a user, or on Kubernetes of a namespace."""
+    in_all: int = 100_000
+    """About 100 MB. Beyond it the oldest of the tenant who has most goes."""
+
+
+ROOM = RecordRoom()
+
+
+class JobRecordStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database, room: RecordRoom = ROOM) -> None:
+        self._database = database
+        self._room = room
+
+    def save(self, records: Sequence[JobRecord]) -> None:
+        """Write all records or, with an error, none. A record replaces that of the same attempt and start."""
+        rows = [_row(record) for record in records if _fits(record)]
+        if not rows:
+            return
+        with self._database.writing() as connection:
+            for row in rows:
+                insert = counts.insert_into(connection, job_records).values(row)
+                changed = {name: insert.excluded[name] for name in row if name not in {key.name for key in _KEY}}
+                connection.execute(insert.on_conflict_do_update(index_elements=list(_KEY), set_=changed))
+            for tenant in {row["tenant"] for row in rows}:
+                _delete_beyond(connection, self._room.of_tenant, job_records.c.tenant == tenant)
+            _keep_shares(connection, self._room.in_all)
+
+    def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
+        """The record of the latest start of each of these attempts, as far as there is one."""
+        found = {}
+        with self._database.reading() as connection:
+            for job in jobs:
+                query = select(job_records).where(*_of(job)).order_by(job_records.c.started_s.desc()).limit(1)
+                row = connection.execute(query).first() if _is_number(job.attempt) else None
+                if row is not None:
+                    found[job] = _record(row)
+        return found
+
+    def running(self) -> Sequence[JobRecord]:
+        """The records of jobs that were running when they were last written."""
+        with self._database.reading() as connection:
+            query = select(job_records).where(job_records.c.ended_s.is_(None))
+            return [_record(row) for row in connection.execute(query)]
+
+    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
+        """The newest ``limit`` records of jobs that ended at or after ``since_s``, the last one first. ``user_name``:
+        only jobs of this owner."""
+        query = select(job_records).where(*_ended(since_s, user_name)).order_by(job_records.c.ended_s.desc(), *_KEY)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.limit(limit).execution_options(yield_per=ROWS_AT_ONCE))
+            return [_record(row) for row in rows]
+
+    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int:
+        """The number of records that ``ended`` gives without a limit."""
+        query = select(func.count()).select_from(job_records).where(*_ended(since_s, user_name))
+        with self._database.reading() as connection:
+            return connection.scalar(query) or 0
+
+    def prune(self, *, before_s: float) -> None:
+        """Delete records of jobs that ended before ``before_s``."""
+        with self._database.writing() as connection:
+            connection.execute(delete(job_records).where(job_records.c.ended_s < before_s))
+
+
+def _of(job: JobKey) -> list[ColumnElement[bool]]:
+    same_id = job_records.c.job_id == column_name(job.job_id)
+    return [same_id, job_records.c.attempt == job.attempt, job_records.c.uid == job.uid]
+
+
+def _ended(since_s: float, user_name: str | None) -> list[ColumnElement[bool]]:
+    wanted: list[ColumnElement[bool]] = [job_records.c.ended_s >= since_s]
+    return wanted if user_name is None else [*wanted, job_records.c.user_name == column_name(user_name)]
+
+
+def _is_number(number: int) -> bool:
+    return -_LARGEST <= number <= _LARGEST
+
+
+def _fits(record: JobRecord) -> bool:
+    """Whether the database can take its numbers, which come from a job."""
+    return _is_number(record.job.attempt) and _is_number(record.job.uid)
+
+
+def _row(record: JobRecord) -> dict[str, Any]:
+    job = record.job
+    return {
+        "job_id": column_name(job.job_id),
+        "attempt": job.attempt,
+        "uid": job.uid,
+        "started_s": record.started_unix_s,
+        "tenant": column_name(str(tenant_of(job))),
+        "user_name": column_name(record.user_name),
+        "updated_s": record.updated_unix_s,
+        "ended_s": record.ended_unix_s,
+        "value": JOB_RECORD.write(record),
+    }
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    try:
+        return JOB_RECORD.read(row.value)
+    except ValueError as error:
+        raise StoreError(f"the record of job {row.job_id} in the database cannot be read: {error}") from error
+
+
+def _keep_shares(connection: Connection, most: int) -> None:
+    """Delete records beyond ``most`` in all, of the tenants who have most."""
+    of_tenant = select(job_records.c.tenant, func.count().label("records")).group_by(job_records.c.tenant)
+    have: dict[str, int] = {row.tenant: row.records for row in connection.execute(of_tenant)}
+    share = _fair_share(list(have.values()), most)
+    for tenant, count in have.items():
+        if count > share:
+            _delete_beyond(connection, share, job_records.c.tenant == tenant)
+
+
+def _fair_share(have: Sequence[int], most: int) -> int:
+    """The largest number of records that each tenant may have so that all together have at most ``most``."""
+    left, share = most, most
+    for place, count in enumerate(sorted(have)):
+        share = left // (len(have) - place)
+        if count > share:
+            return max(share, 1)
+        left -= count
+    return most
+
+
+def _delete_beyond(connection: Connection, most: int, whose: ColumnElement[bool]) -> None:
+    newest_first = select(*_KEY).where(whose).order_by(job_records.c.updated_s.desc(), *_KEY)
+    beyond = list(connection.execute(newest_first.offset(most)))
+    for at in range(0, len(beyond), ROWS_AT_ONCE):
+        keys = [tuple(row) for row in beyond[at : at + ROWS_AT_ONCE]]
+        connection.execute(delete(job_records).where(tuple_(*_KEY).in_(keys)))

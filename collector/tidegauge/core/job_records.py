@@ -1,0 +1,187 @@
+"""What stays of a job: one record of each attempt, kept up while it runs and complete when it has ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, Optional, Union
+
+from tidegauge.core.ids import JobKey
+from tidegauge.core.verdicts import LeakState, Severity, Signal
+from tidegauge.core.views import JobView, RankSummary, job_array_name
+
+NO_STEPS_OOM_S = 60.0
+"""A rank that counts no steps died of an OOM if its last sample is at most so much later."""
+_SEPARATOR = ", "
+"""Between the names of a job's owner (``JobView.user_name``)."""
+MAX_NAMES = 4
+
+
+class JobEnd(str, Enum):
+    """How a job ended, as far as its ranks and their nodes tell. The exit status is the scheduler's to know."""
+
+    UNKNOWN = "unknown"
+    """Its nodes, or the service, were away when it ended."""
+    ENDED = "ended"
+    """Every process ended by itself, with whatever exit status."""
+    KILLED = "killed"
+    """A signal ended a rank: SIGTERM, SIGKILL, or a crash."""
+    OOM = "oom"
+    """A rank ended in the step in which it ran out of GPU memory."""
+
+    @property
+    def level(self) -> int:
+        """The order in which a later observation may replace an earlier one."""
+        return list(JobEnd).index(self)
+
+
+class RankPeak(NamedTuple):
+    """The highest GPU memory of one rank."""
+
+    rank: int
+    hostname: str
+    allocated_bytes: int
+    reserved_bytes: int
+    limit_bytes: Optional[int]
+    """What it may take on its GPU: its cap, else the GPU's total."""
+
+
+class JobRecord(NamedTuple):
+    """One attempt of one user's job, all groups of its ranks together. Times are those of the coordinator."""
+
+    job: JobKey
+    job_name: Optional[str]
+    user_name: str
+    scheduler: Optional[str]
+    array: Optional[str]
+    """``123_4``, the name of a task of a Slurm array."""
+    nodes: int
+    world_size: int
+    started_unix_s: float
+    """When ``tidegauge run`` started it, else when the service first saw it."""
+    updated_unix_s: float
+    ended_unix_s: Optional[float]
+    """``None`` while it runs, as is ``end``."""
+    end: Optional[JobEnd]
+    steps: int
+    """Of the rank that came furthest."""
+    fullest: RankPeak
+    """The rank whose GPU was fullest."""
+    state: LeakState
+    """The worst verdict of its whole life, with its severity and signal."""
+    severity: Optional[Severity]
+    signal: Optional[Signal]
+    ooms: int
+    """Ranks seen with an out-of-memory error at the same time, whether or not the job survived it."""
+
+
+def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: float) -> JobRecord:
+    """The record of a job after a look at all groups of its ranks, one at least. ``before``: the record so far."""
+    living = [view for view in views if view.running]
+    present = living or views
+    ranks = [rank for view in views for rank in view.ranks]
+    worst = max(views, key=_alarm)
+    seen = JobRecord(
+        job=views[0].key.whole,
+        job_name=present[0].job_name,
+        user_name=_owner(view.user_name for view in views),
+        scheduler=present[0].scheduler,
+        array=job_array_name(present[0]),
+        nodes=len({host for view in present for host in view.hostnames}),
+        world_size=sum(view.world_size for view in present),
+        started_unix_s=min([now_s, *(view.launch.started_unix_s for view in views if view.launch is not None)]),
+        updated_unix_s=now_s,
+        ended_unix_s=None if living else now_s,
+        end=None if living else _end(views),
+        steps=max(rank.step for rank in ranks),
+        fullest=max((_peak(view, place) for view in views for place in range(len(view.ranks))), key=_fullness),
+        state=worst.state,
+        severity=worst.severity,
+        signal=worst.signal,
+        ooms=sum(rank.last_oom is not None for rank in ranks),
+    )
+    return seen if before is None else _joined(before, seen)
+
+
+def lost(record: JobRecord) -> JobRecord:
+    """The record of a job that nobody reports any more."""
+    if record.end is not None:
+        return record
+    return record._replace(ended_unix_s=record.updated_unix_s, end=JobEnd.UNKNOWN)
+
+
+def _joined(before: JobRecord, seen: JobRecord) -> JobRecord:
+    worst = max(before, seen, key=_alarm)
+    ended_s, end = seen.ended_unix_s, seen.end
+    if before.end is not None and end is not None:  # an ended job's ranks are forgotten one by one
+        ended_s, end = before.ended_unix_s, max(before.end, end, key=lambda one: one.level)
+    return seen._replace(
+        job_name=seen.job_name or before.job_name,
+        user_name=_owner((before.user_name, seen.user_name)),
+        array=seen.array or before.array,
+        nodes=max(before.nodes, seen.nodes),
+        world_size=max(before.world_size, seen.world_size),
+        started_unix_s=before.started_unix_s,
+        ended_unix_s=ended_s,
+        end=end,
+        steps=max(before.steps, seen.steps),
+        fullest=_fuller(before.fullest, seen.fullest),
+        state=worst.state,
+        severity=worst.severity,
+        signal=worst.signal,
+        ooms=max(before.ooms, seen.ooms),
+    )
+
+
+def _end(views: Sequence[JobView]) -> JobEnd:
+    known = [rank for view in views for rank in view.ranks if int(rank.identity.rank) not in view.stale]
+    if any(_died_of_oom(rank) for rank in known):
+        return JobEnd.OOM
+    if len(known) < sum(len(view.ranks) for view in views):
+        return JobEnd.UNKNOWN
+    return JobEnd.ENDED if all(rank.detached for rank in known) else JobEnd.KILLED
+
+
+def _died_of_oom(rank: RankSummary) -> bool:
+    oom = rank.last_oom
+    if oom is None or oom.step < rank.step:
+        return False
+    return rank.step > 0 or rank.last_sample_unix_s - oom.at_unix_s <= NO_STEPS_OOM_S
+
+
+def _alarm(judged: Union[JobView, JobRecord]) -> tuple[int, int]:
+    return judged.state.level, 0 if judged.severity is None else judged.severity.level
+
+
+def _peak(view: JobView, place: int) -> RankPeak:
+    rank = view.ranks[place]
+    return RankPeak(
+        rank=int(rank.identity.rank),
+        hostname=view.rank_hostnames[place] if view.rank_hostnames else rank.identity.hostname,
+        allocated_bytes=max(rank.allocated_bytes, rank.allocated_peak_bytes or 0),
+        reserved_bytes=max(rank.reserved_bytes, rank.reserved_peak_bytes or 0),
+        limit_bytes=rank.limit_bytes,
+    )
+
+
+def _fullness(peak: RankPeak) -> tuple[float, int]:
+    return peak.reserved_bytes / peak.limit_bytes if peak.limit_bytes else 0.0, peak.reserved_bytes
+
+
+def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
+    """The fuller of two; of one rank at two times the highest figures, as a program may reset its peaks."""
+    fuller = max(one, other, key=_fullness)
+    if one[:2] != other[:2]:
+        return fuller
+    return fuller._replace(
+        allocated_bytes=max(one.allocated_bytes, other.allocated_bytes),
+        reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
+    )
+
+
+def _owner(names: Iterable[str]) -> str:
+    """The owner; several names only where nodes call the job's uid differently, and then nobody owns the record."""
+    found = {name for several in names for name in several.split(_SEPARATOR)}
+    if len(found) > 1:
+        found = {name for name in found if not name.isdigit()} or found
+    return _SEPARATOR.join(sorted(found)[:MAX_NAMES])

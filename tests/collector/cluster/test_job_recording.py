@@ -1,0 +1,192 @@
+"""Records of jobs in a real database, through ends, restarts of the coordinator and a database that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sample_views import GIB, NOW_S, identity, rank_summary
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.incident_loops.job_recording import KEEP_UP_S, MISSED_AFTER_S, SAME_START_S, JobRecorder
+from tidegauge.cluster.store import JobRecordStore, Store, StoreError, open_store, sqlite_url
+from tidegauge.cluster.views import EngineNode
+from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.job_records import JobEnd, JobRecord
+from tidegauge.core.views import NodeSummary, RankSummary
+
+JOB = JobKey("4711", 0, 1001)
+
+
+@dataclass
+class Flaky:
+    """The store's records, away while ``away``; counts the writes."""
+
+    records: JobRecordStore
+    away: bool = False
+    writes: int = 0
+
+    def save(self, records: Sequence[JobRecord]) -> None:
+        if self.away:
+            raise StoreError("away")
+        self.writes += bool(records)
+        self.records.save(records)
+
+    def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
+        return self.records.latest(jobs)
+
+    def running(self) -> Sequence[JobRecord]:
+        return self.records.running()
+
+
+@dataclass
+class Head:
+    """A coordinator with its recorder over a database that outlives both."""
+
+    store: Store
+    now_s: float = NOW_S
+    linger_s: float = 120.0
+    ranks: list[RankSummary] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.records = Flaky(self.store.jobs)
+        self.restart()
+
+    def restart(self) -> None:
+        self.coordinator = Coordinator(
+            wall_s=lambda: self.now_s, monotonic_s=lambda: self.now_s, incarnation="c", linger_s=self.linger_s
+        )
+        self.recorder = JobRecorder(
+            self.coordinator.jobs, self.records, now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s
+        )
+
+    def look(self, *ranks: RankSummary, after_s: float = 1.0) -> None:
+        self.now_s += after_s
+        self.coordinator.engine_nodes([EngineNode("id7", "node7", "10.0.0.7")])
+        self.coordinator.report(NodeSummary("id7", "node7", 1, "i", None, self.now_s, ranks))
+        self.recorder.tick()
+
+    def ended(self) -> Sequence[JobRecord]:
+        return self.store.jobs.ended(since_s=0.0, limit=100)
+
+    @property
+    def record(self) -> JobRecord:
+        return self.store.jobs.latest([JOB])[JOB]
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    store = open_store(sqlite_url(tmp_path))
+    yield Head(store)
+    store.close()
+
+
+def test_a_healthy_job_leaves_a_record(head: Head) -> None:
+    head.look(rank_summary(0), rank_summary(1, reserved_peak_bytes=70 * GIB))
+    assert (head.record.end, head.ended()) == (None, [])
+    head.look(rank_summary(0, alive=False, detached=True), rank_summary(1, alive=False, detached=True))
+    (record,) = head.ended()
+    assert (record.end, record.ended_unix_s, record.started_unix_s) == (JobEnd.ENDED, NOW_S + 2.0, NOW_S + 1.0)
+    assert (record.fullest.rank, record.fullest.hostname) == (1, "node7")
+    assert record.fullest.reserved_bytes == 70 * GIB
+    head.look(after_s=1000.0)
+    assert (head.ended(), head.coordinator.jobs()) == ([record], ()), "it stays when the job is forgotten"
+
+
+def test_a_running_job_is_written_once_a_minute_and_a_still_one_not_at_all(head: Head) -> None:
+    for second in range(int(2 * KEEP_UP_S) + 4):
+        head.look(rank_summary(0, step=second))
+    assert head.records.writes == 3
+    for _ in range(int(2 * KEEP_UP_S)):
+        head.look(rank_summary(0, step=123))
+    assert head.records.writes <= 4
+
+
+def test_an_ended_job_is_not_written_again(head: Head) -> None:
+    over = rank_summary(0, alive=False, detached=True)
+    head.look(rank_summary(0))
+    head.look(over)
+    before = head.records.writes
+    for _ in range(100):
+        head.look(over)
+    assert head.records.writes == before
+
+
+def test_a_coordinator_that_is_killed_keeps_start_peak_and_verdict(head: Head) -> None:
+    head.look(rank_summary(0, reserved_peak_bytes=70 * GIB))
+    head.restart()
+    head.look(rank_summary(0, reserved_peak_bytes=60 * GIB), after_s=5.0)
+    head.look(rank_summary(0, alive=False), after_s=500.0)
+    (record,) = head.ended()
+    assert (record.started_unix_s, record.fullest.reserved_bytes) == (NOW_S + 1.0, 70 * GIB)
+    assert record.end is JobEnd.KILLED
+
+
+def test_an_end_that_an_earlier_coordinator_saw_stays_as_it_was(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.look(rank_summary(0, alive=False, detached=True))
+    head.restart()
+    head.look(rank_summary(0, alive=False, detached=True), after_s=60.0)
+    assert [one.ended_unix_s for one in head.ended()] == [NOW_S + 2.0]
+
+
+def test_a_job_that_ended_while_the_coordinator_was_away_is_ended_with_its_last_news(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.restart()
+    head.look(after_s=30.0)
+    assert head.ended() == []
+    head.look(after_s=MISSED_AFTER_S)
+    (record,) = head.ended()
+    assert (record.end, record.ended_unix_s) == (JobEnd.UNKNOWN, NOW_S + 1.0)
+
+
+def test_a_job_that_vanishes_between_two_looks_has_ended_too(head: Head) -> None:
+    head.linger_s = 0.0
+    head.restart()
+    head.look(rank_summary(0))
+    head.look(after_s=2.0)
+    head.look(after_s=2.0)
+    assert [one.end for one in head.ended()] in ([JobEnd.UNKNOWN], [JobEnd.KILLED])
+
+
+def test_a_database_that_was_away_gets_the_ends_of_meanwhile(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.records.away = True
+    head.look(rank_summary(0, alive=False, detached=True))
+    head.look(after_s=1000.0)
+    assert head.ended() == []
+    head.records.away = False
+    head.look()
+    assert [one.ended_unix_s for one in head.ended()] == [NOW_S + 2.0]
+
+
+def test_a_job_id_that_is_given_again_is_another_record(head: Head) -> None:
+    for after_s in (1.0, SAME_START_S + 200.0):
+        head.look(rank_summary(0), after_s=after_s)
+        head.look(rank_summary(0, alive=False, detached=True))
+        head.look(after_s=1000.0)
+    first, second = head.ended()
+    assert second.ended_unix_s is not None
+    assert first.started_unix_s > second.ended_unix_s
+
+
+def test_a_step_that_follows_another_goes_on_with_the_record(head: Head) -> None:
+    for _ in range(2):
+        head.look(rank_summary(0), after_s=1.0)
+        head.look(rank_summary(0, alive=False, detached=True))
+        head.look(after_s=300.0)
+    (record,) = head.ended()
+    assert record.started_unix_s == NOW_S + 1.0
+
+
+def test_four_hundred_jobs_that_end_at_once_are_one_write(head: Head) -> None:
+    def ranks(*, alive: bool) -> list[RankSummary]:
+        return [
+            rank_summary(0, identity=identity(0, job_id=JobId(f"job {number}")), alive=alive) for number in range(400)
+        ]
+
+    head.look(*ranks(alive=True))
+    head.look(*ranks(alive=False))
+    assert (head.records.writes, head.store.jobs.count_ended(since_s=0.0)) == (2, 400)

@@ -1,0 +1,124 @@
+"""What stays of a job: figures over its whole life, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sample_views import GIB, LEAK, NOW_S, identity, job_view, rank_summary
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.job_records import JobEnd, JobRecord, RankPeak, lost, record_of
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
+from tidegauge.core.samples import OomRecord
+from tidegauge.core.verdicts import OK, LeakState, Severity
+from tidegauge.core.views import JobView, RankSummary
+
+LAUNCH = LaunchSummary(
+    ProcessId(7, 7), 1001, "4711", "llm-pretrain", 0, LaunchState.RUNNING, False, False, None, NOW_S - 500.0
+)
+OOM = OomRecord(NOW_S - 1.0, 200, 2 * GIB, GIB, 80 * GIB, 78 * GIB, 79 * GIB)
+
+
+def healthy(*ranks: RankSummary, **changes: Any) -> JobView:
+    return job_view(ranks=ranks or (rank_summary(0),), state=LeakState.OK, severity=None, suspects=(), **changes)
+
+
+def ended(*ranks: RankSummary, **changes: Any) -> JobView:
+    over = [replace(rank, alive=False) for rank in ranks or (rank_summary(0, detached=True),)]
+    return healthy(*over, running=False, **changes)
+
+
+def end_of(*ranks: RankSummary, **changes: Any) -> JobEnd | None:
+    return record_of([ended(*ranks, **changes)], None, now_s=NOW_S).end
+
+
+def test_a_running_job_has_no_end_and_its_fullest_rank_is_by_its_own_limit() -> None:
+    of_small = rank_summary(0, reserved_bytes=10 * GIB, reserved_peak_bytes=15 * GIB, limit_bytes=16 * GIB)
+    of_large = rank_summary(1, reserved_bytes=40 * GIB, reserved_peak_bytes=40 * GIB, limit_bytes=80 * GIB)
+    record = record_of([healthy(of_small, of_large, launch=LAUNCH, rank_hostnames=("a", "b"))], None, now_s=NOW_S)
+    assert (record.ended_unix_s, record.end, record.started_unix_s) == (None, None, NOW_S - 500.0)
+    assert record.fullest == RankPeak(0, "a", 10 * GIB, 15 * GIB, 16 * GIB)
+    assert (record.job, record.world_size, record.nodes, record.steps) == (job_view().key, 2, 1, 200)
+
+
+def test_without_a_launch_it_started_when_it_was_first_seen() -> None:
+    first = record_of([healthy()], None, now_s=NOW_S)
+    assert record_of([healthy()], first, now_s=NOW_S + 60.0).started_unix_s == NOW_S
+
+
+def test_the_record_keeps_the_worst_and_the_highest_of_the_whole_life() -> None:
+    full = rank_summary(0, allocated_peak_bytes=30 * GIB, reserved_peak_bytes=33 * GIB, verdict=LEAK, last_oom=OOM)
+    first = record_of([job_view(ranks=(full,))], None, now_s=NOW_S)
+    after_a_reset = rank_summary(0, step=300, allocated_peak_bytes=12 * GIB, reserved_peak_bytes=34 * GIB, verdict=OK)
+    record = record_of([healthy(after_a_reset)], first, now_s=NOW_S + 9.0)
+    assert (record.state, record.severity, record.steps) == (LeakState.LEAK, Severity.CRITICAL, 300)
+    assert (record.fullest.allocated_bytes, record.fullest.reserved_bytes) == (30 * GIB, 34 * GIB)
+    assert record.ooms == 1
+
+
+def test_all_groups_of_a_job_are_one_record() -> None:
+    evaluator = healthy(rank_summary(0, step=5), group="g2", world_size=1)
+    record = record_of([healthy(), evaluator], None, now_s=NOW_S)
+    assert (record.job.group, record.world_size) == ("", 3)
+    over = replace(evaluator, running=False)
+    assert record_of([healthy(), over], None, now_s=NOW_S).world_size == 2, "a step that is over counts no more"
+
+
+def test_how_it_ended() -> None:
+    clean, cut_off = rank_summary(0, detached=True), rank_summary(1)
+    assert end_of(clean) is JobEnd.ENDED
+    assert end_of(clean, cut_off) is JobEnd.KILLED
+    assert end_of(clean, rank_summary(1, last_oom=OOM)) is JobEnd.OOM
+    assert end_of(clean, cut_off, stale=(1,)) is JobEnd.UNKNOWN, "its node is away, and nobody saw its end"
+
+
+@pytest.mark.parametrize(
+    ("rank", "end"),
+    [
+        (rank_summary(0, detached=True, step=201, last_oom=OOM), JobEnd.ENDED),  # it was caught, and steps went on
+        (rank_summary(0, detached=True, step=0, last_oom=OOM._replace(step=0)), JobEnd.OOM),
+        (
+            rank_summary(0, detached=True, step=0, last_oom=OOM._replace(step=0, at_unix_s=NOW_S - 600.0)),
+            JobEnd.ENDED,  # it counts no steps, and lived on
+        ),
+    ],
+)
+def test_an_oom_that_the_job_survived_is_not_its_end(rank: RankSummary, end: JobEnd) -> None:
+    record = record_of([ended(rank)], None, now_s=NOW_S)
+    assert (record.end, record.ooms) == (end, 1)
+
+
+def test_the_end_stays_while_ranks_are_forgotten_one_by_one() -> None:
+    first = record_of([ended(rank_summary(0, last_oom=OOM), rank_summary(1))], None, now_s=NOW_S)
+    later = record_of([ended(rank_summary(1, detached=True))], first, now_s=NOW_S + 100.0)
+    assert (later.end, later.ended_unix_s) == (JobEnd.OOM, NOW_S)
+
+
+def test_a_job_that_goes_on_has_not_ended() -> None:
+    first = record_of([ended()], None, now_s=NOW_S)
+    again = record_of([healthy()], first, now_s=NOW_S + 30.0)
+    assert (again.end, again.ended_unix_s, again.started_unix_s) == (None, None, NOW_S)
+
+
+def test_of_a_lost_job_nobody_knows_how_it_ended() -> None:
+    record = lost(record_of([healthy()], None, now_s=NOW_S))
+    assert (record.end, record.ended_unix_s) == (JobEnd.UNKNOWN, NOW_S)
+    done = record_of([ended()], None, now_s=NOW_S)
+    assert lost(done) is done
+
+
+def test_a_job_whose_nodes_differ_on_its_owner_is_nobodys() -> None:
+    def owner(before: JobRecord | None, *names: str) -> str:
+        return record_of([healthy(user_name=name) for name in names], before, now_s=NOW_S).user_name
+
+    first = record_of([healthy(user_name="1001")], None, now_s=NOW_S)
+    assert owner(first, "ada") == "ada"
+    assert owner(first, "ada", "bob") == "ada, bob"
+    assert owner(first, "1001") == "1001"
+
+
+def test_a_rank_of_another_id_is_another_job() -> None:
+    other = rank_summary(0, identity=identity(0, attempt=1))
+    assert record_of([healthy(other, attempt=1)], None, now_s=NOW_S).job.attempt == 1
