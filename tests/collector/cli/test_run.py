@@ -33,6 +33,13 @@ def test_bare_run_means_auto_and_names_the_job() -> None:
     assert environ["TIDEGAUGE_JOB_NAME"] == Path(sys.executable).name
 
 
+def test_a_job_without_a_name_goes_by_the_script_that_it_runs(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"exec {sys.executable} -c '{SHOW}'\n")
+    environ, _ = json.loads(tidegauge_run("--", "bash", str(script)).stdout)
+    assert environ["TIDEGAUGE_JOB_NAME"] == "train"
+
+
 def test_arguments_survive_whatever_they_contain() -> None:
     weird = ["a b", "'", '"', "; echo no", "line\nbreak", "$HOME", "--memory-profile=off", "--"]
     done = tidegauge_run("--memory-profile=stats", "--", sys.executable, "-c", SHOW, *weird)

@@ -18,6 +18,7 @@ from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, CommandError, UsageError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
+from tidegauge.launch.command_names import command_name
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
@@ -50,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "cap, less room for the CUDA context",
     )  # fmt: skip
     parser.add_argument(
-        "--job-name", metavar="NAME", help="display name of the job (default: its Slurm name, else the command's name)"
+        "--job-name", metavar="NAME", help="display name of the job (default: its Slurm name, else its script's)"
     )
     verdict = group(parser, "verdict without a service")
     verdict.add_argument("--live", action="store_true", help="print what is found while the command runs")
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
-        job_name=args.job_name or given_name or os.path.basename(command[0]),
+        job_name=args.job_name or given_name or command_name(command),
         memory_fraction=args.memory_fraction,
     )
     if args.gpu_share is not None:
