@@ -90,6 +90,19 @@ def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
     parser.epilog = _EXAMPLES + "\n".join(f"  {line}" for line in lines)
 
 
+def show_commands(
+    parser: argparse.ArgumentParser,
+    subparsers: argparse._SubParsersAction[Any],
+    groups: Mapping[str, Iterable[str]],
+) -> None:
+    """List the subcommands in the help by title, above the options."""
+    lines = {action.dest: action for action in subparsers._choices_actions}
+    options = parser._action_groups.pop()
+    for title, names in groups.items():
+        parser.add_argument_group(title)._group_actions.extend(lines[name] for name in names)
+    parser._action_groups.append(options)
+
+
 def as_description(help_line: str) -> str:
     """A command's line of help as the sentence at the top of its own help."""
     return f"{help_line[0].upper()}{help_line[1:]}{'' if help_line[-1] in '.?' else '.'}"

@@ -10,38 +10,47 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from tidegauge import __version__
-from tidegauge.cli.arguments import CommandParser, add_examples, as_description
+from tidegauge.cli.arguments import CommandParser, add_examples, as_description, show_commands
 from tidegauge.cli.errors import ENVIRONMENT, CommandError
 
 DESCRIPTION = (
     "Profiles the GPU memory of training jobs: which rank leaks, since when, and when it will run out of memory."
 )
 EXIT_CODES = "exit codes: 0 success, 1 bad news (a leak), 2 wrong arguments or file, 3 problem of the environment"
-COMMANDS = {
-    "demo": "tidegauge.cli.demo.command",
-    "up": "tidegauge.cli.service.up",
-    "down": "tidegauge.cli.service.down",
-    "status": "tidegauge.cli.service.status",
-    "run": "tidegauge.cli.service.run",
-    "attach": "tidegauge.cli.attach.command",
-    "jobs": "tidegauge.cli.jobs.jobs",
-    "top": "tidegauge.cli.top.command",
-    "incidents": "tidegauge.cli.jobs.incidents",
-    "snapshot": "tidegauge.cli.snapshot.command",
-    "report": "tidegauge.cli.report.command",
-    "policy": "tidegauge.cli.policy.command",
-    "grafana": "tidegauge.cli.grafana",
-    "notify": "tidegauge.cli.service.notify",
-    "diff": "tidegauge.cli.offline.diff",
-    "export": "tidegauge.cli.offline.export",
-    "detect": "tidegauge.cli.offline.detect",
-    "replay": "tidegauge.cli.offline.replay",
-    "whatif": "tidegauge.cli.offline.whatif",
-    "estimate": "tidegauge.cli.offline.estimate",
-    "oom": "tidegauge.cli.oom.command",
-    "config": "tidegauge.cli.config",
+GROUPS = {
+    "service": {
+        "demo": "tidegauge.cli.demo.command",
+        "up": "tidegauge.cli.service.up",
+        "down": "tidegauge.cli.service.down",
+        "status": "tidegauge.cli.service.status",
+        "config": "tidegauge.cli.config",
+    },
+    "jobs": {
+        "run": "tidegauge.cli.service.run",
+        "attach": "tidegauge.cli.attach.command",
+        "jobs": "tidegauge.cli.jobs.jobs",
+        "top": "tidegauge.cli.top.command",
+        "incidents": "tidegauge.cli.jobs.incidents",
+        "snapshot": "tidegauge.cli.snapshot.command",
+        "report": "tidegauge.cli.report.command",
+    },
+    "before and after a job, without a service": {
+        "estimate": "tidegauge.cli.offline.estimate",
+        "oom": "tidegauge.cli.oom.command",
+        "diff": "tidegauge.cli.offline.diff",
+        "export": "tidegauge.cli.offline.export",
+        "whatif": "tidegauge.cli.offline.whatif",
+        "replay": "tidegauge.cli.offline.replay",
+        "detect": "tidegauge.cli.offline.detect",
+    },
+    "actions and messages": {
+        "policy": "tidegauge.cli.policy.command",
+        "grafana": "tidegauge.cli.grafana",
+        "notify": "tidegauge.cli.service.notify",
+    },
 }
-"""Commands and their modules, in the order of ``--help``."""
+"""Commands and their modules, by title and in the order of ``--help``."""
+COMMANDS = {name: module for modules in GROUPS.values() for name, module in modules.items()}
 
 
 class CommandModule(Protocol):
@@ -57,7 +66,7 @@ class CommandModule(Protocol):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="tidegauge", description=DESCRIPTION)
+    parser = CommandParser(prog="tidegauge", usage="%(prog)s [-h] [--version] COMMAND ...", description=DESCRIPTION)
     add_examples(
         parser,
         "tidegauge run -- torchrun train.py   profile a job",
@@ -67,12 +76,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.epilog = f"{parser.epilog}\n\n{EXIT_CODES}"
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, prog=parser.prog, help=argparse.SUPPRESS
+    )
     for name, module in COMMANDS.items():
         command = cast(CommandModule, importlib.import_module(module))
         subparser = subparsers.add_parser(name, help=command.HELP, description=as_description(command.HELP))
         command.prepare_parser(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)
+    show_commands(parser, subparsers, GROUPS)
     return parser
 
 

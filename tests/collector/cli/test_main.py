@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tidegauge.cli.main import COMMANDS, build_parser, main
+from tidegauge.cli.main import COMMANDS, GROUPS, build_parser, main
 
 
 def test_wrong_flag_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +27,24 @@ def test_wrong_command_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) 
 def test_every_command_has_a_line_of_help() -> None:
     text = build_parser().format_help()
     assert all(name in text for name in COMMANDS)
+
+
+def test_help_lists_the_commands_by_what_they_are_for_and_ends_with_examples() -> None:
+    text = build_parser().format_help()
+    heads = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert heads == [*(f"{title}:" for title in GROUPS), "options:", "examples:"]
+    assert text.index("jobs:") < text.index("  run ") < text.index("before and after") < text.index("  oom ")
+    assert [text.count(f"\n  {name} ") + text.count(f"\n  {name}\n") for name in COMMANDS] == [1] * len(COMMANDS)
+    assert text.startswith("usage: tidegauge [-h] [--version] COMMAND ...")
+
+
+@pytest.mark.parametrize("command", ["run", "jobs", "incidents", "estimate", "oom", "report"])
+def test_main_commands_have_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: tidegauge {command} ")
+    assert f"\n  tidegauge {command}" in text.partition("\nexamples:")[2]
 
 
 def test_import_needs_the_standard_library_alone() -> None:
