@@ -71,6 +71,12 @@ def test_oom_snapshot_takes_the_failed_request_from_the_probes_facts() -> None:
     assert (one.torch_version, one.at_the_refusal) == ("2.13.0", True)
 
 
+def test_a_request_that_would_double_a_queue_says_so_first() -> None:
+    facts = {**FACTS, "wanted_bytes": 612 * MIB}
+    one = snapshot(segment(0, ("active_allocated", 600 * MIB), ("active_allocated", 7 * GIB)), facts=facts)
+    assert explain_snapshot(one).advice[0].startswith("The request is slightly larger than one live block of 600.0 MiB")
+
+
 @pytest.mark.parametrize("wrong", [-1, "64", 1.5, None, True, 1 << 70])
 def test_a_word_that_cannot_be_is_no_word(wrong: object) -> None:
     assert snapshot(segment(0, LIVE), facts={**FACTS, "wanted_bytes": wrong}).case is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import weakref
@@ -156,6 +157,46 @@ def test_a_hook_that_is_removed_keeps_nothing() -> None:
                 Handle(hooks, hook).remove()  # noqa: B023
 
         assert bool(grown(step)) is not mended
+
+
+@pytest.mark.parametrize("inner", ["dict (2 items)", "tuple (3 items) -> OrderedDict (2 items)"])
+def test_a_state_dict_whose_values_are_copied_to_the_cpu_keeps_nothing_of_the_gpu(inner: str) -> None:
+    """``best.append(copy.deepcopy(model.state_dict()))``."""
+    advice = advice_for(HolderKind.CONTAINER, "best", f"{inner} -> Tensor[540,540] float32")
+    assert "keeps a dict of tensors (a `state_dict()`?) of each step" in advice
+    assert "or bound it, by a deque with `maxlen`" in advice
+    mended = told(advice, "append")
+    for change, leaks in ((lambda tensor: tensor, True), (mended, False)):
+        best: list[dict[str, Any]] = []
+
+        def step() -> None:
+            state = {name: forward((540, 540), graph=False) for name in ("weight", "bias")}
+            best.append({key: change(value) for key, value in state.items()})  # noqa: B023
+
+        assert bool(grown(step)) is leaks
+
+
+def test_models_that_are_copied_to_the_cpu_keep_nothing_of_the_gpu() -> None:
+    """``copies.append(copy.deepcopy(model))``."""
+
+    class Net:
+        def __init__(self, weight: Tensor) -> None:
+            self.weight = weight
+
+        def __deepcopy__(self, _: object) -> Net:
+            return Net(Tensor(*self.weight.shape, block=Block()))
+
+        def cpu(self) -> Net:
+            return Net(self.weight.cpu())
+
+    advice = advice_for(HolderKind.CONTAINER, "copies", "Net.fc.weight -> Tensor[8,8] float32")
+    found = re.search(r"of a model `([^`]+)`", advice)
+    assert found, advice
+    mended = eval(f"lambda copy, model: {found[1]}")
+    net = Net(forward((8, 8), graph=False))
+    for change, leaks in ((lambda copy, model: copy.deepcopy(model), True), (mended, False)):
+        copies: list[Any] = []
+        assert bool(grown(lambda: copies.append(change(copy, net)))) is leaks  # noqa: B023
 
 
 def test_a_view_that_is_copied_keeps_its_storage_no_more() -> None:

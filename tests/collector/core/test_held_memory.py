@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, free_words, hold, owner_lines
+from tidegauge.core.evidence.held_memory import (
+    FreeBlock,
+    HeldMemory,
+    free_words,
+    hold,
+    longer_copy_words,
+    owner_lines,
+)
 from tidegauge.core.evidence.owners import CodeLine, LiveBlock, asking_line, is_library, owners_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -67,6 +74,36 @@ def test_blocks_without_a_stack_are_grouped_by_size_and_a_workspace_is_named() -
 def test_owner_lines_omit_negligible_holders() -> None:
     lines = owner_lines(held(LiveBlock(GIB, [TRAIN]), LiveBlock(512, [EVALUATE])))
     assert lines == ["1.0 GiB (100 %) in 1 block: /home/ada/lm/train.py:40 in main"]
+
+
+QUEUE = LiveBlock(600 * MIB, [TORCH, HELPER])
+
+
+def test_a_queue_that_torch_cat_makes_longer_is_named_with_its_line() -> None:
+    others = (LiveBlock(200 * MIB, [TRAIN]), LiveBlock(200 * MIB, [EVALUATE]))
+    said = longer_copy_words(held(QUEUE, *others), 612 * MIB) or ""
+    assert said.startswith(
+        "The request is slightly larger than one live block of 600.0 MiB (/home/ada/lm/blocks.py:12 in"
+    )
+    assert "torch.cat" in said
+    assert "allocate it at full length once" in said
+
+
+@pytest.mark.parametrize(
+    ("blocks", "wanted_bytes"),
+    [
+        ((QUEUE,), 600 * MIB),  # another tensor of the same shape: nothing became longer
+        ((QUEUE,), 700 * MIB),
+        ((QUEUE,), 590 * MIB),
+        ((LiveBlock(600 * MIB - 512, [HELPER]),), 600 * MIB),  # the same, rounded up to a segment
+        ((QUEUE, QUEUE), 612 * MIB),  # layers of one model
+        ((QUEUE, LiveBlock(602 * MIB, [TRAIN])), 612 * MIB),
+        ((LiveBlock(20 * MIB, [HELPER]),), 22 * MIB),
+        ((), 612 * MIB),
+    ],
+)
+def test_no_other_request_is_taken_for_a_longer_copy(blocks: tuple[LiveBlock, ...], wanted_bytes: int) -> None:
+    assert longer_copy_words(held(*blocks), wanted_bytes) is None
 
 
 def test_a_long_path_keeps_its_end() -> None:

@@ -12,7 +12,7 @@ from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.words import export_line, line_for
 from tidegauge.core.alloc_conf import parse_alloc_conf
-from tidegauge.core.evidence.held_memory import HeldMemory
+from tidegauge.core.evidence.held_memory import HeldMemory, longer_copy_words
 from tidegauge.core.oom import OomKind, OomVerdict, explain_case, words
 from tidegauge.core.oom.case import OomCase
 from tidegauge.core.units import format_bytes
@@ -129,6 +129,8 @@ def _explained(
         *_besides(verdict, case),
         *([] if held is None else _stacks_advice(held)),
     )
+    copied = None if held is None else longer_copy_words(held, case.wanted_bytes)
+    advice = advice if copied is None else (copied, *advice)
     return OomAnswer(
         verdict.kind.value, verdict.retry, verdict.sentence, advice, case, found, held, device, verdict.reason
     )

@@ -6,6 +6,7 @@ guess. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Optional
 
@@ -32,6 +33,11 @@ _ONE_GRAPH = "one graph"
 """How ``Holder.detail`` begins where one tensor carries it all."""
 _TRACEBACK = f"{ARROW}traceback"
 """What follows an exception in a path."""
+_DICT = re.compile(r"\w*dict \([\d,]+ items?\)", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"\w+(?:\.\w+)+")
+"""What the items of a container are, by the part of a path before the tensor: a dict of tensors, or an object that has
+one."""
+_ITEMS = " items)"
 _APPENDED = frozenset({"list", "deque"})
 _MIN_PLURAL_CHARS = 4
 _MAX_NAME_CHARS = 30
@@ -64,6 +70,18 @@ def container(case: CauseInput, holder: Holder) -> str:
         return (
             f"{keeps}, and a view keeps all of its storage: {_put_in(holder)} `{one}.detach().cpu()`, which copies the "
             f"view alone; or bound it, by {_bound(kind)}"
+        )
+    item = _item_of(holder)
+    if item is not None and _DICT.fullmatch(item):
+        return (
+            f"{_named(case, holder)} keeps a dict of tensors (a `state_dict()`?) {_how_often(case)}: for each of them "
+            f"{_put_in(holder)} `value.detach().cpu()`, a copy on the CPU; or bound it, by {_bound(kind)}"
+        )
+    if item is not None and _ATTRIBUTE.fullmatch(item):
+        return (
+            f"{_named(case, holder)} keeps an object with a tensor (`{item}`) {_how_often(case)}: {_put_in(holder)} a "
+            "copy that is on the CPU, of a model `copy.deepcopy(model).cpu()`, of a tensor `tensor.detach().cpu()`; or "
+            f"bound it, by {_bound(kind)}"
         )
     if _is_scalar(holder):
         return f"{keeps}: {_put_in(holder)} `{one}.item()`, which is a Python number"
@@ -287,6 +305,12 @@ def _bound(kind: Optional[str]) -> str:
     if kind == "deque":
         return "its `maxlen`"
     return "a deque with `maxlen`" if kind in _APPENDED else "deleting the entries that are done with"
+
+
+def _item_of(holder: Holder) -> Optional[str]:
+    """The part of the path between a container and the tensor; ``None`` where the tensor is an item itself."""
+    *before, item, _ = ("", "", *holder.path.split(ARROW))
+    return item if any(_ITEMS in part for part in before) else None
 
 
 def _put_in(holder: Holder) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES, segment_bytes
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots, LiveBlock, Owner, owners_of
 from tidegauge.core.units import format_bytes, format_count
 
 DEFAULT_POOL = (0, 0)
 MAX_TOLD_OWNERS = 5
 MAX_NAME_CHARS = 100
+MIN_COPIED_BYTES = 64 << 20
+"""Requests of less are not looked at: many blocks are about as large."""
 
 
 class FreeBlock(NamedTuple):
@@ -90,6 +92,25 @@ def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
         text += ", none of them in the pool of this request"
     streams = len({block.stream for block in held.free})
     return text + (f". They belong to {streams} streams." if streams > 1 else ".")
+
+
+def longer_copy_words(held: HeldMemory, wanted_bytes: int) -> Optional[str]:
+    """A sentence for people where the request looks like a longer copy of one live block, as ``torch.cat`` makes it;
+    ``None`` where it does not, or where several blocks are as large."""
+    if wanted_bytes < MIN_COPIED_BYTES:
+        return None
+    alike = [
+        owner
+        for owner in held.owners
+        if owner.block_bytes is not None and 0 < wanted_bytes - segment_bytes(owner.block_bytes) <= wanted_bytes // 16
+    ]
+    if len(alike) != 1 or alike[0].blocks > 1:
+        return None
+    return (
+        f"The request is slightly larger than one live block of {format_bytes(alike[0].held_bytes)} "
+        f"({owner_name(alike[0])}). If it extends that tensor with torch.cat, both are in memory at once: allocate it "
+        "at full length once and write into it, or limit its length."
+    )
 
 
 def owner_words(owner: Owner, live_bytes: int) -> str:

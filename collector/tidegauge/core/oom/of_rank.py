@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 from tidegauge.core.detector import RankDetector
-from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_lines
+from tidegauge.core.evidence.held_memory import HeldMemory, free_words, longer_copy_words, owner_lines
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.oom import explain_oom
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode, OomRecord, RecordKind, Sample
@@ -59,7 +59,8 @@ def oom_words(
     lines = [f"rank {who.rank} ran out of memory at step {oom.step}: {explained.sentence}"]
     if held is not None:
         lines += [f"  {line}" for line in owner_lines(held)]
-        lines += [f"  {free_words(held, oom.event_a)}"]
+        copied = longer_copy_words(held, oom.event_a)
+        lines += [f"  {line}" for line in (free_words(held, oom.event_a), copied) if line is not None]
     return lines
 
 
