@@ -80,6 +80,19 @@ def test_a_job_with_two_groups_of_ranks_is_told_by_both_and_each_by_its_name(
         assert [len(one["ranks"]) for one in (page, *page["other_groups"])] == [2, 4]
 
 
+def test_a_job_without_an_id_of_a_scheduler_goes_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        MadeUpJob(f"local-vm-20261123-{number}", name, "ada", 1001, None, 4 * number, 2, 30 * GIB)
+        for number, name in enumerate(("hfleak", "nanogpt"))
+    ]
+    with serving_world(World(tuple(jobs)).live(reports=5)) as url:
+        table = run(capsys, "--once", "--api", url)[1]
+        page = run(capsys, "--once", "--job", "hfleak", "--api", url)[1]
+    assert {"hfleak", "nanogpt"} <= set(table.split())
+    assert "local-vm" not in table
+    assert page.startswith("job hfleak   local-vm-20261123-0   2 of 2 ranks")
+
+
 def test_json_is_one_object_with_what_the_api_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = json.loads(run(capsys, "--json", "--api", url)[1])
     assert (answer["cluster"], len(answer["jobs"]), len(answer["incidents"])) == ("lab", 8, 2)

@@ -207,6 +207,16 @@ def test_a_job_is_found_by_the_name_that_its_owner_gave_it_in_place_of_an_id_tha
     assert find_job([a_job("4711", job_name="llm")], "llm") == [], "a scheduler's id is a name of its own"
 
 
+def test_a_row_goes_by_that_name_too_and_its_page_says_the_id() -> None:
+    (row,) = job_rows([a_job("local-n1-7-9", job_name="llm", attempt=1)], (), Selection())
+    assert name_job_shortly(row.called, width=8) == "llm (1)"
+    assert (row.key.job_id, row.other_name) == ("local-n1-7-9", "local-n1-7-9")
+    (row,) = job_rows([a_job("4711", job_name="llm")], (), Selection())
+    assert (name_job_shortly(row.called), row.other_name) == ("4711", "llm")
+    (row,) = job_rows([a_job("local-n1-7-9", job_name=None)], (), Selection())
+    assert (name_job_shortly(row.called), row.other_name) == ("local-n1-7-9", None)
+
+
 def test_two_groups_of_one_job_are_two_rows_each_with_its_incidents() -> None:
     first, second = a_job("j", group_name="step 0"), a_job("j", group="step 1", group_name="step 1")
     about = line_of(7, key=IncidentKey(key_of(second), IncidentCause.LEAK))

@@ -159,8 +159,8 @@ def test_the_headline_counts_nodes_jobs_and_gpus() -> None:
 
 def test_a_jobs_headline_says_whose_it_is_and_whether_it_may_be_acted_on() -> None:
     job = SERVICE.job(JobKey("48211", 0, 1001)).job
-    assert text_of(job_headline(job)).startswith("llm-pretrain-7b   16 of 16 ranks on 2 nodes, step")
-    told = text_of(job_headline(job._replace(job_name=None, scheduler=None, exempt=True, running=False)))
+    assert text_of(job_headline(job, job.job_name)).startswith("llm-pretrain-7b   16 of 16 ranks on 2 nodes, step")
+    told = text_of(job_headline(job._replace(scheduler=None, exempt=True, running=False), None))
     assert told.startswith("16 of 16")
     assert told.endswith("of ada, no scheduler, exempt from actions, ended")
 

@@ -121,7 +121,7 @@ class JobScreen(TableScreen[JobPage, RankLine]):
         return (f"job {name_job_shortly(self._job)}",)
 
     def about(self, seen: SeenTable[JobPage]) -> Line:
-        return job_headline(seen.answer.job)
+        return job_headline(seen.answer.job, seen.answer.job.job_name)
 
     def table(self) -> RowTable[RankLine]:
         return RowTable(

@@ -239,7 +239,7 @@ def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
             12,
             most_of_name,
         ),
-        Column("name", lambda row, _: Cell(row.job.job_name or "-"), 14, 28, rank=4),
+        Column("name", lambda row, _: Cell("-" if row.is_called_by_name else row.job.job_name or "-"), 14, 28, rank=4),
         Column("user", lambda row, _: Cell(row.job.user_name), 7, 12, rank=2),
         Column("ranks", lambda row, _: _ranks(row.job), 7, 9, rank=3),
         Column("nodes", lambda row, _: Cell(str(row.job.nodes)), 5, rank=LUXURY, right=True),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cluster.api.overview import JobLine, RankLine
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
 
@@ -75,8 +75,17 @@ class JobRow(NamedTuple):
 
     @property
     def called(self) -> JobKey:
-        """The key with the displayed name of the group of ranks."""
-        return self.key._replace(group=self.job.group_name)
+        """The key with the names that people see: its owner's in place of an id that was made up, and the group's."""
+        return self.key._replace(job_id=known_as(self.job.job_id, self.job.job_name), group=self.job.group_name)
+
+    @property
+    def other_name(self) -> str | None:
+        """The name or id that ``called`` does not have."""
+        return self.job.job_id if self.is_called_by_name else self.job.job_name
+
+    @property
+    def is_called_by_name(self) -> bool:
+        return self.called.job_id != self.job.job_id
 
 
 def key_of(job: JobLine) -> JobKey:

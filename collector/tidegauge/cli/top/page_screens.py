@@ -102,7 +102,7 @@ class RankScreen(PageScreen[RankSeen]):
         return f"job {name_job_shortly(self._job)}", f"rank {self._rank}"
 
     def about(self, seen: RankSeen) -> Line:
-        return job_headline(seen.job)
+        return job_headline(seen.job, seen.job.job_name)
 
     def figures_unix_s(self, seen: RankSeen) -> float:
         return seen.at_unix_s

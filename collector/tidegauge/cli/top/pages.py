@@ -94,13 +94,13 @@ def headline(overview: Overview) -> Line:
     return cells
 
 
-def job_headline(job: JobLine) -> Line:
+def job_headline(job: JobLine, name: str | None) -> Line:
     """Name, size, step and owner of a job in one line."""
     size = (
         f"{job.alive} of {format_count(job.world_size, 'rank')} on {format_count(job.nodes, 'node')}, step {job.step:,}"
     )
     about = [size, f"of {job.user_name}", job.scheduler or "no scheduler"]
-    cells = [Cell(cut(job.job_name, 40) + "   ", Tone.STRONG)] if job.job_name else []
+    cells = [Cell(cut(name, 40) + "   ", Tone.STRONG)] if name else []
     cells.append(Cell(", ".join(about)))
     for word in ["exempt from actions"] * job.exempt + ["ended"] * (not job.running):
         cells += [Cell(", "), Cell(word, Tone.WARNING)]

@@ -42,7 +42,9 @@ def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Select
     for number, page in enumerate(pages):
         row = JobRow(page.job, ())
         print("\n" * bool(number), end="")
-        _print_line([Cell(f"job {name_job_shortly(row.called, page.job.array)}   "), *job_headline(page.job)])
+        _print_line(
+            [Cell(f"job {name_job_shortly(row.called, page.job.array)}   "), *job_headline(page.job, row.other_name)]
+        )
         _print_table(rank_columns(), rank_rows(page.ranks, choice), empty="no ranks known")
         if page.left_out:
             print(f"and {page.left_out:,} more ranks")
