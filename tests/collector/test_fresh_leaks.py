@@ -1,29 +1,20 @@
-"""The truths of ``bench/fresh_programs`` can be read, and ``bench/fresh_leaks.py`` grades what is said by them."""
+"""The truths of ``bench/fresh_programs`` can be read, and ``bench/watched_programs.py`` grades what is said by them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from fresh_leaks import (
-    HELPER,
-    NOTHING,
-    PARTLY,
-    PROGRAMS,
-    QUIET,
-    RIGHT,
-    SIN,
-    WRONG,
-    Result,
-    Truth,
-    truth_of,
-)
+from fresh_leaks import HELPER, PROGRAMS, truth_of
+from watched_programs import NOTHING, PARTLY, QUIET, RIGHT, SIN, WRONG, Result, Truth
 
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.evidence.owners import CodeLine
 
 TRUTHS = [truth_of(path) for path in sorted(PROGRAMS.glob("*.py")) if path.stem != HELPER]
-TRUTH = Truth("bank", False, frozenset({7}), frozenset({9}), ("Trainer.seen",), ("python_container",))
+TRUTH = Truth(
+    "bank", False, frozenset({"bank.py:7"}), frozenset({"bank.py:9"}), ("Trainer.seen",), ("python_container",)
+)
 SAID = EvidenceBrief(
     "e1", 0, 1.0, line=CodeLine("/x/bank.py", 7, "step"), through=CodeLine("/x/bank.py", 9, "main"),
     holder="bank.py main(): trainer -> Trainer.seen (list, 9 items) -> Tensor[8] float32",
@@ -49,7 +40,8 @@ def test_enough_programs_leak_in_ways_that_the_causes_know() -> None:
 def test_what_is_marked_is_a_line_of_code() -> None:
     for truth in TRUTHS:
         lines = Path(PROGRAMS / f"{truth.name}.py").read_text("utf-8").splitlines()
-        assert [at for at in truth.lines | truth.callers if not lines[at - 1].split("#")[0].strip()] == [], truth.name
+        marked = [int(place.rpartition(":")[2]) for place in truth.lines | truth.callers]
+        assert [at for at in marked if not lines[at - 1].split("#")[0].strip()] == [], truth.name
 
 
 @pytest.mark.parametrize(
