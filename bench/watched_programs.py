@@ -215,7 +215,9 @@ class Job:
         now_s = time.monotonic()
         self._look(now_s - self._began_s)
         if self._process.poll() is not None:
-            self._ended_s = now_s if self._ended_s is None else self._ended_s
+            if self._ended_s is None:
+                self._ended_s = now_s
+                self.kill()  # before the last reading: ranks whose launcher has ended may go on
             return now_s - self._ended_s > AFTERWARDS_S
         if self._enough_s is None and self._has_enough():
             self._enough_s = now_s
