@@ -439,6 +439,18 @@ class TestAdvice:
         case = grown(growth(stack=(ADAM,)), search=kept(HolderKind.OPTIMIZER), facts=RankFacts(optimizers=1))
         assert "create the optimizer once" not in (name_cause(case).advice or "")
 
+    @pytest.mark.parametrize(("early", "recreated"), [(2, False), (1, True), (None, True)])
+    def test_of_two_optimizers_one_may_gain_parameters(self, early: Optional[int], recreated: bool) -> None:
+        """A GAN has two from the first step on."""
+        search = kept(HolderKind.OPTIMIZER, path="main.py: optimizerD -> Adam.state (dict, 3 items)")
+        case = grown(
+            growth(stack=(ADAM,)), search=search, early_facts=RankFacts(optimizers=early), facts=RankFacts(optimizers=2)
+        )
+        advice = name_cause(case).advice or ""
+        assert ("create the optimizer once" in advice) is recreated
+        assert ("gains parameters" in advice) is not recreated
+        assert "main.py: optimizerD" in advice
+
     def test_a_view_keeps_more_than_itself(self) -> None:
         path = "train.py: views (list, 45 items) -> Tensor[128] float32, a view of a 4.0 MiB storage"
         advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name="views", path=path))).advice or ""

@@ -163,14 +163,16 @@ def cycle(case: CauseInput, holder: Holder) -> str:
 
 
 def optimizer(case: CauseInput) -> str:
-    """Optimizers that are made again."""
-    if case.facts.optimizers == 1:
+    """Optimizers that are made again, or one that gains parameters: then no more of them are alive than before."""
+    reached = [] if case.holder is None else [f"what grew is reached through {holder_words(case.holder.path)}"]
+    alive = case.facts.optimizers
+    if alive is not None and alive in (1, case.early_facts.optimizers):
+        told = f" ({reached[0]})" if reached else ""
         return (
             "one optimizer gains parameters: remove those that are no longer trained from its `param_groups` and its "
-            "`state`"
+            f"`state`{told}"
         )
-    seen = [] if case.facts.optimizers is None else [f"{case.facts.optimizers:,} optimizers are alive"]
-    seen += [] if case.holder is None else [f"what grew is reached through {holder_words(case.holder.path)}"]
+    seen = [*([] if alive is None else [f"{alive:,} optimizers are alive"]), *reached]
     told = f" ({'; '.join(seen)})" if seen else ""
     return (
         "create the optimizer once and change its `param_groups`, or drop the old one and its scheduler before "
