@@ -22,7 +22,7 @@ class HostProcess(NamedTuple):
     held_bytes: int
     """Anonymous and shared memory; of what several processes share, its part (as in PSS)."""
     grown_bytes: int
-    """Since it was first measured; may be negative."""
+    """Since it was first measured, without its first two minutes once they have passed; may be negative."""
 
 
 def grown_most(processes: Sequence[HostProcess]) -> Optional[HostProcess]:

@@ -18,11 +18,12 @@ from tidegauge.agent.processes.host_memory import (
     MAX_ENDING_S,
     READ_EVERY_S,
     SCAN_EVERY_S,
+    SETTLED_S,
     SETTLING_LOOKS,
     HostMemoryMeter,
 )
 from tidegauge.agent.processes.procfs import ProcFs
-from tidegauge.core.host_memory import HostMemory, HostProcess, NodeMemory, kib_field
+from tidegauge.core.host_memory import HostMemory, HostProcess, NodeMemory, grown_most, kib_field
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 
@@ -278,6 +279,22 @@ def node() -> MadeUpNode:
 def test_host_memory_is_unknown_before_the_first_reading(node: MadeUpNode) -> None:
     assert node.meter.of(RANK) is None
     assert node.look() == HostMemory(GIB, 100 * GIB, (HostProcess(RANK, "python", GIB, 0),))
+
+
+def test_growth_of_a_process_leaves_out_its_start(node: MadeUpNode) -> None:
+    """A worker that is spawned imports torch, 200 MiB, while the rank that leaks has long done so."""
+    worker = node.add(ProcessId(101, 20), parent=100, name="pt_data_worker", held=50 * MIB)
+    assert grown_most((node.look() or HostMemory(0)).processes) is None
+    rank = node.processes[RANK.pid]
+    worker.proportional_bytes = 250 * MIB
+    told = grown_most((node.look(after_s=60.0) or HostMemory(0)).processes)
+    assert told is not None
+    assert told.name == "DataLoader worker", "so far nothing else is known of it"
+    node.look(after_s=SETTLED_S)
+    rank.proportional_bytes = GIB + 150 * MIB
+    told = grown_most((node.look(after_s=READ_EVERY_S) or HostMemory(0)).processes)
+    assert told is not None
+    assert (told.process, told.grown_bytes) == (RANK, 150 * MIB)
 
 
 def test_a_pid_that_another_process_took_does_not_count(node: MadeUpNode) -> None:

@@ -35,6 +35,9 @@ READ_EVERY_S = 10.0
 SETTLING_LOOKS = 3
 """Looks after which a tree that changes at each of them is read all the same. While a DataLoader starts workers, a
 reading would be too small: they share its pages already, and are not in the list yet."""
+SETTLED_S = 120.0
+"""From its first reading: so long an interpreter imports, a worker that is spawned torch too, and forks copy what they
+share. Growth is counted from there on, in younger processes from the first reading."""
 MAX_ENDING_S = 60.0
 """How long readings do not count while a process ends: the kernel needs a second for 50 GiB."""
 CPU_SHARE = 0.01
@@ -106,9 +109,12 @@ class _Member:
     anonymous_bytes: int
     """At the reading, by ``statm``: all of it, whoever shares it."""
     first_bytes: int
-    """When it was first measured."""
+    """When it was first measured, and once it has settled, then."""
     last_bytes: int
     """At the last look; of an ended process until the tree is read again."""
+    first_s: float
+    settled: bool
+    """It was first measured ``SETTLED_S`` before the reading, or earlier."""
 
 
 @dataclass
@@ -243,7 +249,7 @@ class HostMemoryMeter:
             known = None if before is None else before.members.get(stat.process)
             member = None
             with suppress(OSError):  # of one process; it is there at the next reading, or has ended
-                member = self._measure(stat, known)
+                member = self._measure(stat, known, now_s)
             if member is not None:
                 members[stat.process] = member
         cgroup = "" if before is None else before.cgroup
@@ -251,7 +257,7 @@ class HostMemoryMeter:
             cgroup = self._processes.cgroup(rank)
         return _Tree(members, now_s, cgroup)
 
-    def _measure(self, stat: ProcStat, known: _Member | None) -> _Member | None:
+    def _measure(self, stat: ProcStat, known: _Member | None, now_s: float) -> _Member | None:
         process = stat.process
         held = self._processes.proportional_bytes(process)
         anonymous = self._anonymous_bytes(process)
@@ -261,8 +267,10 @@ class HostMemoryMeter:
             # May not be read: what a fork had at first is its parent's, and counted there.
             base = anonymous if stat.forked else 0
             held = anonymous - base if known is None else known.held_bytes + anonymous - known.anonymous_bytes
-        first = held if known is None else known.first_bytes
-        return _Member(process, _name(stat), held, anonymous, first, held)
+        first_s = now_s if known is None else known.first_s
+        settled = now_s - first_s >= SETTLED_S
+        first = known.first_bytes if known is not None and known.settled == settled else held
+        return _Member(process, _name(stat), held, anonymous, first, held, first_s, settled)
 
     def _anonymous_bytes(self, process: ProcessId) -> int | None:
         """``None`` for a process that has ended or has no memory left: the kernel frees that first, and what it shared
