@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 
 from watched_programs import (
     ALARM,
+    FAILED,
     OWN_PROCESS,
     ROOT,
     SIN,
@@ -763,7 +764,7 @@ def main() -> int:
     counts = summary_of(results)
     print(table_of(results))
     print(", ".join(f"{count} {word}" for word, count in counts.items()), f"in {time.monotonic() - began_s:.0f} s")
-    return 1 if counts[SIN] or counts[WRONG] or counts[ALARM] else 0
+    return 1 if any(counts[word] for word in (SIN, WRONG, ALARM, FAILED)) else 0
 
 
 if __name__ == "__main__":

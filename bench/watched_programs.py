@@ -12,6 +12,7 @@ word                   what it means
 ``WRONG AND NAMED``    the same, and the cause's certainty is ``named``
 ``nothing``            no incident came, and no evidence
 ``quiet``, ``alarm``   of a healthy program: no incident, or one
+``FAILED``             of a healthy program: it ended with an error, and no incident
 =====================  =================================================================================
 """
 
@@ -70,7 +71,7 @@ ENDING_S = 20.0
 NAMELESS = re.compile(r"(tuple|list|dict|set|object) \(|no Python object found")
 """A path that begins so says what kind of object holds, not which; or that none was found."""
 RIGHT, PARTLY, WRONG, SIN, NOTHING = "right", "partly", "WRONG", "WRONG AND NAMED", "nothing"
-QUIET, ALARM = "quiet", "alarm"
+QUIET, ALARM, FAILED = "quiet", "alarm", "FAILED"
 OWN_PROCESS = "own"
 
 
@@ -250,7 +251,7 @@ class Job:
             self.truth, self._program.own(said), incidents, briefs, whole,
             None if job is None else job.state.value, self._process.returncode,
             {} if job is None else {int(rank.identity.rank): rank.step for rank in job.ranks},
-            self._program.steps_late, dict(self._after_s),
+            self._program.steps_late, dict(self._after_s), self._asked_s is not None,
         )  # fmt: skip
 
     def _look(self, now_s: float) -> None:
@@ -290,6 +291,7 @@ class Result(NamedTuple):
     steps_late: int = 0
     after_s: Mapping[str, float] = {}
     """From the start of the command to the first ``incident``, ``evidence``, and incident with evidence (``named``)."""
+    asked_to_end: bool = False
 
     @property
     def brief(self) -> EvidenceBrief | None:
@@ -331,7 +333,9 @@ class Result(NamedTuple):
 
     def word(self) -> str:
         if self.truth.healthy:
-            return ALARM if self.incidents else QUIET
+            if self.incidents:
+                return ALARM
+            return QUIET if self.asked_to_end or self.code == 0 else FAILED
         if self.ranks_right is False:
             return WRONG
         if self.truth.host_process:
@@ -521,7 +525,7 @@ def table_of(results: Sequence[Result]) -> str:
 
 def summary_of(results: Sequence[Result]) -> dict[str, int]:
     words = [one.word() for one in results]
-    return {word: words.count(word) for word in (RIGHT, PARTLY, WRONG, SIN, NOTHING, QUIET, ALARM)}
+    return {word: words.count(word) for word in (RIGHT, PARTLY, WRONG, SIN, NOTHING, QUIET, ALARM, FAILED)}
 
 
 def write(path: Path, about: Mapping[str, Any], results: Sequence[Result]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from public_programs import CASES, COMMIT, REPOSITORIES, Edit, Spot, bring, edit, places_of
-from watched_programs import Result, Truth
+from watched_programs import FAILED, QUIET, Result, Truth
 
 from tidegauge.core.evidence.brief import EvidenceCause
 
@@ -83,3 +83,10 @@ def test_steps_are_compared_with_the_programs_own() -> None:
     assert result(healthy, own=7, steps={0: 7, 1: 6}).steps_right is False
     assert result(healthy, own=7).steps_right is False
     assert result(healthy, own=7, steps={0: 8}, late=1).steps_right is True
+
+
+def test_a_healthy_program_that_fails_is_not_quiet() -> None:
+    healthy = result(Truth("fine", healthy=True))
+    assert healthy.word() == QUIET
+    assert healthy._replace(code=1).word() == FAILED
+    assert healthy._replace(code=-15, asked_to_end=True).word() == QUIET
