@@ -144,7 +144,7 @@ def test_a_sum_of_losses_carries_no_graph_any_more(shape: tuple[int, ...]) -> No
 
 def test_a_hook_that_is_removed_keeps_nothing() -> None:
     advice = advice_for(HolderKind.HOOK, "Linear.bias", "Tensor[8] float32", None)
-    removes = "`remove()` on its handle" in advice
+    removes = "call `handle.remove()`" in advice
     assert removes
     for mended in (False, True):
         hooks: list[Callable[[Tensor], None]] = []

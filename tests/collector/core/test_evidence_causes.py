@@ -11,7 +11,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput, MemoryGrowth
 from tidegauge.core.evidence.causes import RULES, name_cause
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import CHAIN, Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.evidence.signs import SignSource
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
@@ -433,7 +433,50 @@ class TestAdvice:
         assert "give the queue a `maxsize`" in (name_cause(grown(*ONE, search=search)).advice or "")
 
     def test_a_hook_is_removed(self) -> None:
-        assert "call `remove()` on its handle" in (name_cause(NAMED["hook"][0]).advice or "")
+        assert "call `handle.remove()`" in (name_cause(NAMED["hook"][0]).advice or "")
+
+    def test_numbered_names_become_one_name(self) -> None:
+        path = "train.py fit(): model -> Net.feature_* (176 attributes) -> Tensor[8,4] float32"
+        search = kept(HolderKind.ATTRIBUTE, name="Net.feature_*", path=path, container="attributes", items=176)
+        found = name_cause(grown(*ONE, search=search))
+        assert (found.cause, found.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
+        assert "`Net.feature_*` (attributes, train.py) gain a name in each step: assign to one" in (found.advice or "")
+
+    @pytest.mark.parametrize("kind", [HolderKind.FRAME, HolderKind.CLOSURE])
+    def test_a_chain_is_not_lengthened(self, kind: HolderKind) -> None:
+        path = "train.py fit(): latest -> Node.previous (repeated 145 times) -> Node.state -> Tensor[8,4] float32"
+        search = kept(kind, name="latest", path=path, container=CHAIN, items=146)
+        advice = name_cause(grown(*ONE, search=search)).advice or ""
+        assert "`latest` (chain, train.py) leads to a chain of 146 links that gains one" in advice
+        assert "in each step (Node.previous): drop the reference to the link before" in advice
+
+    def test_a_chain_of_exceptions_is_cut(self) -> None:
+        path = "train.py: Trainer.error -> __cause__ (repeated 90 times) -> traceback -> out in step() -> Tensor[8]"
+        search = kept(HolderKind.EXCEPTION, name="out in step()", path=path, container=CHAIN, items=91)
+        found = name_cause(grown(*ONE, search=search))
+        assert found.cause is EvidenceCause.EXCEPTION_FRAME
+        assert "91 exceptions (train.py: Trainer.error -> __cause__ (repeated 90 times)) keeps" in (found.advice or "")
+        assert "`raise ... from None`" in (found.advice or "")
+
+    def test_a_tee_is_read_at_one_pace(self) -> None:
+        path = "train.py: behind -> _tee_dataobject -> _tee_dataobject -> Tensor[8,4] float32"
+        search = kept(HolderKind.GLOBAL, name="behind", path=path, container=None, items=None)
+        advice = name_cause(grown(*ONE, search=search)).advice or ""
+        assert "`behind` (train.py) lags behind another iterator" in advice
+
+    @pytest.mark.parametrize("kind", [HolderKind.CONTAINER, HolderKind.CYCLE, HolderKind.HOOK, HolderKind.AUTOGRAD])
+    def test_a_holder_without_a_name_is_likely_at_most(self, kind: HolderKind) -> None:
+        path = "tuple (2 items) -> Tensor[8,4] float32"
+        search = kept(kind, name=None, where=None, path=path, container="tuple", items=2)
+        found = name_cause(grown(*ONE, search=search, facts=RankFacts(gc_enabled=False)))
+        assert found.confidence is Confidence.LIKELY
+        assert any("; no name that leads to it was found" in reason for reason in found.because)
+
+    def test_a_holder_without_a_name_has_advice_of_where_to_look(self) -> None:
+        path = "tuple (2 items) -> Tensor[8,4] float32"
+        search = kept(HolderKind.CONTAINER, name=None, where=None, path=path, container="tuple", items=2)
+        advice = name_cause(grown(*ONE, search=search)).advice or ""
+        assert "tuple (2 items), with tensors from train.py:41 in step, is kept by no name that was found" in advice
 
     def test_one_optimizer_is_not_told_to_be_one(self) -> None:
         case = grown(growth(stack=(ADAM,)), search=kept(HolderKind.OPTIMIZER), facts=RankFacts(optimizers=1))

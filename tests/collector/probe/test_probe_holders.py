@@ -17,61 +17,18 @@ from typing import Any, NamedTuple, Optional
 from unittest import mock
 
 from fake_tensors import FunctionBase, Module, Node, Optimizer, Parameter, Tensor, fake_tensor_torch
+from holder_searches import BLOCK, FIRST, address, at_once, search_here, searched, tensor, ticking
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import looks
-from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary
+from tidegauge.probe.holders.pace import MAX_SLICE_S
 from tidegauge.probe.holders.search import search_holders
 from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
 
-BLOCK = 4096
-FIRST = 1 << 32
 FILE = "test_probe_holders.py"
 LIBRARY: dict[str, Any] = {}
 """Stands for the state of a library: the search does not begin here, the module being none of the user's."""
-
-
-def address(number: int) -> int:
-    return FIRST + number * BLOCK
-
-
-def tensor(number: int, **more: Any) -> Tensor:
-    return Tensor(address(number), 8, 128, **more)
-
-
-def at_once(call: Callable[[], bool]) -> bool:
-    """A step boundary whenever one is wanted."""
-    return call()
-
-
-def ticking() -> Callable[[], float]:
-    """A clock that goes on by a millisecond with each look at it: how busy the machine is decides nothing."""
-    looks = itertools.count()
-    return lambda: next(looks) / 1000
-
-
-def search_here(
-    blocks: Sequence[tuple[int, int]],
-    *,
-    most_s: float = 1e6,
-    pause: Callable[[], None] = lambda: None,
-    at_boundary: AtBoundary = at_once,
-) -> HolderSearch:
-    """What this thread finds out about blocks."""
-    return search_holders(
-        fake_tensor_torch(), blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=ticking()
-    )
-
-
-def searched(numbers: Sequence[int], **means: Any) -> HolderSearch:
-    """What a thread beside this one finds out about the blocks of these numbers."""
-    blocks = [(address(number), BLOCK) for number in numbers]
-    found: list[HolderSearch] = []
-    searcher = threading.Thread(target=lambda: found.append(search_here(blocks, **means)))
-    searcher.start()
-    searcher.join()
-    return found[0]
 
 
 class Record(NamedTuple):

@@ -12,9 +12,8 @@ from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.core.evidence.rank_evidence import Holder
+from tidegauge.core.evidence.rank_evidence import ARROW, CHAIN, NAMES, Holder
 from tidegauge.core.evidence.words import (
-    ARROW,
     container_of,
     elements_of,
     holder_words,
@@ -28,7 +27,11 @@ _VIEW = "a view of a "
 """In the path to a tensor that is smaller than the storage that it keeps."""
 _CACHE = "lru_cache"
 _QUEUE = "Queue.queue"
-"""How the name of a ``queue.Queue``'s items ends."""
+"""In the path to a ``queue.Queue``'s items."""
+_TEE = "_tee_dataobject"
+"""In the path to what ``itertools.tee`` keeps."""
+_REPEATED = " (repeated "
+"""After the reference that leads from a chain's link to the next, in a path."""
 _ONE_GRAPH = "one graph"
 """How ``Holder.detail`` begins where one tensor carries it all."""
 _TRACEBACK = f"{ARROW}traceback"
@@ -61,10 +64,29 @@ def container(case: CauseInput, holder: Holder) -> str:
     if holder.bound is not None:
         count = f"{holder.bound.items:,} of {holder.bound.most_items:,}"
         return f"{_named(case, holder)} has a bound ({count}): look for what else grows beside it"
+    if holder.name is None:
+        place = _line(case)
+        made = "" if place is None else f", with tensors from {place},"
+        return (
+            f"{holder_words(holder.path)}{made} is kept by no name that was found: look for what is registered with "
+            "tensors (callbacks, `atexit.register`, C++ extensions), and register `.detach().cpu()` copies"
+        )
+    if holder.container == CHAIN:
+        return _chain(case, holder)
+    if holder.container in NAMES:
+        return (
+            f"{_named(case, holder)} gain a name in each step: assign to one name, delete the old ones, or keep the "
+            "last N in a deque with `maxlen`"
+        )
+    if _TEE in holder.path:
+        return (
+            f"{_named(case, holder)} lags behind another iterator of the same `itertools.tee`, which keeps what only "
+            "one of them has read: read both at the same pace, or delete the one that is not needed"
+        )
     keeps = f"{_named(case, holder)} keeps a tensor {_how_often(case)}"
     if (holder.name or "").startswith(_CACHE):
         return f"{_named(case, holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
-    if (holder.name or "").endswith(_QUEUE):
+    if _QUEUE in holder.path:
         return f"{keeps}: give the queue a `maxsize`, or take out what is put in"
     if _VIEW in holder.path:
         return (
@@ -123,6 +145,8 @@ def graph(case: CauseInput) -> Optional[str]:
 @_about_the_holder
 def closure(case: CauseInput, holder: Holder) -> str:
     """A function with tensors in its cells."""
+    if holder.container == CHAIN:
+        return _chain(case, holder)
     return (
         f"{_named(case, holder)} holds tensors in a closure: pass them as arguments, or let the function that is kept "
         "capture only `.detach().cpu()` copies and numbers"
@@ -133,16 +157,22 @@ def closure(case: CauseInput, holder: Holder) -> str:
 def hook(case: CauseInput, holder: Holder) -> str:
     """A hook that stores what it sees."""
     return (
-        f"{_named(case, holder)} keeps what the hook sees at each call: register the hook once and call `remove()` on "
-        "its handle when it is done, store `output.detach().cpu()`, and clear that each step"
+        f"{_named(case, holder)} keeps what the hook sees at each call: register the hook once and call "
+        "`handle.remove()` when it is done, store `output.detach().cpu()`, and clear that each step"
     )
 
 
 @_about_the_holder
 def exception(_: CauseInput, holder: Holder) -> str:
     """An exception with its traceback."""
+    path = holder.path.partition(_TRACEBACK)[0]
+    if holder.container == CHAIN:
+        return (
+            f"a chain of {holder.items or 0:,} exceptions ({path}) keeps all local variables of the failed calls "
+            "alive: store `str(error)` or `traceback.format_exc()`, and `raise ... from None`"
+        )
     return (
-        f"a stored exception ({holder.path.partition(_TRACEBACK)[0]}) keeps all local variables of the failed calls "
+        f"a stored exception ({path}) keeps all local variables of the failed calls "
         "alive: store `str(error)` or `traceback.format_exc()`, or call "
         "`traceback.clear_frames(error.__traceback__)` first"
     )
@@ -279,6 +309,14 @@ def line_alone(case: CauseInput) -> Optional[str]:
     """A line without a known holder."""
     place = _line(case)
     return None if place is None else f"what {place} allocates stays alive: look for what keeps a reference to it"
+
+
+def _chain(case: CauseInput, holder: Holder) -> str:
+    link = holder.path.partition(_REPEATED)[0].rpartition(ARROW)[2]
+    return (
+        f"{_named(case, holder)} leads to a chain of {holder.items or 0:,} links that gains one in each step ({link}): "
+        "drop the reference to the link before, or start anew instead of wrapping it again"
+    )
 
 
 def _line(case: CauseInput) -> Optional[str]:

@@ -110,9 +110,10 @@ class CauseInput(NamedTuple):
 
     @property
     def holder_is_sure(self) -> bool:
-        """Whether ``holder`` may be named: found by more than the sizes of blocks, and part of enough of the growth."""
+        """Whether ``holder`` may be named: it has a name, was found by more than the sizes of blocks, and is part of
+        enough of the growth."""
         holder, search, grown = self.holder, self.search, nodes_grown(self.early_facts, self.facts)
-        if holder is None or search is None or not is_sure(holder, grown):
+        if holder is None or holder.name is None or search is None or not is_sure(holder, grown):
             return False
         sure = (one for one in search.holders if one.kind is not HolderKind.NATIVE and is_sure(one, grown))
         explained = sum(one.held_bytes for one in sure)

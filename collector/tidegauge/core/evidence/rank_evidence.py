@@ -15,6 +15,12 @@ from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 MAX_HOLDERS = 20
 MAX_TEXT_CHARS = 400
 """Characters of a path or a name."""
+ARROW = " -> "
+"""Between a holder and what it leads to, in ``Holder.path``."""
+CHAIN = "chain"
+"""``Holder.container`` of objects of which each leads to the next by the same reference."""
+NAMES = frozenset({"variables", "attributes", "buffers", "parameters", "modules"})
+"""``Holder.container`` of names in one namespace that differ in a number only."""
 
 
 class HolderKind(str, Enum):
@@ -81,9 +87,10 @@ class Holder(NamedTuple):
     where: Optional[CodeLine] = None
     """Where that name lives: a module's file (line 0), a function."""
     container: Optional[str] = None
-    """Type of the container at the end of the path: ``list``, ``dict``, ``deque``."""
+    """Type of the container that grows, else of the last on the path: ``list``, ``dict``. ``CHAIN``, or one of
+    ``NAMES``."""
     items: Optional[int] = None
-    """Its length."""
+    """Its length; the number of links or names."""
     detail: Optional[str] = None
     """What else there is to say: type of the exception, kind of the hook, nodes of the graph and their names."""
     bound: Optional[ContainerBound] = None

@@ -75,7 +75,8 @@ def held_by(*kinds: HolderKind, words: str) -> Sign:
         share = f"{min(100 * holder.held_bytes / max(case.search.wanted_bytes, 1), 100):.0f} %"
         told = holder.detail.partition("; ")[0] if holder.detail and holder.kind in _TOLD_IN_DETAIL else None
         detail = f" ({told})" if told else ""
-        return f"{share} of what grew is held by {holder_words(holder.path)}{detail}"
+        nameless = "; no name that leads to it was found" if holder.name is None else ""
+        return f"{share} of what grew is held by {holder_words(holder.path)}{detail}{nameless}"
 
     return Sign(SignSource.HOLDERS, words, seen)
 

@@ -16,20 +16,18 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import ARROW, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes, format_count
 
 MAX_NAME_CHARS = 60
 MAX_PATH_CHARS = 160
-ARROW = " -> "
-"""Between a holder and what it leads to, in ``Holder.path``."""
 _TENSOR = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
 """Where a path comes to the tensor: ``Tensor[8,128,4096] float32``."""
 _SHAPE = re.compile(r"[\w.]+\[([\d, ]*)\]")
 _CUT = "..."
 """At the end of a path that was too long."""
 _CONTAINER = re.compile(r"(\w+), [\d,]+ items?\)")
-_NAME = re.compile(r"[\w.]+")
+_NAME = re.compile(r"[\w.*]+")
 
 CAUSES = {
     EvidenceCause.RETAINED_GRAPH: "a retained autograd graph",

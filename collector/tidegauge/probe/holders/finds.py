@@ -13,7 +13,7 @@ from typing import Any, Optional
 from tidegauge.core.evidence.rank_evidence import ContainerBound
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
+from tidegauge.probe.holders.ref_paths import MIN_LINKS, RefPath, RefStep, Via
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 
 MAX_OTHERS = 2_000
@@ -21,6 +21,10 @@ REPLACED_BYTES = 64 << 10
 """Smaller tensors cannot be told apart by size."""
 GROWN_BY = 1.25
 """The replacement of a block that was seen some steps ago is at most this much larger."""
+MAX_TRAILS = 2_000
+"""Of one group that are remembered: one for each tensor or graph."""
+LONG_CHAIN = 6
+"""Links of one that is told as such, however few of them were found."""
 
 
 class _Fill:
@@ -88,17 +92,12 @@ class Fills:
 
 def _bounded(trail: RefPath) -> Optional[tuple[RefPath, RefPath]]:
     """The path to the outermost bounded container on a trail, and to its item that the trail leads through."""
-    found: Optional[tuple[RefPath, RefPath]] = None
-    below, at = trail, trail.before
-    while at is not None:
-        if at.step.bound is not None:
-            found = at, below
-        below, at = at, at.before
-    return found
+    item = trail.bounded
+    return None if item is None or item.before is None else (item.before, item)
 
 
 def _place(container: RefPath) -> object:
-    return tuple(step.key for step in container.steps)
+    return tuple(path.step.key for path in container.folded)
 
 
 class FindGroup:
@@ -107,8 +106,10 @@ class FindGroup:
     def __init__(self, trail: RefPath) -> None:
         self.trail = trail
         """Of the first of them."""
-        self.mixed: set[int] = set()
-        """Indices of steps that are items under different keys."""
+        self.trails: list[RefPath] = []
+        """Of each of them, as far as it is known."""
+        self.is_folded = trail.turns >= MIN_LINKS
+        """Whether its steps are those of the folded path."""
         self.second: Optional[RefPath] = None
         """Another way to the same container, through a hook."""
         self.tensors = 0
@@ -132,6 +133,69 @@ class FindGroup:
         self.savers: Counter[str] = Counter()
         """Names of the nodes whose outputs have the sizes of blocks that nothing else explains."""
 
+    @property
+    def key(self) -> object:
+        """What its tensors' paths have in common: the same references, as often."""
+        return (self.nodes > 0, _place(self.trail), self.trail.turns)
+
+    @property
+    def kin(self) -> object:
+        """What it has in common with groups whose paths have other numbers in their names or more links. A container
+        with a bound is counted with its own group."""
+        if self.trail.bounded is not None:
+            return id(self)
+        return (self.nodes > 0, self.is_replaced, tuple(path.step.kin for path in self.trail.folded))
+
+    @property
+    def chain(self) -> Optional[int]:
+        """Index of the step that is a chain's link; ``None``: the path has no chain."""
+        if not self.is_folded:
+            return None
+        links = [path.links for path in self.trail.folded]
+        longest = max(links)
+        return None if longest < MIN_LINKS - 1 else next(at for at, one in enumerate(links) if 2 * one >= longest)
+
+    def ways(self, trail: RefPath) -> tuple[RefPath, ...]:
+        """The paths to each step of one of its trails."""
+        return trail.folded if self.is_folded else trail.paths
+
+    def around(self, chain: RefPath) -> list[RefStep]:
+        """The references that lead from a chain's link to the next, the chain's first."""
+        for trail in (self.trail, *self.trails):
+            at: Optional[RefPath] = trail
+            while at is not None and at.first is not chain:
+                at = at.before
+            steps: list[RefStep] = []
+            at = None if at is None else at.before
+            while at is not None and at is not chain and at.first is not chain:
+                steps.append(at.step)
+                at = at.before
+            if at is not None:
+                return [chain.step, *reversed(steps)]
+        return [chain.step]
+
+    def remember(self, trail: RefPath) -> None:
+        if len(self.trails) < MAX_TRAILS:
+            self.trails.append(trail)
+
+    def join(self, other: FindGroup) -> None:
+        """Take in the tensors of a group of the same kin."""
+        self.is_folded |= self.key != other.key
+        if other.trail.turns > self.trail.turns:
+            self.trail = other.trail
+        self.trails += other.trails[: MAX_TRAILS - len(self.trails)]
+        self.second = self.second or other.second
+        self.tensors += other.tensors
+        self.held_bytes += other.held_bytes
+        self.by_size_bytes += other.by_size_bytes
+        self.blocks += other.blocks
+        self.words += other.words
+        self.cycle = self.cycle or other.cycle
+        self.graphs += other.graphs
+        self.nodes += other.nodes
+        self.first_nodes += other.first_nodes
+        self.savers += other.savers
+
     def add_graph(self, graph: Graph) -> None:
         self.graphs += 1
         self.nodes += graph.nodes
@@ -151,6 +215,7 @@ class Finds:
         self._others: list[tuple[weakref.ref[Any], TensorDescription, RefPath]] = []
         """Tensors in other blocks, large and of sizes that were wanted."""
         self._second_ways: dict[int, tuple[RefPath, RefPath]] = {}
+        self._upstream: dict[int, tuple[RefPath, RefPath]] = {}
         self.blocks: dict[int, int] = {}
         """Wanted blocks that are not explained yet, with their sizes."""
         self.blocks.update(wanted.sizes)
@@ -182,6 +247,7 @@ class Finds:
             return ()
         group = self._group(self.rooted, trail)
         group.add_graph(graph)
+        group.remember(trail)
         group.cycle = cycle
         group.words[name] += 1
         return graph.contexts
@@ -211,6 +277,8 @@ class Finds:
             group.by_size_bytes += block_bytes
         else:
             group.blocks.append(block)
+        if trail is not None:
+            group.remember(trail)
         self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
         group.tensors += 1
         group.held_bytes += block_bytes
@@ -221,8 +289,9 @@ class Finds:
         return self._group(self.held, trail)
 
     def second_way(self, known: RefPath, other: RefPath) -> None:
-        """Note that ``other`` leads to the same container as ``known``."""
-        self._second_ways.setdefault(id(known), (known, other))
+        """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
+        ways = self._second_ways if other.hooked else self._upstream
+        ways.setdefault(id(known), (known, other))
 
     def share_out(self) -> None:
         """Count blocks that no Python reference explains to the graphs whose nodes output tensors of their size."""
@@ -261,28 +330,64 @@ class Finds:
                 self.claim(group, look, block, by_size=True)
 
     def groups(self) -> list[FindGroup]:
-        """All with wanted bytes, the largest first, their second ways filled in."""
+        """All with wanted bytes, the largest first, their second ways filled in; those of one chain or of numbered
+        names as one."""
         found = [group for group in (*self.held.values(), *self.rooted.values()) if group.held_bytes]
         for group in found:
             trail: Optional[RefPath] = group.trail
             while trail is not None and group.second is None:
                 group.second = self._second_ways.get(id(trail), (None, None))[1]
                 trail = trail.before
-        return sorted(found, key=lambda group: -group.held_bytes)
+            if self._upstream:
+                self._go_up(group)
+        return sorted(_joined(found), key=lambda group: -group.held_bytes)
+
+    def _go_up(self, group: FindGroup) -> None:
+        """Let a group's paths begin where their chain does."""
+        at: Optional[RefPath] = group.trail
+        while at is not None:
+            if id(at) in self._upstream:
+                known, other = self._upstream[id(at)]
+                group.trails = [trail.after(known, other) for trail in group.trails]
+                group.trail = group.trails[0] if group.trails else group.trail.after(known, other)
+                group.is_folded = group.trail.turns >= MIN_LINKS
+                return
+            at = at.before
 
     def bound_of(self, group: FindGroup) -> Optional[ContainerBound]:
         """The bound of a container on the path to a group's tensors; ``None`` for graphs, whose items are unknown."""
         return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
     def _group(self, groups: dict[object, FindGroup], trail: RefPath) -> FindGroup:
-        key = tuple(step.key for step in trail.steps)
+        key = (_place(trail), trail.turns)
         group = groups.get(key)
         if group is None:
             group = groups[key] = FindGroup(trail)
-        for number, (first, other) in enumerate(zip(group.trail.steps, trail.steps)):
-            if first.text != other.text:
-                group.mixed.add(number)
         return group
+
+
+def _joined(groups: Sequence[FindGroup]) -> list[FindGroup]:
+    """The groups, those of one kin as one where they are many or links of a long chain."""
+    families: dict[object, list[FindGroup]] = defaultdict(list)
+    for group in groups:
+        families[group.kin].append(group)
+    found: list[FindGroup] = []
+    for family in families.values():
+        if len(family) >= MIN_LINKS or any(path.links >= LONG_CHAIN for path in family[0].trail.folded):
+            found.append(_one_of(family))
+        else:
+            by_key: dict[object, list[FindGroup]] = defaultdict(list)
+            for group in family:
+                by_key[group.key].append(group)
+            found += map(_one_of, by_key.values())
+    return found
+
+
+def _one_of(groups: Sequence[FindGroup]) -> FindGroup:
+    first, *others = groups
+    for other in others:
+        first.join(other)
+    return first
 
 
 def _may_follow(own_bytes: int, block_bytes: int) -> bool:

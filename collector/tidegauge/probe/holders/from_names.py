@@ -17,15 +17,19 @@ from tidegauge.probe.code_roots import known_roots
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.frames import local_values, running_frames
-from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, leads_on, tensor_hooks
+from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, global_hooks, leads_on, tensor_hooks
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
+from tidegauge.probe.holders.ref_paths import NumberedNames, RefPath, RefStep, Via, is_numbered, numberless
 from tidegauge.probe.holders.tensors import Tensors
 
 MAX_OBJECTS = 300_000
 """Followed. A million small records of a data set are no place to look for tensors first."""
 MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
+
+
+_Families = dict[tuple[str, str], NumberedNames]
+"""Of one namespace, by the name without its number and the type of what it leads to."""
 
 
 class _Entry(NamedTuple):
@@ -54,7 +58,7 @@ class FindSink(Protocol):
         """Walk the graph of a tensor called ``name``; the Python nodes in it."""
 
     def second_way(self, known: RefPath, other: RefPath, /) -> None:
-        """Note that ``other`` leads to the same container as ``known``."""
+        """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
 
     def is_noted(self, cls: type, /) -> bool:
         """Whether objects of this class are wanted by ``note``."""
@@ -88,6 +92,9 @@ class Forward:
         self._begin_in_frames(of_libraries=False)
         yield False
         yield from self._begin_in_modules()
+        for hook in global_hooks():
+            self._meet(hook, None, {})
+            yield False
         self._begin_in_frames(of_libraries=True)
         yield from self._follow_all()
 
@@ -122,8 +129,9 @@ class Forward:
         for running in running_frames():
             if is_library(running.frame.f_code.co_filename, known_roots()) is of_libraries:
                 where = looks.code_place(running.frame.f_code)
+                families: _Families = {}
                 for name, value in local_values(running.frame):
-                    self._root(Via.LOCAL, looks.clean(name), value, where, running.thread)
+                    self._root(Via.LOCAL, looks.clean(name), value, families, where, running.thread)
 
     def _begin_in_modules(self) -> Work[None]:
         for name in list(sys.modules):
@@ -131,15 +139,24 @@ class Forward:
             is_users = name == "__main__" or looks.is_users(filename)
             if is_users is not self._in_libraries and not looks.is_own(filename or ""):
                 where = CodeLine(filename or "", 0, "")
+                families: _Families = {}
                 for variable, value in list((looks.module_globals(sys.modules.get(name)) or {}).items()):
-                    self._root(Via.GLOBAL, looks.clean(str(variable)), value, where, None)
+                    self._root(Via.GLOBAL, looks.clean(str(variable)), value, families, where)
                     yield False
         last = getattr(sys, "last_exc", getattr(sys, "last_value", None))
-        self._root(Via.GLOBAL, "sys.last_exc", last, None, None)
+        self._root(Via.GLOBAL, "sys.last_exc", last, {})
 
-    def _root(self, via: Via, text: str, value: Any, where: Optional[CodeLine], thread: Optional[str]) -> None:
+    def _root(
+        self,
+        via: Via,
+        text: str,
+        value: Any,
+        families: _Families,
+        where: Optional[CodeLine] = None,
+        thread: Optional[str] = None,
+    ) -> None:
         if leads_on(value):
-            self._meet(ObjectLink(via, text, value, where), None, thread)
+            self._meet(ObjectLink(via, text, value, where), None, families, thread)
 
     def _links_of(self, obj: Any) -> Iterator[ObjectLink]:
         try:
@@ -149,11 +166,12 @@ class Forward:
 
     def _follow(self, links: Iterable[ObjectLink], trail: RefPath) -> Work[None]:
         children = 0
+        families: _Families = {}
         for link in links:
             if children < MAX_CHILDREN:
-                children += self._meet(link, trail, None)
+                children += self._meet(link, trail, families)
             elif self._tensors.is_tensor(link.child):
-                self._meet(link, trail, None)
+                self._meet(link, trail, families)
             yield False
         yield from self._walk_graphs()
 
@@ -162,10 +180,13 @@ class Forward:
             node, name, trail = self._graphs.popleft()
             contexts = yield from self._finds.graph(node, name, trail)
             for context in contexts:
-                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), trail, None)
+                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), trail, {})
 
-    def _meet(self, link: ObjectLink, before: Optional[RefPath], thread: Optional[str]) -> bool:
-        """Note a tensor, or put another object into the queue; whether it did the latter."""
+    def _meet(
+        self, link: ObjectLink, before: Optional[RefPath], families: _Families, thread: Optional[str] = None
+    ) -> bool:
+        """Note a tensor, or put another object into the queue; whether it did the latter. ``families``: those of the
+        names that were met in the same namespace."""
         child = link.child
         try:
             kind = self._kind(type(child))
@@ -174,7 +195,12 @@ class Forward:
             bound = bound_of(child, link.most_items) if may_be_bounded else None
         except Exception:  # a class like no other
             return False
-        trail = RefPath(RefStep(link.via, link.text, kind.name, items, link.where, thread, bound), before)
+        step = RefStep(link.via, link.text, kind.name, items, link.where, thread, bound)
+        if link.via is not Via.ITEM and is_numbered(link.text):
+            family = families.setdefault((numberless(link.text), numberless(kind.name)), NumberedNames())
+            step = step._replace(family=family, place=family.names)
+            family.names += 1
+        trail = RefPath(step, before)
         if self._tensors.is_tensor(child):
             self._meet_tensor(child, trail)
             if self._tensors.is_plain(child):
@@ -183,6 +209,8 @@ class Forward:
             return False
         known = self._first_ways.get(id(child))
         if known is not None:
+            if trail.first is not None and kind.base is None and _is_upstream(trail, known):
+                self._finds.second_way(known, trail)
             if not trail.hooked or known.hooked or id(child) in self._followed_again:
                 return False
             self._finds.second_way(known, trail)
@@ -206,7 +234,7 @@ class Forward:
             self._graphs.append((node, self._tensors.look(tensor).name, trail))
         for hooks in self._tensors.hooks(tensor):
             for link in tensor_hooks(hooks):
-                self._meet(link, trail, None)
+                self._meet(link, trail, {})
 
     def _kind(self, cls: type) -> _Kind:
         known = self._kinds.get(id(cls))
@@ -221,3 +249,14 @@ class Forward:
                 is_noted=self._finds.is_noted(cls),
             )
         return known
+
+
+def _is_upstream(trail: RefPath, known: RefPath) -> bool:
+    """Whether ``trail`` leads along a chain to the object at which ``known`` comes into the chain from elsewhere."""
+    kind, above = trail.step.leads_to, trail.before
+    comes_from_chain = known.before is not None and known.before.step.leads_to == kind
+    if above is None or above.step.leads_to != kind or comes_from_chain:
+        return False
+    while above is not None and above is not known:
+        above = above.before
+    return above is None

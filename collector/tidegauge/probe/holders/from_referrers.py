@@ -58,7 +58,7 @@ class Backward:
         which everything refers."""
         targets = [candidate for candidate in candidates if candidate is not None]
         self._own = {id(targets), id(candidates)}
-        found = [one for one in gc.get_referrers(*targets) if id(one) not in self._own and not self._is_own(one)]
+        found = [one for one in _referrers(targets) if id(one) not in self._own and not self._is_own(one)]
         ids = {id(child) for one in found for child in gc.get_referents(one)}
         return [candidate is not None and id(candidate) in ids for candidate in candidates]
 
@@ -117,7 +117,7 @@ class Backward:
         targets = [known[index].obj for index in part]
         ids = {id(target): index for target, index in zip(targets, part)}
         self._own |= {id(targets), id(ids), id(part)}
-        found = gc.get_referrers(*targets)
+        found = _referrers(targets)
         added: list[int] = []
         self._own |= {id(found), id(added)}
         for referrer in found:
@@ -190,6 +190,12 @@ class Backward:
         begin = next((at for at, obj in enumerate(chain) if not _is_plain(obj)), 0)
         chain = [*chain[begin:], *chain[:begin], chain[begin]]
         return tuple(self._steps(chain))
+
+
+def _referrers(targets: Sequence[Any]) -> list[Any]:
+    """``gc.get_referrers``, without the tuple of its own arguments, which Python 3.13 finds as well."""
+    mark = object()
+    return [one for one in gc.get_referrers(*targets, mark) if not (type(one) is tuple and one and one[-1] is mark)]
 
 
 def _circle(references: dict[int, list[int]]) -> list[int]:

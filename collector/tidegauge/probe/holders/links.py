@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
+import sys
 import types
 from _thread import _local
 from collections.abc import Callable, Iterable
@@ -39,6 +41,9 @@ _HOOK_DICTS = {
     "_optimizer_step_post_hooks": "step hook",
 }
 """Attributes of ``torch.nn.Module`` and ``torch.optim.Optimizer`` that hold hooks."""
+_GLOBAL_HOOKS = re.compile(r"_global_(\w+)_hooks")
+"""Variables of these modules that hold hooks of all modules and all optimizers."""
+_MODULES_OF_GLOBAL_HOOKS = ("torch.nn.modules.module", "torch.optim.optimizer")
 _PART_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
 _LEAVES = (
         type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(Ellipsis), types.CodeType,
@@ -174,6 +179,19 @@ def leads_on(value: object) -> bool:
 
 def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
     return _hooks(hooks, "tensor hook", None)
+
+
+def global_hooks() -> Iterable[ObjectLink]:
+    """Hooks that torch calls for every module or optimizer, with the place of what it calls."""
+    for module in _MODULES_OF_GLOBAL_HOOKS:
+        for name, hooks in list((looks.module_globals(sys.modules.get(module)) or {}).items()):
+            found = _GLOBAL_HOOKS.fullmatch(name) if type(name) is str else None
+            if found is not None and looks.has_base(hooks, dict):
+                for _, hook in looks.entries_of(hooks, MAX_ITEMS):
+                    function = hook.__func__ if type(hook) is types.MethodType else hook
+                    where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
+                    text = f"global {found[1].replace('_', ' ')} hook"
+                    yield ObjectLink(Via.HOOK, text if where is None else f"{text} {where.function}", hook, where)
 
 
 def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[ObjectLink]:

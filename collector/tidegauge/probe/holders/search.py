@@ -6,6 +6,7 @@ the names of libraries. Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+import atexit
 import math
 import time
 import weakref
@@ -21,6 +22,7 @@ from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import ObjectLinks
 from tidegauge.probe.holders.looks import instances, may_look_at_heap, with_subclasses
 from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 from tidegauge.probe.holders.wording import holder_of
 
@@ -33,6 +35,8 @@ EXAMPLES = 3
 MAX_UNITS = 1_500_000
 """Of work: 2 to 3 s of training time in all."""
 FORGOTTEN_AT_ONCE = 1_000
+MIN_EXIT_CALLBACKS, MAX_NEWER = 4, 10
+"""Functions that are registered with ``atexit``; and since its list was found."""
 
 
 class _Stray(NamedTuple):
@@ -178,15 +182,16 @@ class _Search:
         tensor = None
         if origin.trail is None:
             return
+        trail = _with_exit_callbacks(origin.trail, len(kind))
         for stray in kind:
             if stray.block is None:
                 tensor = stray.reference()
                 node = None if tensor is None else self._tensors.node(tensor)
                 tensor = None
                 if node is not None:
-                    yield from self._finds.graph(node, stray.look.name, origin.trail, origin.cycle)
+                    yield from self._finds.graph(node, stray.look.name, trail, origin.cycle)
             elif stray.block in self._finds.blocks:
-                group = self._finds.held_by(origin.trail)
+                group = self._finds.held_by(trail)
                 group.cycle = origin.cycle
                 self._finds.claim(group, stray.look, stray.block)
                 yield False
@@ -202,3 +207,18 @@ class _Search:
             held_bytes=self._left(),
             tensors=len(blocks),
         )
+
+
+def _with_exit_callbacks(trail: RefPath, tensors: int) -> RefPath:
+    """The path, from ``atexit`` where it begins with arguments that nothing of Python's refers to and as many functions
+    are registered: C has them, from Python 3.14 on a list of C's. That is known by numbers alone, and so gives the
+    holder no name."""
+    root, *others = trail.steps
+    callbacks: int = getattr(atexit, "_ncallbacks", int)()
+    if root.via is not Via.OTHER or root.text or callbacks < max(tensors, MIN_EXIT_CALLBACKS):
+        return trail
+    if root.leads_to == "list" and 0 <= callbacks - (root.items or 0) <= MAX_NEWER:
+        return trail_of([root._replace(leads_to="atexit callbacks"), *others])
+    if root.leads_to != "tuple":
+        return trail
+    return trail_of([RefStep(Via.OTHER, "", "atexit callbacks", callbacks), root, *others])
