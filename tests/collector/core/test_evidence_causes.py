@@ -478,6 +478,16 @@ class TestAdvice:
         advice = name_cause(grown(*ONE, search=search)).advice or ""
         assert "tuple (2 items), with tensors from train.py:41 in step, is kept by no name that was found" in advice
 
+    def test_what_only_cpp_keeps_is_looked_for_there(self) -> None:
+        search = kept(HolderKind.NATIVE, name=None, where=None, container=None, items=None)
+        for problem, words in (
+            (None, "no Python object refers to it"),
+            ("cut short", "look for what keeps a reference"),
+        ):
+            found = name_cause(grown(*ONE, search=search._replace(problem=problem)))
+            assert found.cause is EvidenceCause.UNKNOWN
+            assert words in (found.advice or "")
+
     def test_one_optimizer_is_not_told_to_be_one(self) -> None:
         case = grown(growth(stack=(ADAM,)), search=kept(HolderKind.OPTIMIZER), facts=RankFacts(optimizers=1))
         assert "create the optimizer once" not in (name_cause(case).advice or "")

@@ -12,7 +12,7 @@ from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.core.evidence.rank_evidence import ARROW, CHAIN, NAMES, Holder
+from tidegauge.core.evidence.rank_evidence import ARROW, CHAIN, NAMES, Holder, HolderKind
 from tidegauge.core.evidence.words import (
     container_of,
     elements_of,
@@ -307,8 +307,16 @@ def ddp_buckets(_: CauseInput) -> str:
 
 def line_alone(case: CauseInput) -> Optional[str]:
     """A line without a known holder."""
-    place = _line(case)
-    return None if place is None else f"what {place} allocates stays alive: look for what keeps a reference to it"
+    place, search = _line(case), case.search
+    if place is None:
+        return None
+    is_native = case.holder is not None and case.holder.kind is HolderKind.NATIVE
+    if is_native and search is not None and search.problem is None:
+        return (
+            f"what {place} allocates stays alive, and no Python object refers to it: look for C++ code that keeps it "
+            "(attributes of a TorchScript module, C++ extensions)"
+        )
+    return f"what {place} allocates stays alive: look for what keeps a reference to it"
 
 
 def _chain(case: CauseInput, holder: Holder) -> str:
