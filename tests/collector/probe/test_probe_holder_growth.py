@@ -256,7 +256,7 @@ class ChainTest(GrowthTestCase):
         for step in STEPS:
             stream = map(partial(min, tensor(step)), stream)
         holder = self.held()
-        self.assertIn("stream -> tuple -> map (repeated 90 times) -> ", holder.path)
+        self.assertRegex(holder.path, r"stream -> tuple -> map \(repeated (89|90) times\) -> ")
         self.assertEqual(holder.container, CHAIN)
 
     def test_generators_in_generators(self) -> None:
@@ -292,7 +292,7 @@ class ChainTest(GrowthTestCase):
         for step in STEPS:
             history = (tensor(step), history)
         holder = self.held()
-        self.assertIn("history (tuple, 2 items) -> tuple (repeated 90 times) -> Tensor", holder.path)
+        self.assertRegex(holder.path, r"history \(tuple, 2 items\) -> tuple \(repeated (89|90) times\) -> Tensor")
         self.assertEqual((holder.name, holder.container), ("history", CHAIN))
 
     def test_scopes_with_their_parent(self) -> None:
