@@ -8,7 +8,7 @@ import gc
 import itertools
 import sys
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
@@ -389,6 +389,18 @@ class NamedByWhatGrowsTest(GrowthTestCase):
         bank = {step: [tensor(step)] for step in STEPS}
         self.held()
         self.assert_grows(self.held(), "bank", "dict", len(bank))
+
+    def test_the_default_that_grows_and_not_the_object_with_the_function(self) -> None:
+        model = Module()
+
+        def remember(kept: Sequence[Any] = tuple(tensor(step) for step in STEPS)) -> int:
+            return len(kept)
+
+        model._forward_hooks[0] = remember
+        del remember
+        holder = self.held()
+        self.assert_grows(holder, "a default of remember", "tuple", len(STEPS))
+        self.assertEqual(holder.kind, HolderKind.HOOK, model)
 
     def test_the_lists_that_grow_and_not_the_four_that_they_are(self) -> None:
         gathered = [[tensor(1000 * rank + step) for step in STEPS] for rank in range(4)]

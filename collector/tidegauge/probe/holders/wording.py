@@ -75,6 +75,8 @@ def _named(steps: Sequence[RefStep], growth: Optional[HolderGrowth]) -> RefStep:
     """The step whose name people know the holder by: that of what grows. A library's name says less than the user's own
     that leads to it."""
     names = [at for at, step in enumerate(steps) if step.via in _NAMES and step.text]
+    if growth is not None and steps[growth.at].via is Via.FUNCTION and steps[growth.at].where is not None:
+        return steps[growth.at]  # a function's default
     if not names:
         return steps[0]
     if growth is None:
