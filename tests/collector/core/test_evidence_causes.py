@@ -476,7 +476,12 @@ class TestAdvice:
         path = "tuple (2 items) -> Tensor[8,4] float32"
         search = kept(HolderKind.CONTAINER, name=None, where=None, path=path, container="tuple", items=2)
         advice = name_cause(grown(*ONE, search=search)).advice or ""
-        assert "tuple (2 items), with tensors from train.py:41 in step, is kept by no name that was found" in advice
+        assert "tuple (2 items), with tensors from train.py:41 in step, has no name that was found" in advice
+
+    def test_a_function_is_registered_with_atexit_once(self) -> None:
+        path = "atexit callbacks (206 items) -> tuple (2 items) -> Tensor[8,4] float32"
+        search = kept(HolderKind.CONTAINER, name=None, where=None, path=path, container="tuple", items=2)
+        assert "register a function with `atexit` once" in (name_cause(grown(*ONE, search=search)).advice or "")
 
     def test_what_only_cpp_keeps_is_looked_for_there(self) -> None:
         search = kept(HolderKind.NATIVE, name=None, where=None, container=None, items=None)

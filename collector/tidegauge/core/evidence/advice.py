@@ -12,7 +12,7 @@ from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.core.evidence.rank_evidence import ARROW, CHAIN, NAMES, Holder, HolderKind
+from tidegauge.core.evidence.rank_evidence import ARROW, ATEXIT, CHAIN, NAMES, Holder, HolderKind
 from tidegauge.core.evidence.words import (
     container_of,
     elements_of,
@@ -67,9 +67,14 @@ def container(case: CauseInput, holder: Holder) -> str:
     if holder.name is None:
         place = _line(case)
         made = "" if place is None else f", with tensors from {place},"
+        if holder.path.startswith(ATEXIT):
+            return (
+                f"{holder_words(holder.path)}{made} keeps a tensor {_how_often(case)}: register a function with "
+                "`atexit` once and not in each step, or pass `tensor.detach().cpu()` to it"
+            )
         return (
-            f"{holder_words(holder.path)}{made} is kept by no name that was found: look for what is registered with "
-            "tensors (callbacks, `atexit.register`, C++ extensions), and register `.detach().cpu()` copies"
+            f"{holder_words(holder.path)}{made} has no name that was found: look for what is registered with tensors "
+            "(callbacks, C++ extensions), and register `tensor.detach().cpu()`"
         )
     if holder.container == CHAIN:
         return _chain(case, holder)

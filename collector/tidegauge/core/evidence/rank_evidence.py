@@ -17,6 +17,8 @@ MAX_TEXT_CHARS = 400
 """Characters of a path or a name."""
 ARROW = " -> "
 """Between a holder and what it leads to, in ``Holder.path``."""
+ATEXIT = "atexit callbacks"
+"""How a path begins whose first object is known to be ``atexit``'s by numbers alone."""
 CHAIN = "chain"
 """``Holder.container`` of objects of which each leads to the next by the same reference."""
 NAMES = frozenset({"variables", "attributes", "buffers", "parameters", "modules"})

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import ATEXIT, MAX_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes, format_count
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
@@ -218,7 +218,7 @@ def _with_exit_callbacks(trail: RefPath, tensors: int) -> RefPath:
     if root.via is not Via.OTHER or root.text or callbacks < max(tensors, MIN_EXIT_CALLBACKS):
         return trail
     if root.leads_to == "list" and 0 <= callbacks - (root.items or 0) <= MAX_NEWER:
-        return trail_of([root._replace(leads_to="atexit callbacks"), *others])
+        return trail_of([root._replace(leads_to=ATEXIT), *others])
     if root.leads_to != "tuple":
         return trail
-    return trail_of([RefStep(Via.OTHER, "", "atexit callbacks", callbacks), root, *others])
+    return trail_of([RefStep(Via.OTHER, "", ATEXIT, callbacks), root, *others])
