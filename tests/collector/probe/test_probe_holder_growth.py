@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextvars
 import ctypes
 import gc
 import itertools
@@ -372,6 +373,24 @@ class ChainTest(GrowthTestCase):
         self.assertEqual(found.holders[0].items, 19_999)
         while latest is not None:  # Python itself would recurse to free it
             latest = latest.before
+
+
+class ContextTest(GrowthTestCase):
+    def test_a_context_variable_has_its_name(self) -> None:
+        context = contextvars.copy_context()
+        context.run(contextvars.ContextVar[Any]("seen").set, [tensor(step) for step in STEPS])
+        holder = self.held()
+        self.assertIn("context -> ContextVar seen (list, 90 items) -> Tensor", holder.path, context)
+        self.assert_grows(holder, "ContextVar seen", "list", len(STEPS))
+
+    def test_the_context_of_a_thread(self) -> None:
+        variable = contextvars.ContextVar[Any]("seen")
+        kept = variable.set([tensor(step) for step in STEPS])
+        self.addCleanup(variable.reset, kept)
+        del kept
+        holder = self.held()
+        self.assertIn("Context -> ContextVar seen (list, 90 items) -> Tensor", holder.path)
+        self.assertEqual(holder.name, "ContextVar seen", variable)
 
 
 class NamedByWhatGrowsTest(GrowthTestCase):

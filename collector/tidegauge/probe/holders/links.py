@@ -12,6 +12,7 @@ import sys
 import types
 from _thread import _local
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from itertools import chain
 from typing import Any, NamedTuple, Optional
 
@@ -85,6 +86,7 @@ class ObjectLinks:
             types.MappingProxyType: _of_anything,
             functools.partial: _of_partial,
             LRU_CACHE: _of_cache,
+            Context: _of_context,
             **dict.fromkeys(_GENERATORS, _of_generator),
         }
         self._by_type = {id(cls): links for cls, links in by_type.items()}
@@ -312,6 +314,12 @@ def _of_cache(obj: Any) -> Iterable[ObjectLink]:
             yield ObjectLink(Via.CACHE_KEY if id(child) in keys else Via.CACHE, name, child, where)
     if function is not None:
         yield ObjectLink(Via.FUNCTION, "wrapped function", function)
+
+
+def _of_context(obj: Context) -> Iterable[ObjectLink]:
+    for variable, value in list(Context.items(obj)):
+        if leads_on(value):
+            yield ObjectLink(Via.GLOBAL, f"ContextVar {_key(variable.name)}", value)
 
 
 def _of_anything(obj: Any) -> Iterable[ObjectLink]:
