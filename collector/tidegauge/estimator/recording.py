@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Optional
@@ -120,11 +119,6 @@ class AllocatorEventLog:
         self._append(Action.FREE_REQUESTED, block)
         self._append(Action.FREE_COMPLETED, block)
         self.live_bytes -= block.size_bytes
-
-    def pass_through(self, sizes_bytes: Iterable[int]) -> None:
-        """Take and give back, as a kernel's workspaces."""
-        for block in [self.alloc(size, RecordedKind.WORKSPACE) for size in sizes_bytes]:
-            self.free(block)
 
     def trace(self, *, torch_version: str, total_bytes: int, marks: dict[str, tuple[int, ...]]) -> Trace:
         """A copy of the events so far."""

@@ -100,6 +100,37 @@ def scaled() -> Job:
     return net, optimizer, step
 
 
+class Attending(nn.Module):  # type: ignore[misc]
+    """Attention written out: a matrix of weights, which autocast wants in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inlet = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, value: Any) -> Any:
+        query, key, content = self.inlet(value).chunk(3, dim=-1)
+        return value + (query @ key.transpose(-2, -1)).softmax(dim=-1) @ content
+
+
+def attends_by_hand() -> Job:
+    """float16 with a GradScaler; the loss is one of squares."""
+    net = nn.Sequential(Attending(), Attending()).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+
+    def step() -> None:
+        wanted = torch.randn(4, BATCH, WIDTH, device="cuda")
+        with torch.autocast("cuda", dtype=torch.float16):
+            found = net(torch.randn(4, BATCH, WIDTH, device="cuda"))
+            loss = functional.mse_loss(found, wanted) + functional.smooth_l1_loss(found, wanted)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return net, optimizer, step
+
+
 def _checkpointed(reentrant: bool) -> Job:
     net = model(4)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -127,5 +158,6 @@ def checkpointed_reentrant() -> Job:
 
 
 JOBS: Mapping[str, Callable[[], Job]] = {
-    job.__name__: job for job in (adamw, accumulated, autocast, scaled, checkpointed, checkpointed_reentrant)
+    job.__name__: job
+    for job in (adamw, accumulated, autocast, scaled, attends_by_hand, checkpointed, checkpointed_reentrant)
 }

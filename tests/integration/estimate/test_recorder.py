@@ -14,7 +14,7 @@ from integration.estimate.warm_python import WarmPython
 
 HERE = Path(__file__).parent
 STEPS = 2
-JOBS = ("adamw", "accumulated", "autocast", "scaled", "checkpointed", "checkpointed_reentrant")
+JOBS = ("adamw", "accumulated", "autocast", "scaled", "attends_by_hand", "checkpointed", "checkpointed_reentrant")
 Recorded = Callable[[str], Any]
 """What ``small_job_estimated.py`` says of a job."""
 
@@ -135,6 +135,14 @@ def test_attention_in_parts_adds_its_mask_in_place(estimated: Recorded) -> None:
     matrix = 2 * 4 * 32 * 32 * 4
     made = [size for action, size, _, phase in events if action == "alloc" and phase != "BACKWARD"]
     assert made.count(matrix) == 2 * STEPS, "the product and its softmax"
+
+
+def test_softmax_of_float16_gives_float32_in_one_kernel_and_a_loss_keeps_its_elements(estimated: Recorded) -> None:
+    sizes = asked_for(estimated("attends_by_hand"))
+    scores = 2 * 4 * 40 * 40
+    assert sizes.count(2 * scores) == 2 * 2 * STEPS, "the softmax and its gradient, of two layers"
+    losses = 4 * 4 * 40 * 192
+    assert sizes.count(losses) >= 2 * STEPS
 
 
 def test_a_job_that_needs_its_gpu_is_refused_in_words(laptop: WarmPython, tmp_path: Path) -> None:

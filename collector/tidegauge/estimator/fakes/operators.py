@@ -1,7 +1,8 @@
 """Operators that PyTorch runs otherwise for fake tensors than for those of a GPU: what would be memory of no real run.
 
 Some run in place on a GPU, but not for tensor subclasses such as fake tensors (``isTensorSubclassLike``). Of others,
-PyTorch's description for no device gets the memory layout wrong, which decides what later operators copy.
+PyTorch's description for no device gets the memory layout wrong, which decides what later operators copy, or the size
+of the storage.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def _linear(values: Any, weight: Any, bias: Optional[Any] = None) -> Any:
 _CONTIGUOUS = ("aten.native_layer_norm.default", "aten.native_layer_norm_backward.default")
 """``layer_norm_kernel.cu`` copies what is not contiguous; its results always are."""
 _GROUPED = "aten._grouped_mm.default"
+_SHRUNK_LOSSES = ("aten.mse_loss.default", "aten.smooth_l1_loss.default")
+"""Made with an element for each of the input and then made smaller, which keeps the memory
+(``TORCH_META_FUNC(mse_loss)`` in Loss.cpp)."""
 
 
 def convolution_layout(values: Any, weight: Any, _backend: object) -> Any:
@@ -68,5 +72,10 @@ def arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def result(name: str, args: tuple[Any, ...], described: Any) -> Any:
-    """``described`` cast back to the type of ``args``, where ``arguments`` cast them."""
-    return described.to(args[0].dtype) if name == _GROUPED else described
+    """``described`` with the type and the storage that the GPU's kernel gives it."""
+    if name == _GROUPED:
+        return described.to(args[0].dtype)
+    if name in _SHRUNK_LOSSES and described.dim() == 0:
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return described.new_empty(shape).resize_(())
+    return described

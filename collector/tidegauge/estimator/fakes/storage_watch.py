@@ -48,9 +48,12 @@ class StorageWatch:
         held = [self._log.alloc(size, RecordedKind.WORKSPACE) for size in needs.before]
         for index in needs.order or range(len(outputs)):
             output = outputs[index]
+            passing = [self._log.alloc(size, RecordedKind.WORKSPACE) for size in needs.ahead.get(index, ())]
             if output is not None and index not in needs.elsewhere:
                 self._see(output)
-            self._log.pass_through(needs.between.get(index, ()))
+            passing += [self._log.alloc(size, RecordedKind.WORKSPACE) for size in needs.between.get(index, ())]
+            for block in passing:
+                self._log.free(block)
         for workspace in needs.keep:
             if workspace.key not in self._workspaces:
                 self._workspaces.add(workspace.key)

@@ -43,6 +43,8 @@ class Scratch(NamedTuple):
 
     before: tuple[int, ...] = ()
     """Taken before the first result and given back when the operator ends."""
+    ahead: Mapping[int, tuple[int, ...]] = {}
+    """Taken right before the result of that index, and given back with ``between``."""
     between: Mapping[int, tuple[int, ...]] = {}
     """Taken right after the result of that index, and given back before the next is made."""
     after: tuple[int, ...] = ()

@@ -176,6 +176,15 @@ def _log_of_sum(call: OpCall) -> Scratch:
     return Scratch(after=(rows, size_bytes(tensor)))
 
 
+def _loss(call: OpCall) -> Scratch:
+    """``mse_loss_out`` and ``smooth_l1_loss_out``: a loss for each element, and their sum."""
+    if len(call.outputs[0].shape):
+        return Scratch()
+    count = max(numel(tensor) for tensor in call.args[:2])
+    whole = buffer_bytes(Layout((count,), (1,)), None, call.target.multiprocessors)
+    return Scratch(after=(count * int(call.outputs[0].dtype.itemsize), *whole))
+
+
 def _dims(value: Any) -> Optional[Sequence[int]]:
     return (value,) if isinstance(value, int) else value or None
 
@@ -191,4 +200,6 @@ KERNELS: dict[str, Callable[[OpCall], Scratch]] = {
     "aten.min.default": _whole,
     "aten.linalg_vector_norm.default": _norm,
     "aten.logsumexp.default": _log_of_sum,
+    "aten.mse_loss.default": _loss,
+    "aten.smooth_l1_loss.default": _loss,
 }

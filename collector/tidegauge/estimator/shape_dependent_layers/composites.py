@@ -29,6 +29,7 @@ def kernels(target: Target) -> dict[str, Callable[..., Any]]:
         "dropout": _dropout,
         "_batch_norm_impl_index": _batch_norm,
         "rms_norm": _rms_norm,
+        **{f"{name}.int": _softmax(name) for name in ("softmax", "log_softmax")},
         **{name: _one_kernel(name) for name in ONE_KERNEL},
     }
 
@@ -42,6 +43,18 @@ def _one_kernel(name: str) -> Callable[..., Any]:
             return operator(*args)
 
     return kernel
+
+
+def _softmax(name: str) -> Callable[..., Any]:
+    """``softmax`` in SoftMax.cpp: one kernel makes float32 of float16, without a copy of the input in that type."""
+    operator, kernel = getattr(torch.ops.aten, name).int, getattr(torch.ops.aten, f"_{name}").default
+
+    def run(value: Any, dim: int, dtype: Optional[torch.dtype] = None) -> Any:
+        if value.dtype is torch.float16 and dtype is torch.float32:
+            return kernel(value, dim, True)
+        return operator.decompose(value, dim, dtype)
+
+    return run
 
 
 def _dropout(value: Any, p: float, train: bool) -> Any:

@@ -40,7 +40,8 @@ def as_call(row: dict[str, Any]) -> OpCall:
 
 def temporaries(found: Scratch) -> list[int]:
     between = [size for sizes in found.between.values() for size in sizes]
-    return sorted([*found.before, *between, *found.after])
+    ahead = [size for sizes in found.ahead.values() for size in sizes]
+    return sorted([*found.before, *ahead, *between, *found.after])
 
 
 MEASURED = by_operator()
@@ -85,6 +86,12 @@ def test_flash_attention_adds_gradients_of_queries_up_in_float32() -> None:
     grouped = "bf16[8,4,512,64]"
     more = scratch(call("_scaled_dot_product_flash_attention_backward.default", heads, heads, grouped, grouped))
     assert sum(more.after) - sum(found.after) == 2 * 8 * 16 * 512 * 64 * 2
+
+
+def test_a_loss_of_squares_takes_one_for_each_element_and_the_buffer_of_their_mean() -> None:
+    pictures = "f32[24,3,64,64]"
+    assert scratch(call("mse_loss.default", pictures, pictures, outputs=["f32[]"])).after == (1_179_648, 144, 4)
+    assert scratch(call("mse_loss.default", pictures, pictures, 0, outputs=[pictures])) == NOTHING
 
 
 def test_dropout_makes_its_mask_first() -> None:
