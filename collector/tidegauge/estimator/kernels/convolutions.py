@@ -4,7 +4,7 @@ cuDNN's fastest kernels want channels last. For tensors in the usual layout the 
 once more, which is often the largest allocation of a training step. The copies follow PyTorch's ConvShared.cpp and
 Convolution.cpp.
 
-``h200_convolutions.csv.gz`` holds the 24,721 cases of ``bench/gpu_workspaces.py`` on an H200 (torch 2.11, cuDNN 9.15,
+``h200_convolutions.csv.gz`` holds the 24,616 cases of ``bench/gpu_workspaces.py`` on an H200 (torch 2.11, cuDNN 9.15,
 November 2026): the convolutions of 44 models of torchvision, batches from 1 to 256, three types, two layouts, without
 ``cudnn.benchmark``. For other cases the nearest three tell which kinds of kernels cuDNN takes: a workspace is divided
 into copies of input and output and the rest, these are scaled to the sizes at hand, and the middle one counts.
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import math
+import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from math import log2
 from statistics import median
@@ -95,6 +97,14 @@ class WorkspaceTable(NamedTuple):
     weight_gradient: int
 
 
+class _Kind(NamedTuple):
+    """Cases of different kinds say nothing about each other."""
+
+    dtype: str
+    channels_last: bool
+    grouping: str
+
+
 class _Case(NamedTuple):
     """One measured convolution."""
 
@@ -109,9 +119,9 @@ def workspaces(wanted: Geometry) -> Optional[WorkspaceTable]:
     place = _place(wanted)
 
     def distance(case: _Case) -> float:
-        return sum(abs(mine - other) for mine, other in zip(place, case.place))
+        return math.fsum(map(abs, map(operator.sub, place, case.place)))
 
-    nearest = heapq.nsmallest(_NEIGHBOURS, _table()[_kind(wanted)], key=distance)
+    nearest = heapq.nsmallest(_NEIGHBOURS, _measured(_kind(wanted)), key=distance)
     if nearest[0].geometry == wanted or nearest[0].found is None:
         return nearest[0].found
     told = [[_scaled(size, case.geometry, wanted) for size in case.found] for case in nearest if case.found is not None]
@@ -134,11 +144,13 @@ def _scaled(size: int, known: Geometry, wanted: Geometry) -> int:
     return size * after // before
 
 
-def _kind(geometry: Geometry) -> tuple[str, bool, str]:
-    """Cases of different kinds say nothing about each other."""
+def _kind(geometry: Geometry) -> _Kind:
     dtype = geometry.dtype if geometry.dtype in ("float16", "bfloat16") else "float32"
-    grouping = "one" if geometry.groups == 1 else "each" if geometry.groups == geometry.channels else "some"
-    return dtype, geometry.channels_last, grouping
+    return _Kind(dtype, geometry.channels_last, _grouping(geometry.groups, geometry.channels))
+
+
+def _grouping(groups: int, channels: int) -> str:
+    return "one" if groups == 1 else "each" if groups == channels else "some"
 
 
 def _place(geometry: Geometry) -> tuple[float, ...]:
@@ -162,23 +174,30 @@ def _place(geometry: Geometry) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _table() -> dict[tuple[str, bool, str], list[_Case]]:
-    """Cases by kind. A line: 13 numbers of the geometry, type, layout, and ``batch:forward:input:weight`` each."""
+@cache
+def _lines() -> list[list[str]]:
+    """The table. A line: 13 numbers of the geometry, type, layout, and ``batch:forward:input:weight`` each."""
     packed = resources.files(__package__).joinpath(TABLE).read_bytes()
-    cases: dict[tuple[str, bool, str], list[_Case]] = {}
-    for line in gzip.decompress(packed).decode("ascii").splitlines():
-        words = line.split(",")
-        numbers = [int(word) for word in words[:13]]
+    return [line.split(",") for line in gzip.decompress(packed).decode("ascii").splitlines()]
+
+
+@cache
+def _measured(kind: _Kind) -> list[_Case]:
+    cases: list[_Case] = []
+    for words in _lines():
+        channels, groups, dtype, channels_last = int(words[0]), int(words[12]), words[13], words[14] == "channels_last"
+        if (dtype, channels_last, _grouping(groups, channels)) != kind:
+            continue
+        numbers = [int(word) for word in words[:12]]
         kernel, stride, padding, dilation = ((numbers[begin], numbers[begin + 1]) for begin in range(4, 12, 2))
         for word in words[15:]:
             batch, *sizes = word.split(":")
             geometry = Geometry(
                 int(batch), numbers[0], numbers[1], numbers[2], numbers[3], kernel, stride, padding, dilation,
-                numbers[12], words[13], words[14] == "channels_last",
+                groups, dtype, channels_last,
             )  # fmt: skip
             found = None if sizes == [_NATIVE] else WorkspaceTable(*map(int, sizes))
-            cases.setdefault(_kind(geometry), []).append(_Case(geometry, _place(geometry), found))
+            cases.append(_Case(geometry, _place(geometry), found))
     return cases
 
 
@@ -220,7 +239,11 @@ def _forward(call: OpCall) -> Scratch:
 
 
 def _backward(call: OpCall) -> Scratch:
-    """The gradients of input, weight and bias, in this order; the last is an ordinary sum."""
+    """The gradients of input, weight and bias, in this order; the last is an ordinary sum.
+
+    Each of the first two makes its own copy of a gradient with gaps: the input's after its result, the weight's before.
+    A transposed convolution makes one for both (``cudnn_convolution_transpose_backward`` in ConvShared.cpp).
+    """
     gradient, tensor, weight = call.args[:3]
     wanted = call.args[10]
     values, filters, incoming = _Viewed(tensor, made_contiguous=True), _Viewed(weight), _Viewed(gradient)
@@ -234,12 +257,14 @@ def _backward(call: OpCall) -> Scratch:
     arriving: tuple[int, ...] = ()
     if incoming.prefers_last != values.prefers_last:
         before = (incoming.bytes, *before)
+    elif call.args[7]:
+        before = (*before, *incoming.copied(channels_last=last))
     else:
         arriving = incoming.copied(channels_last=last)
     data = (*filters.copied(channels_last=last), *arriving, *_nonzero(_for_input(found, call)))
-    weights = (*arriving, *_nonzero(found.weight_gradient))
+    weights = _nonzero(found.weight_gradient)
     between = {0: data if wanted[0] else (), 1: weights if wanted[1] else (), 2: sums}
-    return Scratch(before=before, between=between)
+    return Scratch(before=before, ahead={1: arriving} if wanted[1] and arriving else {}, between=between)
 
 
 def _for_input(found: WorkspaceTable, call: OpCall) -> int:

@@ -99,7 +99,20 @@ def test_a_gradient_with_gaps_is_copied_for_each_of_the_results() -> None:
     found = backward(gradient, "f32[16,128,56,56]", "f32[32,128,3,3]", [True, True, False], padding=1)
     size = 16 * 32 * 56 * 56 * 4
     assert not found.before
-    assert found.between == {0: (size, 32_260_243), 1: (size, 36_520_671), 2: ()}
+    assert found.between == {0: (size, 32_260_243), 1: (36_520_671,), 2: ()}
+    assert found.ahead == {1: (size,)}, "the weight's own copy is there before the weight's gradient"
+
+
+def test_a_transposed_convolution_copies_a_gradient_with_gaps_once() -> None:
+    """Of a U-Net's way up, measured: the copy lives until both gradients are made."""
+    pair = [[number] * 2 for number in (2, 0, 1)]
+    gradient = "f32[12,96,80,80]@(1228800,6400,80,1)"
+    arguments = (gradient, "f32[12,192,40,40]", "f32[192,96,2,2]", [96], *pair, True, [0, 0], 1, [True, True, True])
+    found = scratch(call("convolution_backward.default", *arguments, outputs=["f32[1]"] * 3))
+    assert found.before == (12 * 96 * 80 * 80 * 4,)
+    assert not found.ahead
+    assert sum(found.between[0]) == pytest.approx(44_531_859, rel=0.01)
+    assert sum(found.between[1]) == pytest.approx(52_920_975, rel=0.01)
 
 
 def test_without_a_gradient_of_the_input_its_workspace_is_not_taken() -> None:
