@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_peaks_models import VOCABULARY, Fields
+from gpu_peaks_models import SCALED, VOCABULARY, Fields, denoiser
 
 TORCHVISION: tuple[Fields, ...] = (
     {"name": "resnet34", "b": 24, "opt": "sgd", "side": 160},
@@ -114,6 +114,14 @@ OWN: tuple[Fields, ...] = (
     {"name": "routed_experts", "b": 6, "t": 192, "opt": "adamw"},
 )
 
+
+DENOISERS: tuple[tuple[int, int, Fields, tuple[Any, ...]], ...] = (
+    (20, 48, SCALED, (160, (1, 2, 3), 2, (2,), 4, False)),
+    (10, 80, SCALED, (64, (1, 2, 3, 4), 2, (3,), 8, False)),
+    (18, 64, {}, (192, (1, 2, 2), 1, (2,), 6, False)),
+    (9, 112, SCALED, (128, (1, 1, 2, 3), 1, (3,), 4, True)),
+)
+
 _INPUTS: Mapping[str, str] = {"mbart": "seq2seq", "pegasus": "seq2seq", "t5": "seq2seq"} | {
     **dict.fromkeys(("beit", "deit", "convnextv2", "dinov2", "mobilevit"), "image"),
     **dict.fromkeys(("wav2vec2", "hubert"), "sound"),
@@ -132,6 +140,7 @@ def heldout_jobs() -> list[dict[str, Any]]:
         for family, stem, ending, sizes, habits in TRANSFORMERS
     ]
     jobs += [{"fam": "own", "amp": 0, **line, "inputs": "own"} for line in OWN]
+    jobs += [denoiser(batch, side, habits, sizes) for batch, side, habits, sizes in DENOISERS]
     return [{"i": 2000 + number, **job} for number, job in enumerate(jobs)]
 
 

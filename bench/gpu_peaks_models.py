@@ -165,6 +165,33 @@ HABITS: tuple[Fields, ...] = (
 """Other optimizers and other ways to write the loop, each tried with GPT-2 (768, 12 layers) and ResNet-50."""
 
 
+AMP: Fields = {"amp": 1}
+SCALED: Fields = {"amp": 1, "scaler": 1}
+DENOISERS: tuple[tuple[int, int, Fields, tuple[Any, ...]], ...] = (
+    (24, 64, SCALED, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (7, 64, SCALED, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (60, 64, SCALED, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (24, 64, AMP, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (24, 64, {}, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (24, 64, {**SCALED, "channels_last": 1}, (128, (1, 2, 2), 2, (2,), 4, False)),
+    (24, 64, SCALED, (128, (1, 2, 2), 2, (1, 2), 4, True)),
+    (24, 128, SCALED, (64, (1, 2, 4), 2, (2,), 8, True)),
+    (24, 128, SCALED, (64, (1, 2, 4), 2, (2,), 1, False)),
+    (24, 64, SCALED, (64, (1, 2, 4, 8), 2, (2, 3), 8, False)),
+    (12, 96, SCALED, (96, (1, 2, 3), 1, (2,), 6, False)),
+    (128, 32, {**SCALED, "clip": 1}, (128, (1, 2, 2, 2), 2, (1,), 4, False)),
+    (8, 64, SCALED, (320, (1, 2, 4), 2, (1, 2), 8, False)),
+    (6, 256, SCALED, (64, (1, 1, 2, 4), 1, (3,), 4, False)),
+    (32, 64, AMP, (192, (1, 2, 3), 2, (2,), 6, False)),
+    (24, 128, SCALED, (64, (1, 2, 4), 1, (), 8, True)),
+    (24, 64, SCALED, (64, (1, 2), 2, (), 8, True)),
+    (24, 64, SCALED, (128, (1, 2, 2), 1, (1,), 8, True)),
+    (60, 64, SCALED, (64, (1, 2), 2, (), 8, True)),
+    (24, 64, AMP, (96, (1, 2), 2, (1,), 4, True)),
+)
+"""Batch, side of the pictures, habits, and the arguments of a ``DenoisingUNet`` in their order."""
+
+
 def recorded_family(line: Fields) -> Family:
     """The configuration behind a line of ../shared/recordings/peaks.jsonl: these give its `params` and its peaks."""
     width, layers, heads = line["d"], line["l"], line["h"]
@@ -199,7 +226,7 @@ def of_recorded(line: Fields) -> dict[str, Any]:
 
 
 def more_jobs() -> list[dict[str, Any]]:
-    """Jobs of other families: every family's first variant, then every family's second, and so on."""
+    """Jobs of other families: every family's first variant, then every family's second, and so on; then U-Nets."""
     ranked: list[tuple[int, dict[str, Any]]] = []
     for name, family in FAMILIES.items():
         for rank, variant in enumerate(_VARIANTS[family.inputs]):
@@ -209,7 +236,24 @@ def more_jobs() -> list[dict[str, Any]]:
             ranked.append((rank, _picture_line(name, variant)))
     ranked += [(1, job) for job in _habits()]
     jobs = [job for _, job in sorted(ranked, key=lambda entry: entry[0])]
+    jobs += [denoiser(batch, side, habits, sizes) for batch, side, habits, sizes in DENOISERS]
     return [{"i": 1000 + number, **job} for number, job in enumerate(jobs)]
+
+
+def denoiser(batch: int, side: int, habits: Fields, sizes: tuple[Any, ...]) -> dict[str, Any]:
+    """A line of DENOISERS as a job."""
+    arguments = ("width", "multiples", "blocks", "attention", "heads", "by_hand")
+    build = {"inputs": "own", "family_config": dict(zip(arguments, sizes, strict=True))}
+    return {
+        "fam": "own",
+        "name": "denoising_unet",
+        "amp": 0,
+        "b": batch,
+        "side": side,
+        "opt": "adamw",
+        **habits,
+        **build,
+    }
 
 
 def _habits() -> Iterator[dict[str, Any]]:

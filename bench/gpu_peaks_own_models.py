@@ -104,6 +104,102 @@ class DiffusionUNet(nn.Module):  # type: ignore[misc]
         return functional.mse_loss(self.outlet(found), noise)
 
 
+class TimedBlock(nn.Module):  # type: ignore[misc]
+    """Residual block of a denoising U-Net: norm, SiLU, convolution, told the time between the two."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList((nn.GroupNorm(32, inner), nn.GroupNorm(32, outer)))
+        self.first = nn.Conv2d(inner, outer, 3, padding=1)
+        self.second = nn.Conv2d(outer, outer, 3, padding=1)
+        self.time = nn.Linear(512, outer)
+        self.past = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, value: Any, time: Any) -> Any:
+        inside = self.first(functional.silu(self.norms[0](value)))
+        inside = inside + self.time(functional.silu(time))[:, :, None, None]
+        return self.past(value) + self.second(self.dropout(functional.silu(self.norms[1](inside))))
+
+
+class PictureAttention(nn.Module):  # type: ignore[misc]
+    """Attention over the pixels, by ``scaled_dot_product_attention`` or by hand."""
+
+    def __init__(self, width: int, heads: int, *, by_hand: bool) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(32, width)
+        self.inlet = nn.Conv2d(width, 3 * width, 1)
+        self.outlet = nn.Conv2d(width, width, 1)
+        self._heads, self._by_hand = heads, by_hand
+
+    def forward(self, value: Any) -> Any:
+        count, width, height, length = value.shape
+        parts = self.inlet(self.norm(value)).reshape(count, 3, self._heads, width // self._heads, height * length)
+        query, key, content = parts.transpose(3, 4).unbind(1)
+        if self._by_hand:
+            scores = (query @ key.transpose(-2, -1)) * query.shape[-1] ** -0.5
+            seen = scores.softmax(dim=-1) @ content
+        else:
+            seen = functional.scaled_dot_product_attention(query, key, content)
+        return value + self.outlet(seen.transpose(2, 3).reshape(value.shape))
+
+
+class DenoisingUNet(nn.Module):  # type: ignore[misc]
+    """Ho et al. 2020, as trained by Nichol and Dhariwal 2021: what is kept on the way down is joined on the way up."""
+
+    def __init__(
+        self, width: int = 128, multiples: tuple[int, ...] = (1, 2, 2, 2), blocks: int = 2,
+        attention: tuple[int, ...] = (2,), heads: int = 4, by_hand: bool = False, channels: int = 3,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._width = width
+        self.time = nn.Sequential(nn.Linear(width, 512), nn.SiLU(), nn.Linear(512, 512))
+        self.inlet = nn.Conv2d(channels, width, 3, padding=1)
+        self.down, self.up = nn.ModuleList(), nn.ModuleList()
+        inner, kept = width, [width]
+        for level, multiple in enumerate(multiples):
+            for _ in range(blocks):
+                attends = PictureAttention(multiple * width, heads, by_hand=by_hand) if level in attention else None
+                self.down.append(nn.ModuleList([TimedBlock(inner, multiple * width), attends or nn.Identity()]))
+                inner = multiple * width
+                kept.append(inner)
+            if level + 1 < len(multiples):
+                self.down.append(nn.ModuleList([nn.Conv2d(inner, inner, 3, stride=2, padding=1)]))
+                kept.append(inner)
+        self.middle = nn.ModuleList((TimedBlock(inner, inner), TimedBlock(inner, inner)))
+        self.between = PictureAttention(inner, heads, by_hand=by_hand)
+        for level, multiple in reversed(list(enumerate(multiples))):
+            for _ in range(blocks + 1):
+                attends = PictureAttention(multiple * width, heads, by_hand=by_hand) if level in attention else None
+                block = TimedBlock(inner + kept.pop(), multiple * width)
+                self.up.append(nn.ModuleList([block, attends or nn.Identity()]))
+                inner = multiple * width
+            if level:
+                self.up.append(nn.ModuleList([nn.Conv2d(inner, inner, 3, padding=1)]))
+        self.outlet = nn.Sequential(nn.GroupNorm(32, inner), nn.SiLU(), nn.Conv2d(inner, channels, 3, padding=1))
+
+    def forward(self, pictures: Any, noise: Any, time: Any) -> Any:
+        share = time[:, None, None, None]
+        value = self.inlet(pictures * (1 - share).sqrt() + noise * share.sqrt())
+        told = self.time(self._waves(time))
+        kept = [value]
+        for layers in self.down:
+            value = layers[0](value) if len(layers) == 1 else layers[1](layers[0](value, told))
+            kept.append(value)
+        value = self.middle[1](self.between(self.middle[0](value, told)), told)
+        for layers in self.up:
+            if len(layers) == 1:
+                value = layers[0](functional.interpolate(value, scale_factor=2.0, mode="nearest"))
+            else:
+                value = layers[1](layers[0](torch.cat([value, kept.pop()], dim=1), told))
+        return functional.mse_loss(self.outlet(value).float(), noise)
+
+    def _waves(self, time: Any) -> Any:
+        rates = torch.exp(torch.arange(self._width // 2, device=time.device) * (-9.21 / (self._width // 2)))
+        angles = 1000 * time[:, None] * rates
+        return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
 class LstmLanguageModel(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int = 1024) -> None:
         super().__init__()
@@ -229,6 +325,7 @@ MODELS: Mapping[str, Callable[[], Any]] = {
     "translation_transformer": TranslationTransformer,
     "unet": UNet,
     "diffusion_unet": DiffusionUNet,
+    "denoising_unet": DenoisingUNet,
     "lstm_language_model": LstmLanguageModel,
     "gru_tagger": GruTagger,
     "gan": Adversaries,
@@ -245,7 +342,7 @@ def batch(job: Mapping[str, Any]) -> dict[str, Any]:
     pictures = {"pictures": _floats(count, 3, side, side)}
     if name == "unet":
         return {**pictures, "labels": _integers(CLASSES, count, side, side)}
-    if name == "diffusion_unet":
+    if name in ("diffusion_unet", "denoising_unet"):
         return {**pictures, "noise": _floats(count, 3, side, side), "time": torch.rand(count, device="cuda")}
     if name == "gan":
         return {**pictures, "noise": _floats(count, NOISE, 1, 1)}

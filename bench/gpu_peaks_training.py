@@ -51,7 +51,7 @@ def load_modules(job: Mapping[str, Any]) -> None:
 def build_model(job: Mapping[str, Any]) -> Any:
     """The job's model with random weights, on the current default device, in train mode."""
     if job["fam"] == "own":
-        return gpu_peaks_own_models.MODELS[job["name"]]()
+        return gpu_peaks_own_models.MODELS[job["name"]](**job.get("family_config", {}))
     if job["fam"] == "tv":
         models = importlib.import_module("torchvision").models
         holder = models.segmentation if _labels_points(job) else models
