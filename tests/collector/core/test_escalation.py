@@ -95,7 +95,7 @@ def test_a_suspected_rank_of_level_auto_is_asked(escalation: Escalation) -> None
     assert ask.target.process == rank(1).process
     assert ask.request == {
         "command": "evidence", "id": ask.evidence_id, "reason": "suspected", "warm_up_steps": 4, "window_steps": 30,
-        "most_s": 120.0, "max_events": 10_000, "holders": True,
+        "enough_s": 30.0, "most_s": 120.0, "max_events": 10_000, "holders": True,
     }  # fmt: skip
     assert len(ask.evidence_id) <= 100
     assert ask.evidence_id.isascii()
@@ -321,13 +321,13 @@ def test_jobs_that_are_gone_are_forgotten_once_they_hold_nobody_back(escalation:
 @pytest.mark.parametrize(
     ("verdict", "window"),
     [
-        (LEAK, Window(4, 30, 120.0, True)),
+        (LEAK, Window(4, 30, 30.0, 120.0, True)),
         (OK, Window()),
         (LEAK._replace(signal=Signal.HOST), Window()),
         (LEAK._replace(signal=Signal.RESERVED), Window(holders=False)),
         (LEAK._replace(signal=Signal.NONTORCH), Window(holders=False)),
         (LEAK._replace(cause="staircase"), LONG_WINDOW),
-        (LEAK._replace(bytes_per_second=Band(2e6, 2.5e6, 3e6)), Window(most_s=1.5 * 34 * 12 * 1024**2 / 2.5e6)),
+        (LEAK._replace(bytes_per_second=Band(7e5, 8e5, 9e5)), Window(most_s=1.5 * 8 * 12 * 1024**2 / 0.8e6)),
         (LEAK._replace(bytes_per_second=Band(0.1, 0.2, 0.3)), Window(most_s=300.0)),
         (LEAK._replace(bytes_per_second=None), Window()),
     ],

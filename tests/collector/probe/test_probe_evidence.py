@@ -189,6 +189,18 @@ class AWindow(WindowTestCase):
         self.gather(window)
         self.assertEqual((self.evidence().early_step, self.evidence().late_step), (42, 43))
 
+    def test_five_slow_steps_are_enough(self) -> None:
+        """The window of a service: of 10 s steps one to warm up and five between the snapshots, of 5 s steps six."""
+        for step_s, late_step in ((0.1, 75), (1.0, 75), (5.0, 48), (10.0, 47)):
+            with self.subTest(step_s=step_s):
+                self.steps = 40
+                window = self.window(WindowAsk("e1", "slow"))
+                self.train(window, late_step - 41, step_s=step_s)
+                self.assertEqual(window.phase, WindowPhase.RECORDING)
+                self.train(window, 1, step_s=step_s)
+                self.gather(window)
+                self.assertEqual(self.evidence().late_step, late_step)
+
     def test_the_longest_stall_is_said(self) -> None:
         window = self.window()
         take = self.backend.snapshot

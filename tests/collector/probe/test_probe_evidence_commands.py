@@ -152,7 +152,7 @@ class AskingForEvidence(CommandsTestCase):
         self.probe()
         for key, value in (
             ("id", ""), ("id", 7), ("warm_up_steps", -1), ("warm_up_steps", True), ("window_steps", 0),
-            ("window_steps", "many"), ("most_s", 0), ("most_s", float("nan")), ("max_events", 100_001),
+            ("window_steps", "many"), ("enough_s", 0), ("most_s", 0), ("most_s", float("nan")), ("max_events", 100_001),
             ("max_events", 2.5), ("holders", "yes"),
         ):  # fmt: skip
             with self.subTest(key=key, value=value):

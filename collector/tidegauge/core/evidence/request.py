@@ -20,6 +20,8 @@ class Window(NamedTuple):
     warm_up_steps: int = 4
     """Between switching history on and the first snapshot: what lives within a step has a stack by then."""
     window_steps: int = 30
+    enough_s: float = 30.0
+    """Five steps will do from then on."""
     most_s: float = 120.0
     """It ends after so long, however slow the steps are."""
     holders: bool = True
@@ -34,7 +36,9 @@ WINDOWS: Mapping[Signal, Window] = {
 }
 """By what grows. A search for holders stops Python for a moment, and is left out where no tensor grows: fragmentation
 and private pools show in the snapshots, growth outside the allocator in what the process counts (groups, contexts)."""
-LONG_WINDOW = Window(window_steps=300, most_s=300.0)
+SLOW_STEPS = 8
+"""Of a window whose steps are slow: the one under way, one to warm up, five between the snapshots, and one more."""
+LONG_WINDOW = Window(window_steps=300, enough_s=300.0, most_s=300.0)
 """Of a staircase: 30 steps would most likely lie between two of its stairs, and show nothing."""
 
 
@@ -46,7 +50,7 @@ def window_for(verdict: Verdict) -> Window:
     step_s = _seconds_per_step(verdict)
     if step_s is None:
         return window
-    wanted_s = 1.5 * step_s * (window.warm_up_steps + window.window_steps)
+    wanted_s = 1.5 * step_s * SLOW_STEPS
     return window._replace(most_s=min(max(window.most_s, wanted_s), LONG_WINDOW.most_s))
 
 

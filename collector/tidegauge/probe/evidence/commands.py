@@ -53,6 +53,7 @@ class EvidenceCommands:
             reason=reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else "",
             warm_up_steps=_whole(request, "warm_up_steps", usual.warm_up_steps, 0, 10_000),
             window_steps=_whole(request, "window_steps", usual.window_steps, 1, 100_000),
+            enough_s=_seconds(request, "enough_s", usual.enough_s),
             most_s=_seconds(request, "most_s", usual.most_s),
             max_events=_whole(request, "max_events", usual.max_events, _MIN_ENTRIES, MAX_ENTRIES),
             holders=holders,

@@ -18,6 +18,8 @@ from tidegauge.probe.faults import describe
 from tidegauge.probe.runtime.history import History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RankSnapshots, RawSnapshot
 
+ENOUGH_STEPS = 5
+"""Between the snapshots, where steps are slow: of what each step keeps, four blocks are not of the step in progress."""
 _WARM_UP_SHARE = 4
 """Divisor of the time: slow steps warm up for at most a quarter of it (and at least one step)."""
 _PATIENCE_S, _PATIENCE_STEPS = 30.0, 10
@@ -33,6 +35,8 @@ class WindowAsk(NamedTuple):
     warm_up_steps: int = 4
     """Gives memory that is allocated anew in every step a stack before the first snapshot."""
     window_steps: int = 30
+    enough_s: float = 30.0
+    """Between the snapshots: slow steps end the window after this, once there are ``ENOUGH_STEPS``."""
     most_s: float = 120.0
     """From the command to the end of recording."""
     max_events: int = 10_000
@@ -86,6 +90,7 @@ class EvidenceWindow:
         self._boundary_us = 0
         """The same as Unix time, by which the allocator dates its events."""
         self._early_step: Optional[int] = None
+        self._early_s = 0.0
         self._ours = False
         """Whether this window switched history on, and so switches it off."""
 
@@ -131,7 +136,7 @@ class EvidenceWindow:
         elif self._early_step is None:
             if self._warm(step, now_s):
                 self._taken.put(self._snapshots.take(most_events=0))
-                self._early_step = step
+                self._early_step, self._early_s = step, now_s
                 self.phase = WindowPhase.RECORDING
         elif self._complete(step, now_s, self._boundary_s):
             self._note_recorder()
@@ -146,13 +151,14 @@ class EvidenceWindow:
             self._note("the job itself records allocation history; it was left unchanged")
 
     def _warm(self, step: int, now_s: float) -> bool:
-        late = now_s - self._began_s >= self.ask.most_s / _WARM_UP_SHARE
+        late = now_s - self._began_s >= min(self.ask.enough_s, self.ask.most_s) / _WARM_UP_SHARE
         return step >= self.began_step + self.ask.warm_up_steps or (late and step > self.began_step)
 
     def _complete(self, step: int, now_s: float, last_s: float) -> bool:
         assert self._early_step is not None
-        next_s = now_s + _NEXT_STEP * (now_s - last_s)
-        return step >= self._early_step + self.ask.window_steps or next_s >= self._deadline_s
+        steps, next_s = step - self._early_step, now_s + _NEXT_STEP * (now_s - last_s)
+        is_enough = steps >= ENOUGH_STEPS and now_s - self._early_s >= self.ask.enough_s
+        return steps >= self.ask.window_steps or is_enough or next_s >= self._deadline_s
 
     def _note_recorder(self) -> None:
         if self._ours and self._history.taken_over:
