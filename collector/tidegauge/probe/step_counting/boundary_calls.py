@@ -43,12 +43,16 @@ class BoundaryCalls:
         done = threading.Event()
         results: list[T] = []
         refusals: list[RequestRefusedError] = []
-        given_up = False
+        given_up = begun = False
+        beginning = threading.Lock()
 
         def at_step() -> None:
-            try:
+            nonlocal begun
+            with beginning:
                 if given_up:
                     return
+                begun = True
+            try:
                 if self._capturing():
                     refusals.append(RequestRefusedError("busy", "a CUDA graph is being captured; retry later"))
                 else:
@@ -62,10 +66,13 @@ class BoundaryCalls:
 
         self._at_next_step(at_step)
         if not done.wait(self._wait_s):
-            given_up = True
-            raise RequestRefusedError(
-                "late", f"no training step ended within {self._wait_s:g} s; {{'now': true}} does not wait"
-            )
+            with beginning:
+                given_up = not begun
+            if given_up:
+                raise RequestRefusedError(
+                    "late", f"no training step ended within {self._wait_s:g} s; {{'now': true}} does not wait"
+                )
+            done.wait()
         if refusals:
             raise refusals[0].with_traceback(None)  # whose frames are the training thread's
         return results[0]
