@@ -21,8 +21,12 @@ from holder_searches import BLOCK, FIRST, address, at_once, search_here, searche
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import looks
-from tidegauge.probe.holders.pace import MAX_SLICE_S
+from tidegauge.probe.holders.finds import Finds
+from tidegauge.probe.holders.graphs import Graphs
+from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary, Budget, Slices, Work
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.search import search_holders
+from tidegauge.probe.holders.tensors import Tensors, WantedBlocks
 from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
 
@@ -711,14 +715,21 @@ class GuestTest(HolderTestCase):
         self.assertEqual(boundaries[:3], [False] * 3)
 
 
-class LargeHeapTest(HolderTestCase):
+class WholeHeapTest(HolderTestCase):
     """No look at all objects, which cannot be cut into slices."""
 
     def setUp(self) -> None:
+        self.listed: list[object] = []
+        get_objects = gc.get_objects
+
+        def of_generation(generation: object = None) -> list[Any]:
+            self.listed.append(generation)
+            self.assertIn(generation, (0, 1))
+            return get_objects(generation)  # type: ignore[arg-type]
+
         mocks = (
-            mock.patch.object(looks, "MAX_HEAP_BLOCKS", 1000),
             mock.patch.object(gc, "get_referrers", self.fail),
-            mock.patch.object(gc, "get_objects", self.fail),
+            mock.patch.object(gc, "get_objects", of_generation),
         )
         for one in mocks:
             one.start()
@@ -731,15 +742,20 @@ class LargeHeapTest(HolderTestCase):
         self.assertIn("LIBRARY (dict, 1 item)['window'] (deque, 9 items)", found.holders[0].path)
         self.assertIsNone(found.problem)
 
-    def test_what_is_left_is_said_not_to_have_been_searched_for(self) -> None:
+    def test_cycles_are_not_searched_for_where_too_many_objects_are_young(self) -> None:
+        gc.disable()
+        self.addCleanup(gc.enable)
         one, two = Partner(tensor(1)), Partner()
         one.other, two.other = two, one
         del one, two
-        found = searched([1])
+        with mock.patch.object(looks, "MAX_LISTED", 0):
+            found = searched([1])
         self.assertEqual((found.holders[0].kind, found.unfinished), (HolderKind.NATIVE, False))
         self.assertEqual(
-            found.problem, "not searched for reference cycles and thread-local storage: too many Python objects"
+            found.problem, "not searched for reference cycles: too many Python objects since the last collection"
         )
+        self.assertEqual(self.listed, [])
+        self.assertEqual(searched([1]).holders[0].kind, HolderKind.CYCLE)
 
     def test_facts_are_of_what_names_lead_to(self) -> None:
         torch = fake_tensor_torch()
@@ -760,6 +776,90 @@ class LargeHeapTest(HolderTestCase):
         (facts,) = found
         self.assertEqual((facts.optimizers, facts.cuda_graphs), (2, 1), (optimizers, graphs))
         self.assertEqual((facts.graph_nodes, facts.parameter_bytes), (2, BLOCK), (loss, weight))
+
+
+class Calls:
+    """Step boundaries that count the calls which a slice makes, and a clock that goes on by a microsecond with each."""
+
+    def __init__(self) -> None:
+        self.of_slices: list[int] = []
+        self._calls = 0
+
+    def at_boundary(self, call: Callable[[], bool]) -> bool:
+        before = self._calls
+        usual = sys.getprofile()
+        sys.setprofile(self._count)
+        try:
+            return call()
+        finally:
+            sys.setprofile(usual)
+            self.of_slices.append(self._calls - before)
+
+    def clock_s(self) -> float:
+        return self._calls / 1e6
+
+    def _count(self, *_: object) -> None:
+        self._calls += 1
+
+
+class WorkOfASliceTest(unittest.TestCase):
+    """8 ms at a boundary: 8,000 calls, and what cannot be cut, such as the variables of all running functions."""
+
+    MOST = 30_000
+
+    def setUp(self) -> None:
+        fewer = mock.patch.object(looks, "MAX_YOUNG", 500)
+        fewer.start()
+        self.addCleanup(fewer.stop)
+
+    def test_no_slice_of_a_search_grows_with_what_is_searched(self) -> None:
+        records = [{"at": [number], "next": {"n": number}} for number in range(5_000)]
+        kept = [tensor(number, grad_fn=Node("MeanBackward0", (number + 1,))) for number in range(400)]
+        calls, cycle = Calls(), [tensor(401)]
+        cycle.append(cycle)  # type: ignore[arg-type] # SAFETY: it refers to itself
+        del cycle
+        search_holders(
+            fake_tensor_torch(), [(address(number), BLOCK) for number in range(100, 600)], pause=lambda: None,
+            at_boundary=calls.at_boundary, clock_s=calls.clock_s,
+        )  # fmt: skip
+        self.assertGreater(len(calls.of_slices), 20, (records, kept))
+        self.assertLess(max(calls.of_slices), self.MOST)
+
+    def test_no_slice_of_the_facts_grows_with_what_is_looked_at(self) -> None:
+        records, calls = [{"at": [number], "next": {"n": number}} for number in range(5_000)], Calls()
+        read_facts(
+            fake_tensor_torch(), pause=lambda: None, at_boundary=calls.at_boundary, clock_s=calls.clock_s
+        )  # fmt: skip
+        self.assertGreater(len(calls.of_slices), 10, records)
+        self.assertLess(max(calls.of_slices), self.MOST)
+
+    def test_blocks_are_shared_out_in_slices(self) -> None:
+        """300 blocks beside 2,000 tensors that are gone, and beside graphs of 300 sizes each."""
+        torch, size_bytes = fake_tensor_torch(), 1 << 20
+        blocks = [(address(300 * number), size_bytes + 512 * number) for number in range(300)]
+        finds = Finds(Tensors(torch), WantedBlocks(blocks), Graphs(torch))
+        path = RefPath(RefStep(Via.GLOBAL, "kept", "list"))
+        others = [Tensor(1 + number, size_bytes // 4) for number in range(2_000)]
+        for one in others:
+            finds.tensor(one, path)
+        others.clear()
+        del one
+
+        def work() -> Work[None]:
+            for number in range(20):
+                node = Node("Mean", (size_bytes,))
+                for size in range(300):
+                    node = Node("Gelu", (size_bytes // 4 - 128 * size,), node)
+                yield from finds.graph(node, "loss", RefPath(RefStep(Via.GLOBAL, f"loss_{number}", "Tensor")))
+            yield from finds.share_out()
+            yield from finds.pair_replaced()
+
+        calls = Calls()
+        Slices(torch, Budget(1_000_000), pause=lambda: None, at_boundary=calls.at_boundary, clock_s=calls.clock_s).run(
+            work()
+        )
+        self.assertGreater(len(calls.of_slices), 20)
+        self.assertLess(max(calls.of_slices), self.MOST)
 
 
 class FactsTest(unittest.TestCase):

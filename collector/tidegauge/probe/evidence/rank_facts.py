@@ -10,7 +10,6 @@ import gc
 import platform
 import sys
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Optional, TypeVar
@@ -20,15 +19,14 @@ from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.from_names import Forward
 from tidegauge.probe.holders.graphs import MAX_NODES, Graphs
 from tidegauge.probe.holders.links import ObjectLinks
-from tidegauge.probe.holders.looks import instances, may_look_at_heap, with_subclasses
 from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath
-from tidegauge.probe.holders.tensors import Tensors
+from tidegauge.probe.holders.tensors import Tensors, WantedBlocks, YoungTensor, young_tensors
 
 MAX_UNITS = 500_000
 """Of work."""
 MAX_OBJECTS = 60_000
-"""Followed from names where the heap is too large to be looked at in one piece."""
+"""Followed from names."""
 
 T = TypeVar("T")
 
@@ -49,8 +47,8 @@ def read_facts(
     patience_s: float = PATIENCE_S,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> RankFacts:
-    """This process's facts: looks at all its objects at step boundaries (where there are too many, at those that
-    names lead to), then walks through graphs at later ones. Exceptions of ``pause`` pass through, no others."""
+    """This process's facts: looks at the objects that names lead to, and at graphs, at step boundaries. Exceptions of
+    ``pause`` pass through, no others."""
     seen = _Seen()
     with suppress(OutOfWorkError, NoBoundaryError):
         Slices(
@@ -77,23 +75,6 @@ def _or_none(read: Callable[[], Optional[T]]) -> Optional[T]:
         return None
 
 
-def _look(torch: Any, seen: _Seen) -> Work[None]:
-    seen.in_autocast = _or_none(lambda: torch.is_autocast_enabled() and torch.is_autocast_cache_enabled())
-    tensors = Tensors(torch)
-    if not may_look_at_heap():
-        yield from _follow_names(torch, tensors, seen)
-        return
-    with_graph = yield from _count(torch, tensors, seen)
-    graphs = Graphs(torch)
-    for reference in with_graph:
-        tensor = reference()
-        node = None if tensor is None else tensors.node(tensor)
-        tensor = None
-        if node is not None:
-            yield from graphs.walk(node)
-    seen.graph_nodes = _counted(graphs)
-
-
 class _Census:
     """Counts what names lead to."""
 
@@ -118,6 +99,14 @@ class _Census:
         graph = yield from self.graphs.walk(node)
         return () if graph is None else graph.contexts
 
+    def stray(self, young: YoungTensor) -> Work[None]:
+        """Count the graph of a tensor that no name leads to."""
+        tensor = young.reference()
+        node = None if tensor is None or id(tensor) in self._met else self._tensors.node(tensor)
+        tensor = None
+        if node is not None:
+            yield from self.graphs.walk(node)
+
     def second_way(self, _known: RefPath, _other: RefPath) -> None:
         """Two ways to a container lead to the same tensors."""
 
@@ -134,11 +123,17 @@ class _Census:
         return self._cuda_graph is not None and looks.derives(cls, self._cuda_graph)
 
 
-def _follow_names(torch: Any, tensors: Tensors, seen: _Seen) -> Work[None]:
+def _look(torch: Any, seen: _Seen) -> Work[None]:
+    seen.in_autocast = _or_none(lambda: torch.is_autocast_enabled() and torch.is_autocast_cache_enabled())
+    tensors = Tensors(torch)
+    young = young_tensors(tensors, WantedBlocks(())) if looks.may_list_young() else []
+    yield False
     census = _Census(torch, tensors)
     forward = Forward(tensors, ObjectLinks(torch), census, most_objects=MAX_OBJECTS)
     yield from forward.run()
     yield from forward.forget()
+    for one in young:
+        yield from census.stray(one)
     seen.optimizers, seen.parameter_bytes = census.optimizers, census.parameter_bytes
     seen.cuda_graphs = None if _cuda_graph(torch) is None else census.cuda_graphs
     seen.graph_nodes = _counted(census.graphs)
@@ -151,31 +146,6 @@ def _counted(graphs: Graphs) -> Optional[int]:
 
 def _cuda_graph(torch: Any) -> Optional[type]:
     return getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
-
-
-def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[Any]]]:
-    """Count tensors, optimizers and CUDA graphs; returns the tensors that came from an operation."""
-    optimizers = parameter_bytes = cuda_graphs = 0
-    with_graph = []
-    recorded = _cuda_graph(torch)
-    graphs = [] if recorded is None else with_subclasses(recorded)
-    graph_ids = frozenset(map(id, graphs))
-    for found in instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer), *graphs]):
-        while found:  # in one go: until this is done, none of training's tensors can die
-            one = found.pop()
-            if id(type(one)) in graph_ids:
-                cuda_graphs += 1
-            elif not tensors.is_tensor(one):
-                optimizers += 1
-            elif looks.has_base(one, torch.nn.Parameter):
-                parameter_bytes += tensors.look(one).own_bytes if tensors.address(one) is not None else 0
-            elif tensors.node(one) is not None:
-                with_graph.append(weakref.ref(one))
-            del one
-        yield True
-    seen.optimizers, seen.parameter_bytes = optimizers, parameter_bytes
-    seen.cuda_graphs = cuda_graphs if graphs else None
-    return with_graph
 
 
 def _process_groups() -> Optional[int]:

@@ -293,7 +293,7 @@ class Finds:
         ways = self._second_ways if other.hooked else self._upstream
         ways.setdefault(id(known), (known, other))
 
-    def share_out(self) -> None:
+    def share_out(self) -> Work[None]:
         """Count blocks that no Python reference explains to the graphs whose nodes output tensors of their size."""
         for group in sorted(self.rooted.values(), key=lambda group: -group.nodes):
             nodes_of_size: Counter[int] = Counter()
@@ -312,8 +312,9 @@ class Finds:
                     group.savers.update(
                         {name: count for (size, name), count in group.sizes.items() if size == size_bytes}
                     )
+                yield False
 
-    def pair_replaced(self) -> None:
+    def pair_replaced(self) -> Work[None]:
         """Count the remaining blocks to tensors of their size, or a little more, that were replaced since they were
         met: where a buffer is made anew in each step, a wanted block may be gone already."""
         for block, block_bytes in sorted(self.blocks.items(), key=lambda item: -item[1]):
@@ -328,6 +329,7 @@ class Finds:
                 group = self._group(self.held, trail)
                 group.is_replaced = True
                 self.claim(group, look, block, by_size=True)
+            yield False
 
     def groups(self) -> list[FindGroup]:
         """All with wanted bytes, the largest first, their second ways filled in; those of one chain or of numbered

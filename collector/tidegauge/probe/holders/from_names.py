@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import copy_context
 from typing import Any, NamedTuple, Optional, Protocol
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
@@ -91,6 +92,7 @@ class Forward:
         """Search from the names of running functions and of the user's modules."""
         self._begin_in_frames(of_libraries=False)
         yield False
+        self._root(Via.OTHER, "", copy_context(), None, None)
         yield from self._begin_in_modules()
         for hook in global_hooks():
             self._meet(hook, None, {})
@@ -122,6 +124,7 @@ class Forward:
             yield from self._follow(self._links_of(entry.obj), entry.trail)
             followed += 1
             del entry  # a container that is dropped meanwhile must be able to die
+            yield False
         self.was_cut = bool(self._queue)
 
     def _begin_in_frames(self, *, of_libraries: bool) -> None:
@@ -137,6 +140,7 @@ class Forward:
         for name in list(sys.modules):
             filename = looks.module_file(name)
             is_users = name == "__main__" or looks.is_users(filename)
+            yield False
             if is_users is not self._in_libraries and not looks.is_own(filename or ""):
                 where = CodeLine(filename or "", 0, "")
                 families: _Families = {}

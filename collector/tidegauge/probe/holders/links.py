@@ -76,6 +76,7 @@ class ObjectLinks:
     def __init__(self, torch: Any) -> None:
         self._module, self._optimizer, self._tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
         self._instances: dict[int, int] = {}
+        self._slots: dict[int, list[tuple[str, Any]]] = {}
         self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
         by_type: dict[type, Callable[[Any], Iterable[ObjectLink]]] = {
             types.FunctionType: _of_function,
@@ -128,7 +129,10 @@ class ObjectLinks:
             return ()
         attributes = looks.instance_dict(obj)
         values = [] if attributes is None else list(attributes.items())
-        values += looks.slot_values(obj)
+        slots = self._slots.get(id(cls))
+        if slots is None:
+            slots = self._slots[id(cls)] = looks.slots_of(cls)
+        values += looks.slot_values(obj, slots)
         name, where = self._name_of(cls)
         links = [
             ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)
@@ -175,8 +179,15 @@ class ObjectLinks:
 
 
 def leads_on(value: object) -> bool:
-    """Whether a value can refer to other objects."""
-    return id(type(value)) not in _LEAF_IDS
+    """Whether a value may lead to other objects: the collector leaves those alone that refer to none, or to such."""
+    if not gc.is_tracked(value) or id(type(value)) in _LEAF_IDS:
+        return False
+    return type(value) is not types.FunctionType or not _is_bare(value)
+
+
+def _is_bare(obj: types.FunctionType) -> bool:
+    """Whether a function has neither closure nor defaults nor attributes."""
+    return obj.__closure__ is None and not (obj.__defaults__ or obj.__kwdefaults__ or obj.__dict__)
 
 
 def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
@@ -204,21 +215,21 @@ def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[ObjectL
 
 def _of_dict(obj: Any) -> Iterable[ObjectLink]:
     for key, value in looks.entries_of(obj, MAX_ITEMS):
-        if leads_on(value):
+        if gc.is_tracked(value) and leads_on(value):  # a million numbers are passed over fast
             yield ObjectLink(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
-        if leads_on(key):
+        if gc.is_tracked(key) and leads_on(key):
             yield ObjectLink(Via.ITEM, "", key)
 
 
 def _of_sequence(obj: Any, base: type[Any]) -> Iterable[ObjectLink]:
     items = looks.items_of(obj, base, MAX_ITEMS)
     fields = _fields(type(obj)) if base is tuple else ()
-    for number, item in enumerate(items):
+    for name, item in zip(fields, items):
         if leads_on(item):
-            if number < len(fields):
-                yield ObjectLink(Via.FIELD, f"{looks.class_name(type(obj))}.{fields[number]}", item)
-            else:
-                yield ObjectLink(Via.ITEM, "", item)
+            yield ObjectLink(Via.FIELD, f"{looks.class_name(type(obj))}.{name}", item)
+    for item in filter(gc.is_tracked, items[len(fields) :]):
+        if leads_on(item):
+            yield ObjectLink(Via.ITEM, "", item)
 
 
 def _fields(cls: type) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import collections
 import gc
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Optional
 
@@ -20,12 +21,14 @@ from tidegauge.probe.code_roots import known_roots
 
 MAX_NAME_CHARS = 60
 """Characters of a name or a key in a path."""
-MAX_SUBCLASSES = 5_000
-AT_ONCE = 4
-"""Classes that one call looks for: each costs it a comparison for every reference of the heap."""
-MAX_HEAP_BLOCKS = 1_200_000
-"""Memory blocks of Python's (``sys.getallocatedblocks``), three or four to an object that the collector knows. Beyond
-this, one look at all objects may hold training up for more than 50 ms. A process with torch loaded has 1,000,000."""
+MAX_LISTED = 300_000
+"""Objects of the young generations; so many are listed in 5 to 20 ms."""
+MAX_YOUNG = 5_000
+"""Of these that are looked at: the newest."""
+MAX_REFERENTS = 20_000
+"""Items of a container beyond which it is not asked for what it refers to."""
+MAX_REFERENCES = 60_000
+"""Of young objects, those of the newest first."""
 
 _type_mro = type.__dict__["__mro__"].__get__
 _type_name = type.__dict__["__name__"].__get__
@@ -103,16 +106,22 @@ def instance_dict(obj: object) -> Optional[dict[str, Any]]:
     return None
 
 
-def slot_values(obj: object) -> list[tuple[str, Any]]:
-    """An instance's values in ``__slots__`` and in members of a built-in struct."""
+def slots_of(cls: type) -> list[tuple[str, Any]]:
+    """A class's ``__slots__`` and members of a built-in struct."""
+    return [
+        (str(name), slot)
+        for base in mro(cls)
+        for name, slot in list((_type_dict(base) or {}).items())
+        if type(slot) is types.MemberDescriptorType and name != "__dict__"
+    ]
+
+
+def slot_values(obj: object, slots: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """An instance's values in these."""
     values = []
-    for base in mro(type(obj)):
-        for name, slot in list((_type_dict(base) or {}).items()):
-            if type(slot) is types.MemberDescriptorType and name != "__dict__":
-                try:
-                    values.append((str(name), slot.__get__(obj)))
-                except (AttributeError, ValueError):  # not set
-                    continue
+    for name, slot in slots:
+        with suppress(AttributeError, ValueError):  # not set
+            values.append((name, slot.__get__(obj)))
     return values
 
 
@@ -178,37 +187,52 @@ def is_own_class(cls: type) -> bool:
 
 def clean(text: str) -> str:
     """Short and printable: names come from the job."""
+    if len(text) <= MAX_NAME_CHARS and text.isascii() and text.isprintable():
+        return text
     text = one_line(text, MAX_NAME_CHARS + 1)
     return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 3]}..."
 
 
-def may_look_at_heap() -> bool:
-    """Whether the heap is small enough to be looked at in one piece; where nobody counts its blocks, it may not be."""
-    return 0 < sys.getallocatedblocks() <= MAX_HEAP_BLOCKS
+def may_list_young() -> bool:
+    """Whether the young generations are small enough to be listed in one piece."""
+    made, collections, _ = gc.get_count()
+    return made + collections * gc.get_threshold()[0] <= MAX_LISTED
 
 
-def instances(classes: Sequence[type]) -> Iterator[list[Any]]:
-    """All that the garbage collector knows, but has not frozen (``gc.freeze``), of exactly these classes, which are
-    Python's own (written in Python, as torch's tensors are). ``AT_ONCE`` classes at a time.
+def young_objects() -> list[Any]:
+    """The newest objects of the collector's young generations.
 
-    An object refers to its class, so the class's referrers are its objects: half the time of a list of everything,
-    some 120 ns an object of the heap each time, under the interpreter's lock. A list of all objects would also keep
-    alive what training drops meanwhile: activations, gigabytes of them.
+    A cycle that waits for the collector is among them, unless it was in use during two collections, and so is all that
+    was made since somebody switched the collector off. A look at all objects would hold training up for as long as
+    there are many. Whoever keeps the list keeps alive what training drops meanwhile: activations, gigabytes of them.
     """
-    for start in range(0, len(classes), AT_ONCE):
-        some = classes[start : start + AT_ONCE]
-        ids = frozenset(map(id, some))
-        yield [one for one in gc.get_referrers(*some) if id(type(one)) in ids]
+    older = [] if sys.version_info >= (3, 14) else gc.get_objects(1)  # from then on there is one young generation
+    newest = gc.get_objects(0)[-MAX_YOUNG:]
+    room = MAX_YOUNG - len(newest)
+    return [*(older[-room:] if room else ()), *(one for one in newest if one is not older)]
 
 
-def with_subclasses(cls: type) -> list[type]:
-    """A class and all that derive from it."""
-    found, waiting = [cls], [cls]
-    while waiting and len(found) < MAX_SUBCLASSES:
-        more: list[type] = type.__subclasses__(waiting.pop())
-        found += more
-        waiting += more
-    return found
+class YoungObjects:
+    """``young_objects``, by what they refer to. Only within one call in the training thread."""
+
+    def __init__(self) -> None:
+        self._objects = young_objects()
+        self._referrers: dict[int, list[int]] = {}
+        left = MAX_REFERENCES
+        for index in range(len(self._objects) - 1, -1, -1):
+            if left > 0 and not _is_long(self._objects[index]):
+                children = gc.get_referents(self._objects[index])
+                left -= len(children)
+                for child in children:
+                    self._referrers.setdefault(id(child), []).append(index)
+
+    def referrers(self, obj: object) -> list[Any]:
+        """Those that refer to ``obj``, each once."""
+        return [self._objects[index] for index in dict.fromkeys(self._referrers.get(id(obj), ()))]
+
+
+def _is_long(obj: Any) -> bool:
+    return id(type(obj)) in _CONTAINER_IDS and len(obj) > MAX_REFERENTS
 
 
 _PROBE_MODULES = ("tidegauge.probe.", "tidegauge.core.")

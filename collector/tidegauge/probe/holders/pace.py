@@ -27,6 +27,8 @@ MAX_SLICE_S = 0.04
 """Where steps are long: this share of the time between two boundaries, and never more than this."""
 PATIENCE_S = 30.0
 """Where steps are not known to be slow."""
+LONG_S = 0.02
+"""A long unit of work begins where as much is left of a slice, or in a slice of its own."""
 LOOK_EVERY = 8
 """Units of work between two looks at the clock."""
 _AUTOGRAD_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
@@ -34,7 +36,7 @@ _BACKWARD_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
 
 T = TypeVar("T")
 Work = Generator[bool, None, T]
-"""Yields after each small unit of work; ``True``: the next unit is one long call, and needs its own slice."""
+"""Yields after each small unit of work; ``True``: the next unit is a long one, of some 10 ms."""
 AtBoundary = Callable[[Callable[[], bool]], bool]
 """Runs a call in the training thread at its next step boundary and returns its result. Raises
 ``RequestRefusedError``: ``late`` and ``busy`` where a later boundary may do."""
@@ -145,8 +147,10 @@ class Slices:
             with self._torch._C.DisableTorchFunctionSubclass(), collector_held_off():
                 for unit, is_long_next in enumerate(work, 1):
                     self.objects += 1
-                    if is_long_next or (unit % LOOK_EVERY == 0 and self._clock_s() - began_s >= slice_s):
-                        return False
+                    if is_long_next or unit % LOOK_EVERY == 0:
+                        left_s = slice_s - (self._clock_s() - began_s)
+                        if left_s <= (LONG_S if is_long_next else 0.0):
+                            return False
             return True
         finally:
             self.longest_slice_s = max(self.longest_slice_s, self._clock_s() - began_s)

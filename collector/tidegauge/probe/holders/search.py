@@ -1,7 +1,7 @@
-"""One search: forward from the program's names, by size through autograd graphs, then backward over the whole heap.
+"""One search: forward from the program's names, backward among the youngest objects, forward from libraries' names, and
+by size through autograd graphs.
 
-A look at the whole heap cannot be cut into slices. Where the heap is large, the search goes on forward instead, from
-the names of libraries. Source-compatible with Python 3.9.
+It never looks at all objects, which cannot be cut into slices. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import ObjectLinks
-from tidegauge.probe.holders.looks import instances, may_look_at_heap, with_subclasses
+from tidegauge.probe.holders.looks import YoungObjects, may_list_young
 from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
-from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
+from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks, YoungTensor, young_tensors
 from tidegauge.probe.holders.wording import holder_of
 
 EXPLAINED = 0.9
-"""Share of the wanted bytes beyond which the whole heap is not searched."""
+"""Share of the wanted bytes beyond which the search is over."""
 MAX_KINDS = 6
 """Kinds of unnamed tensors, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
@@ -85,6 +85,7 @@ class _Search:
         self._finds = Finds(self._tensors, self._wanted, Graphs(torch))
         self._forward = Forward(self._tensors, ObjectLinks(torch), self._finds)
         self._pause = pause
+        self._young: list[YoungTensor] = []
         self._problem: Optional[str] = None
         self._unfinished = False
 
@@ -96,7 +97,8 @@ class _Search:
             for number, _ in enumerate(self._forward.forget()):
                 if number % FORGOTTEN_AT_ONCE == 0:
                     self._pause()
-        self._finds.share_out()
+            for _ in self._finds.share_out():
+                pass
         holders = [holder_of(group, self._finds.bound_of(group)) for group in self._finds.groups()]
         found_bytes = sum(holder.held_bytes for holder in holders)
         left = self._rest_holder()
@@ -120,66 +122,75 @@ class _Search:
         return self._left() > (1 - EXPLAINED) * self._wanted.total_bytes
 
     def _look(self) -> Work[None]:
+        is_whole = may_list_young()
+        if is_whole:  # first: what the search makes is young, too
+            self._young = young_tensors(self._tensors, self._wanted)
+            yield False
         yield from self._forward.run()
-        is_whole = True
         if self._is_unexplained():  # a graph goes by sizes alone: what has a tensor of Python's comes first
-            yield True
-            is_whole = may_look_at_heap()
-            yield from self._look_at_heap() if is_whole else self._forward.run_in_libraries()
+            yield from self._forward.forget()
+            nameless = yield from self._look_among_young()
+            if self._is_unexplained():
+                yield from self._forward.run_in_libraries()
+            for kind, origin in nameless:
+                if self._is_unexplained():
+                    yield from self._claim(kind, origin)
         yield from self._forward.forget()
-        self._finds.share_out()
+        yield from self._finds.share_out()
         if self._is_unexplained():
-            yield True
-            self._finds.pair_replaced()
+            yield from self._finds.pair_replaced()
         if self._forward.was_cut and self._is_unexplained():
             self._problem = f"only {MAX_OBJECTS:,} objects were followed from the program's names"
         elif not is_whole and self._is_unexplained():
-            self._problem = "not searched for reference cycles and thread-local storage: too many Python objects"
+            self._problem = "not searched for reference cycles: too many Python objects since the last collection"
 
-    def _look_at_heap(self) -> Work[None]:
+    def _look_among_young(self) -> Work[list[tuple[list[_Stray], Origin]]]:
+        """Claim what cycles hold; returns what is held otherwise, which the names of libraries may lead to."""
         kinds: dict[object, list[_Stray]] = {}
-        for tensors in instances(with_subclasses(self._torch.Tensor)):
-            for stray in self._strays(tensors):
+        for young in self._young:
+            stray = self._stray(young)
+            if stray is not None:
                 kinds.setdefault((stray.look, stray.block is None), []).append(stray)
-            yield True
+            yield False
         backward = Backward(ObjectLinks(self._torch))
         by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
         with_graphs = [kind for kind in by_bytes[MAX_KINDS:] if kind[0].block is None]
-        chosen = [*by_bytes[:MAX_KINDS], *with_graphs[:MAX_KINDS]]
-        held = backward.referred([kind[-1].reference() for kind in chosen])
-        yield True
-        for kind, is_held in zip(chosen, held):
-            if is_held:  # else C++ alone has it: what graphs saved, for one, which goes by its size
-                yield from self._follow_back(kind, backward)
+        nameless = []
+        for kind in [*by_bytes[:MAX_KINDS], *with_graphs[:MAX_KINDS]]:
+            yield True
+            origin = self._origin(kind, backward)
+            if origin.cycle:
+                yield from self._claim(kind, origin)
+            elif origin.trail is not None:
+                nameless.append((kind, origin))
+        return nameless
 
-    def _strays(self, tensors: list[Any]) -> list[_Stray]:
-        """Those of ``tensors`` that are in blocks that are left, or have a graph that no name leads to."""
-        strays = []
-        while tensors:  # in one go: until this is done, none of training's tensors can die
-            tensor = tensors.pop()
-            address = self._tensors.address(tensor)
-            if address is None:
-                continue
-            block = self._wanted.at(address)
-            if block not in self._finds.blocks:
-                if self._finds.was_met(tensor) or self._tensors.node(tensor) is None:
-                    continue
-                block = None
-            strays.append(_Stray(weakref.ref(tensor), self._tensors.look(tensor), block))
-        return strays
+    def _stray(self, young: YoungTensor) -> Optional[_Stray]:
+        """The tensor, if it is in a block that is left, or has a graph that no name leads to."""
+        tensor, block = young.reference(), young.block
+        if tensor is None:
+            return None
+        if block not in self._finds.blocks:
+            if self._finds.was_met(tensor) or self._tensors.node(tensor) is None:
+                return None
+            block = None
+        return _Stray(young.reference, self._tensors.look(tensor), block)
 
     def _block_bytes(self, stray: _Stray) -> int:
         return 0 if stray.block is None else self._finds.blocks.get(stray.block, 0)
 
-    def _follow_back(self, kind: list[_Stray], backward: Backward) -> Work[None]:
-        origin = Origin()
+    def _origin(self, kind: list[_Stray], backward: Backward) -> Origin:
+        """What keeps this kind alive, by some examples. In one go: nothing that is young may be kept beyond it."""
+        young, origin = YoungObjects(), Origin()
         for example in kind[:: -max(1, len(kind) // EXAMPLES)][:EXAMPLES]:
             tensor = example.reference()
             if tensor is not None:
-                origin = yield from backward.origin(self._tensors.owned(tensor))
+                origin = backward.origin(self._tensors.owned(tensor), young)
             if origin.trail is not None:
                 break
-        tensor = None
+        return origin
+
+    def _claim(self, kind: list[_Stray], origin: Origin) -> Work[None]:
         if origin.trail is None:
             return
         trail = _with_exit_callbacks(origin.trail, len(kind))

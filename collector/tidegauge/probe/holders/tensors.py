@@ -8,12 +8,13 @@ torch in. Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.units import format_bytes
-from tidegauge.probe.holders.looks import has_base, mro, type_name
+from tidegauge.probe.holders.looks import has_base, mro, type_name, young_objects
 
 MAX_DIMS = 8
 PINNED_BY_VIEW = 2
@@ -124,3 +125,24 @@ class Tensors:
         except Exception:
             return TensorDescription(name, 0)
         return TensorDescription(f"{name}[{','.join(map(str, shape))}] {dtype}", own_bytes)
+
+
+class YoungTensor(NamedTuple):
+    """One of the newest tensors, held weakly: it may be one of training's that soon dies."""
+
+    reference: weakref.ref[Any]
+    block: Optional[int]
+    """The wanted block that it is in; ``None``: it has a graph."""
+
+
+def young_tensors(tensors: Tensors, wanted: WantedBlocks) -> list[YoungTensor]:
+    """Those among the youngest objects that are in wanted blocks, or have a graph. In one go: until this is done, none
+    of training's tensors can die."""
+    found = []
+    for one in young_objects():
+        if tensors.is_tensor(one):
+            address = tensors.address(one)
+            block = None if address is None else wanted.at(address)
+            if address is not None and (block is not None or tensors.node(one) is not None):
+                found.append(YoungTensor(weakref.ref(one), block))
+    return found
