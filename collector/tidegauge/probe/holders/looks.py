@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Optional
 
-from tidegauge.core.evidence.owners import CodeLine, is_library
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, is_library
 from tidegauge.core.text import one_line
 from tidegauge.probe.code_roots import known_roots
 
@@ -153,9 +153,24 @@ def module_file(name: str) -> Optional[str]:
     return found if type(found) is str else None
 
 
+class _Users:
+    """Answers of ``is_users``: thousands of modules are asked about several times in a window."""
+
+    roots: Optional[CodeRoots] = None
+    by_file: dict[str, bool] = {}  # noqa: RUF012 - one for the process
+
+
 def is_users(filename: Optional[str]) -> bool:
     """Whether a module's file is the user's own: not a library's, and not the probe's."""
-    return filename is not None and not is_library(filename, known_roots()) and not is_own(filename)
+    if filename is None:
+        return False
+    roots = known_roots()
+    if _Users.roots is not roots:
+        _Users.roots, _Users.by_file = roots, {}
+    found = _Users.by_file.get(filename)
+    if found is None:
+        found = _Users.by_file[filename] = not is_library(filename, roots) and not is_own(filename)
+    return found
 
 
 def is_own(filename: str) -> bool:

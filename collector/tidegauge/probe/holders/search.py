@@ -34,18 +34,20 @@ EXAMPLES = 3
 """Of each kind, which stand for the others."""
 MAX_UNITS = 1_500_000
 """Of work: 2 to 3 s of training time in all."""
-FORGOTTEN_AT_ONCE = 1_000
+UNITS_AT_ONCE = 1_000
+"""Between two looks whether enough is explained, and freed in one go."""
+
 MIN_EXIT_CALLBACKS, MAX_NEWER = 4, 10
 """Functions that are registered with ``atexit``; and since its list was found."""
 
 
 class _Stray(NamedTuple):
-    """A tensor that no name in the program leads to, held weakly: it may be one of training's that soon dies."""
+    """A tensor that names need not lead to, held weakly: it may be one of training's that soon dies."""
 
     reference: weakref.ref[Any]
     look: TensorDescription
     block: Optional[int]
-    """A wanted block without explanation; ``None``: only its graph counts."""
+    """A wanted block; ``None``: only its graph counts."""
 
 
 def search_holders(
@@ -85,7 +87,6 @@ class _Search:
         self._finds = Finds(self._tensors, self._wanted, Graphs(torch))
         self._forward = Forward(self._tensors, ObjectLinks(torch), self._finds)
         self._pause = pause
-        self._young: list[YoungTensor] = []
         self._problem: Optional[str] = None
         self._unfinished = False
 
@@ -95,7 +96,7 @@ class _Search:
         except (OutOfWorkError, NoBoundaryError) as error:
             self._problem, self._unfinished = str(error), True
             for number, _ in enumerate(self._forward.forget()):
-                if number % FORGOTTEN_AT_ONCE == 0:
+                if number % UNITS_AT_ONCE == 0:
                     self._pause()
             for _ in self._finds.share_out():
                 pass
@@ -123,18 +124,30 @@ class _Search:
 
     def _look(self) -> Work[None]:
         is_whole = may_list_young()
-        if is_whole:  # first: what the search makes is young, too
-            self._young = young_tensors(self._tensors, self._wanted)
+        kinds: dict[object, list[_Stray]] = {}
+        origins: dict[object, Origin] = {}
+        if is_whole:  # first: what the search makes is young, too, and what a step made is not for long
+            for young in young_tensors(self._tensors, self._wanted):
+                stray = self._stray(young)
+                if stray is not None:
+                    kinds.setdefault((stray.look, stray.block is None), []).append(stray)
+            if kinds:
+                yield True
+                origins = self._origins(kinds)
             yield False
         yield from self._forward.run()
-        if self._is_unexplained():  # a graph goes by sizes alone: what has a tensor of Python's comes first
-            yield from self._forward.forget()
-            nameless = yield from self._look_among_young()
-            if self._is_unexplained():
-                yield from self._forward.run_in_libraries()
-            for kind, origin in nameless:
-                if self._is_unexplained():
-                    yield from self._claim(kind, origin)
+        for kind in origins:
+            if origins[kind].cycle:
+                yield from self._claim(kinds[kind], origins[kind])
+        yield from self._finds.share_out()
+        if self._is_unexplained():
+            for unit, is_long in enumerate(self._forward.run_in_libraries()):
+                yield is_long
+                if unit % UNITS_AT_ONCE == 0 and not self._is_unexplained():
+                    break
+        for kind in origins:
+            if not origins[kind].cycle and self._is_unexplained():
+                yield from self._claim(kinds[kind], origins[kind])
         yield from self._forward.forget()
         yield from self._finds.share_out()
         if self._is_unexplained():
@@ -144,68 +157,47 @@ class _Search:
         elif not is_whole and self._is_unexplained():
             self._problem = "not searched for reference cycles: too many Python objects since the last collection"
 
-    def _look_among_young(self) -> Work[list[tuple[list[_Stray], Origin]]]:
-        """Claim what cycles hold; returns what is held otherwise, which the names of libraries may lead to."""
-        kinds: dict[object, list[_Stray]] = {}
-        for young in self._young:
-            stray = self._stray(young)
-            if stray is not None:
-                kinds.setdefault((stray.look, stray.block is None), []).append(stray)
-            yield False
-        backward = Backward(ObjectLinks(self._torch))
-        by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
-        with_graphs = [kind for kind in by_bytes[MAX_KINDS:] if kind[0].block is None]
-        nameless = []
+    def _origins(self, kinds: dict[object, list[_Stray]]) -> dict[object, Origin]:
+        """What keeps these kinds alive, by some examples. In one go: nothing that is young may be kept beyond it."""
+        backward, young = Backward(ObjectLinks(self._torch)), YoungObjects()
+        by_bytes = sorted(kinds, key=lambda kind: -sum(self._block_bytes(stray) for stray in kinds[kind]))
+        with_graphs = [kind for kind in by_bytes[MAX_KINDS:] if kinds[kind][0].block is None]
+        found = {}
         for kind in [*by_bytes[:MAX_KINDS], *with_graphs[:MAX_KINDS]]:
-            yield True
-            origin = self._origin(kind, backward)
-            if origin.cycle:
-                yield from self._claim(kind, origin)
-            elif origin.trail is not None:
-                nameless.append((kind, origin))
-        return nameless
+            strays = kinds[kind]
+            for example in strays[:: -max(1, len(strays) // EXAMPLES)][:EXAMPLES]:
+                tensor = example.reference()
+                if tensor is not None:
+                    found[kind] = backward.origin(self._tensors.owned(tensor), young)
+                if kind in found and found[kind].trail is not None:
+                    break
+        return found
 
     def _stray(self, young: YoungTensor) -> Optional[_Stray]:
-        """The tensor, if it is in a block that is left, or has a graph that no name leads to."""
-        tensor, block = young.reference(), young.block
-        if tensor is None:
-            return None
-        if block not in self._finds.blocks:
-            if self._finds.was_met(tensor) or self._tensors.node(tensor) is None:
-                return None
-            block = None
-        return _Stray(young.reference, self._tensors.look(tensor), block)
+        tensor = young.reference()
+        return None if tensor is None else _Stray(young.reference, self._tensors.look(tensor), young.block)
 
     def _block_bytes(self, stray: _Stray) -> int:
         return 0 if stray.block is None else self._finds.blocks.get(stray.block, 0)
 
-    def _origin(self, kind: list[_Stray], backward: Backward) -> Origin:
-        """What keeps this kind alive, by some examples. In one go: nothing that is young may be kept beyond it."""
-        young, origin = YoungObjects(), Origin()
-        for example in kind[:: -max(1, len(kind) // EXAMPLES)][:EXAMPLES]:
-            tensor = example.reference()
-            if tensor is not None:
-                origin = backward.origin(self._tensors.owned(tensor), young)
-            if origin.trail is not None:
-                break
-        return origin
-
     def _claim(self, kind: list[_Stray], origin: Origin) -> Work[None]:
+        """Count what names have not led to."""
         if origin.trail is None:
             return
         trail = _with_exit_callbacks(origin.trail, len(kind))
         for stray in kind:
-            if stray.block is None:
-                tensor = stray.reference()
-                node = None if tensor is None else self._tensors.node(tensor)
-                tensor = None
-                if node is not None:
-                    yield from self._finds.graph(node, stray.look.name, trail, origin.cycle)
-            elif stray.block in self._finds.blocks:
+            node = self._unmet_node(stray)
+            if stray.block in self._finds.blocks:
                 group = self._finds.held_by(trail)
                 group.cycle = origin.cycle
                 self._finds.claim(group, stray.look, stray.block)
                 yield False
+            if node is not None:
+                yield from self._finds.graph(node, stray.look.name, trail, origin.cycle)
+
+    def _unmet_node(self, stray: _Stray) -> Optional[Any]:
+        tensor = stray.reference()
+        return None if tensor is None or self._finds.was_met(tensor) else self._tensors.node(tensor)
 
     def _rest_holder(self) -> Optional[Holder]:
         blocks = self._finds.blocks
