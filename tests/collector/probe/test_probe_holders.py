@@ -715,6 +715,15 @@ class GuestTest(HolderTestCase):
         self.assertEqual(boundaries[:3], [False] * 3)
 
 
+class ReplacedPartsTest(HolderTestCase):
+    def test_a_parameter_that_left_the_groups_is_held_by_the_state(self) -> None:
+        optimizer, now = Optimizer(), Parameter(address(1), 8, 128)
+        optimizer.param_groups = [{"params": [now]}]  # type: ignore[attr-defined] # SAFETY: as torch's have
+        optimizer.state = {now: {}, Parameter(address(2), 8, 128): {}}
+        self.assertEqual(self.held(2).kind, HolderKind.OPTIMIZER)
+        self.assertEqual((self.held(1).kind, self.held(1).name), (HolderKind.FRAME, "now"))
+
+
 class WholeHeapTest(HolderTestCase):
     """No look at all objects, which cannot be cut into slices."""
 

@@ -168,14 +168,24 @@ class ObjectLinks:
 
     def _of_optimizer(self, obj: Any) -> Iterable[ObjectLink]:
         name, where = self._name_of(type(obj))
-        for key, value in list((looks.instance_dict(obj) or {}).items()):
+        attributes = looks.instance_dict(obj) or {}
+        stepped = _stepped(attributes.get("param_groups"))
+        for key, value in list(attributes.items()):
             if type(key) is str and key == "state" and looks.has_base(value, dict):
-                for _, state in looks.entries_of(value, MAX_ITEMS):
+                for parameter, state in looks.entries_of(value, MAX_ITEMS):
                     yield ObjectLink(Via.STATE, f"{name}.state", state, where)
+                    if id(parameter) not in stepped and leads_on(parameter):  # of a part that was replaced
+                        yield ObjectLink(Via.STATE, f"{name}.state", parameter, where)
             elif type(key) is str and key in _HOOK_DICTS:
                 yield from _hooks(value, _HOOK_DICTS[key], where)
             elif leads_on(value):
                 yield ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+
+
+def _stepped(groups: Any) -> frozenset[int]:
+    """Ids of the parameters in an optimizer's groups."""
+    lists = [group.get("params") for group in groups if type(group) is dict] if type(groups) is list else []
+    return frozenset(id(one) for found in lists if type(found) is list for one in found[:MAX_ITEMS])
 
 
 def leads_on(value: object) -> bool:
