@@ -28,6 +28,8 @@ from tidegauge.probe.holders.wording import holder_of
 
 EXPLAINED = 0.9
 """Share of the wanted bytes beyond which the search is over."""
+MOSTLY_EXPLAINED = 0.5
+"""Share beyond which libraries are left alone: these are a hundred times as many objects as a program's own."""
 MAX_KINDS = 6
 """Kinds of unnamed tensors, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
@@ -119,8 +121,8 @@ class _Search:
     def _left(self) -> int:
         return sum(self._finds.blocks.values())
 
-    def _is_unexplained(self) -> bool:
-        return self._left() > (1 - EXPLAINED) * self._wanted.total_bytes
+    def _is_unexplained(self, share: float = EXPLAINED) -> bool:
+        return self._left() > (1 - share) * self._wanted.total_bytes
 
     def _look(self) -> Work[None]:
         is_whole = may_list_young()
@@ -140,7 +142,7 @@ class _Search:
             if origins[kind].cycle:
                 yield from self._claim(kinds[kind], origins[kind])
         yield from self._finds.share_out()
-        if self._is_unexplained():
+        if self._is_unexplained(MOSTLY_EXPLAINED):
             for unit, is_long in enumerate(self._forward.run_in_libraries()):
                 yield is_long
                 if unit % UNITS_AT_ONCE == 0 and not self._is_unexplained():
