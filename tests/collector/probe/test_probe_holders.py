@@ -20,7 +20,7 @@ from fake_tensors import FunctionBase, Module, Node, Optimizer, Parameter, Tenso
 from holder_searches import BLOCK, FIRST, address, at_once, search_here, searched, tensor, ticking
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
-from tidegauge.probe.holders import looks
+from tidegauge.probe.holders import looks, tensors
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary, Budget, Slices, Work
@@ -817,9 +817,9 @@ class WorkOfASliceTest(unittest.TestCase):
     MOST = 30_000
 
     def setUp(self) -> None:
-        fewer = mock.patch.object(looks, "MAX_YOUNG", 500)
-        fewer.start()
-        self.addCleanup(fewer.stop)
+        for fewer in (mock.patch.object(looks, "MAX_YOUNG", 500), mock.patch.object(tensors, "MAX_YOUNG_TENSORS", 500)):
+            fewer.start()
+            self.addCleanup(fewer.stop)
 
     def test_no_slice_of_a_search_grows_with_what_is_searched(self) -> None:
         records = [{"at": [number], "next": {"n": number}} for number in range(5_000)]

@@ -24,7 +24,9 @@ MAX_NAME_CHARS = 60
 MAX_LISTED = 300_000
 """Objects of the young generations; so many are listed in 5 to 20 ms."""
 MAX_YOUNG = 5_000
-"""Of these that are looked at: the newest."""
+"""Of these that are asked for what they refer to: the newest."""
+MAX_YOUNG_TENSORS = 30_000
+"""Of these among which tensors are looked for."""
 MAX_REFERENTS = 20_000
 """Items of a container beyond which it is not asked for what it refers to."""
 MAX_REFERENCES = 60_000
@@ -214,7 +216,7 @@ def may_list_young() -> bool:
     return made + collections * gc.get_threshold()[0] <= MAX_LISTED
 
 
-def young_objects() -> list[Any]:
+def young_objects(most: int) -> list[Any]:
     """The newest objects of the collector's young generations.
 
     A cycle that waits for the collector is among them, unless it was in use during two collections, and so is all that
@@ -222,8 +224,8 @@ def young_objects() -> list[Any]:
     there are many. Whoever keeps the list keeps alive what training drops meanwhile: activations, gigabytes of them.
     """
     older = [] if sys.version_info >= (3, 14) else gc.get_objects(1)  # from then on there is one young generation
-    newest = gc.get_objects(0)[-MAX_YOUNG:]
-    room = MAX_YOUNG - len(newest)
+    newest = gc.get_objects(0)[-most:]
+    room = most - len(newest)
     return [*(older[-room:] if room else ()), *(one for one in newest if one is not older)]
 
 
@@ -231,7 +233,7 @@ class YoungObjects:
     """``young_objects``, by what they refer to. Only within one call in the training thread."""
 
     def __init__(self) -> None:
-        self._objects = young_objects()
+        self._objects = young_objects(MAX_YOUNG)
         self._referrers: dict[int, list[int]] = {}
         left = MAX_REFERENCES
         for index in range(len(self._objects) - 1, -1, -1):

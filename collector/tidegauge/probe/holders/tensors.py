@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.units import format_bytes
-from tidegauge.probe.holders.looks import has_base, mro, type_name, young_objects
+from tidegauge.probe.holders.looks import MAX_YOUNG_TENSORS, has_base, mro, type_name, young_objects
 
 MAX_DIMS = 8
 PINNED_BY_VIEW = 2
@@ -139,7 +139,7 @@ def young_tensors(tensors: Tensors, wanted: WantedBlocks) -> list[YoungTensor]:
     """Those among the youngest objects that are in wanted blocks, or have a graph. In one go: until this is done, none
     of training's tensors can die."""
     found = []
-    for one in young_objects():
+    for one in young_objects(MAX_YOUNG_TENSORS):
         if tensors.is_tensor(one):
             address = tensors.address(one)
             block = None if address is None else wanted.at(address)
