@@ -12,23 +12,31 @@ if TYPE_CHECKING:  # typing costs more to import than all of this
 
 
 class TorchImportWatcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself, but calls ``then`` once ``torch`` is imported.
+    """A finder on ``sys.meta_path`` that finds nothing itself, but calls all ``then`` once ``torch`` is imported.
 
     It wraps ``exec_module`` of the loader that the other finders give for ``torch``, for that one import, so that
     ``torch.__spec__`` and ``torch.__loader__`` stay what they are.
     """
 
     def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self._then = then
+        self.then = [then]
+        self._searching = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or self._searching:  # another finder may ask all finders, as this one does
             return None
+        self._searching = True
+        try:
+            return self._found(path, target)
+        finally:
+            self._searching = False
+
+    def _found(self, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            spec: ModuleSpec | None = find("torch", path, target) if find is not None else None
             if spec is not None:
                 self._wrap(spec)
                 return spec
@@ -45,7 +53,8 @@ class TorchImportWatcher:
             execute(module)
             if self in sys.meta_path:  # not so when torch was imported twice at once
                 sys.meta_path.remove(self)
-                self._then(module)
+                for then in self.then:
+                    then(module)
 
         try:
             loader.exec_module = exec_module  # type: ignore[method-assign] # SAFETY: undone by its first call
@@ -58,5 +67,9 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and getattr(torch, "__version__", None) is not None:
         then(torch)
-    else:
-        sys.meta_path.insert(0, TorchImportWatcher(then))
+        return
+    for finder in sys.meta_path:
+        if isinstance(finder, TorchImportWatcher):
+            finder.then.append(then)
+            return
+    sys.meta_path.insert(0, TorchImportWatcher(then))
