@@ -91,12 +91,12 @@ PREFIX = "tidegauge: "
 _STDERR = 2
 
 
-def say(text: str) -> None:
-    """Print ``text`` to stderr, if the terminal is still there. Never raises."""
+def say(text: str, *, below_the_command: bool = True) -> None:
+    """Print ``text`` to stderr, if the terminal is still there. Never raises, whatever stderr is."""
     lines = "".join(f"{PREFIX}{one_line(line, len(line))}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
         # A progress bar leaves the cursor somewhere in its line.
-        begin = "\n" if os.isatty(_STDERR) else ""
+        begin = "\n" if below_the_command and os.isatty(_STDERR) else ""
         rest = (begin + lines).encode(errors="replace")
         while rest:
             rest = rest[os.write(_STDERR, rest) :]

@@ -202,3 +202,20 @@ def test_a_fraction_beats_a_share_and_a_whole_gpu_is_no_cap(flags: list[str], fr
     share = "1/4" if flags else "1"
     environ, _ = json.loads(tidegauge_run(f"--gpu-share={share}", *flags, "--", sys.executable, "-c", SHOW).stdout)
     assert environ.get("TIDEGAUGE_MEMORY_FRACTION") == fraction
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_cannot_be_used_stops_no_job(redirection: str, tmp_path: Path) -> None:
+    run = f"{sys.executable} -m tidegauge run -- {sys.executable} -c \"open('ran', 'w')\" {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", run], cwd=tmp_path, env={**os.environ, "TIDEGAUGE_RUN_DIR": str(tmp_path)}, timeout=90, check=False
+    )
+    assert (done.returncode, (tmp_path / "ran").exists()) == (0, True)
+
+
+def test_a_file_that_may_not_be_executed_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n")
+    assert tidegauge_run("--", str(script)).returncode == 126
+    assert tidegauge_run("--", str(tmp_path)).returncode == 126
+    assert tidegauge_run("--", str(tmp_path / "none")).returncode == 127

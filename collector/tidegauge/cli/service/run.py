@@ -19,6 +19,7 @@ from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.launch.command_names import command_name
+from tidegauge.launch.keeper import say
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
@@ -93,8 +94,9 @@ def run(args: argparse.Namespace) -> int:
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     if not command:
         raise UsageError("no command to run; example: tidegauge run -- torchrun train.py")
-    if shutil.which(command[0]) is None:
+    if shutil.which(command[0]) is None and not (os.sep in command[0] and Path(command[0]).exists()):
         raise CommandError(f"{command[0]}: command not found", exit_code=NOT_FOUND)
+    _open_standard_streams()
     level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
     if level not in LEVELS:
         raise UsageError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}")
@@ -114,17 +116,16 @@ def run(args: argparse.Namespace) -> int:
     other = "TIDEGAUGE_PROFILE=off" if level == "off" else other_keeper(os.environ)
     idle = [flag for flag, given in (("--requeue", args.requeue), ("--no-actions", args.no_actions)) if given]
     if other is not None and idle:
-        print(f"tidegauge: {' and '.join(idle)} ignored ({other}), see docs/run.md", file=sys.stderr)
+        _say(f"{' and '.join(idle)} ignored ({other}), see docs/run.md")
     verdict, why_not = _start_verdict(command, environ, args, level=level, other=other)
     idle = [flag for flag, given in (("--live", args.live), ("--report", args.report is not None)) if given]
     if verdict is None and idle:
-        print(f"tidegauge: {' and '.join(idle)} ignored ({why_not}), see docs/run.md", file=sys.stderr)
+        _say(f"{' and '.join(idle)} ignored ({why_not}), see docs/run.md")
     if level != "off":
         job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
         where = "" if args.with_service else "; see `tidegauge jobs`"  # that service says itself where it is asked
         where = where if verdict is None else "; verdict at the end"
-        print(f"tidegauge: watching job {job_id} ({level}){where}", file=sys.stderr)
-    sys.stderr.flush()
+        _say(f"watching job {job_id} ({level}){where}")
     try:
         if args.with_service:
             from tidegauge.cli.service.with_service import run_with_service
@@ -135,6 +136,20 @@ def run(args: argparse.Namespace) -> int:
         os.execvpe(command[0], command, environ)
     except OSError as error:
         raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed: else the first pipe or file would take its place."""
+    for _ in range(3):
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(descriptor, True)
+        if descriptor > 2:
+            os.close(descriptor)
+            return
+
+
+def _say(text: str) -> None:
+    say(text, below_the_command=False)
 
 
 def _start_verdict(
@@ -172,7 +187,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace,
             at_end=(lambda: None) if verdict is None else verdict.end,
         )
     except CannotKeepError as error:
-        print(f"tidegauge: this job cannot be requeued or notified ({error})", file=sys.stderr, flush=True)
+        _say(f"this job cannot be requeued or notified ({error})")
         os.execvpe(command[0], command, environ)
 
 
