@@ -78,12 +78,20 @@ def watch(level: str = "auto") -> Any:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """``%load_ext tidegauge``: the cell magic ``%%tidegauge [LEVEL]`` runs a cell in ``watch(level)``."""
+    """``%load_ext tidegauge``: the cell magic ``%%tidegauge [LEVEL]`` runs a cell in ``watch(level)``.
+
+    The cell's exception is raised, after the verdict, so that "Run All" stops there; IPython has shown it before.
+    """
 
     def run_cell(line: str, cell: str) -> Any:
         with watch(line.strip() or "auto") as watching:
-            ipython.run_cell(cell)
-        return watching
+            result = ipython.run_cell(cell)
+        error = result.error_before_exec or result.error_in_exec
+        if error is None:
+            return watching
+        print(watching)
+        error._render_traceback_ = lambda: [f"{type(error).__name__}: see above"]
+        raise error
 
     ipython.register_magic_function(run_cell, magic_kind="cell", magic_name="tidegauge")
 

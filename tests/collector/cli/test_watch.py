@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,22 +74,54 @@ def test_an_error_in_the_block_is_the_callers(run_dir: Path) -> None:
         _ = 1 / 0
 
 
+class Shell:
+    """As much of IPython's as the magic uses; every cell ends with ``error``."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.magic: Callable[[str, str], Any] = lambda *_: None
+        self.cells: list[str] = []
+        self.error = error
+
+    def register_magic_function(self, function: Callable[[str, str], Any], **names: str) -> None:
+        assert names == {"magic_kind": "cell", "magic_name": "tidegauge"}
+        self.magic = function
+
+    def run_cell(self, cell: str) -> SimpleNamespace:
+        self.cells.append(cell)
+        return SimpleNamespace(error_before_exec=None, error_in_exec=self.error)
+
+
 def test_the_cell_magic_runs_the_cell_in_a_watch(run_dir: Path) -> None:
-    class Shell:
-        def __init__(self) -> None:
-            self.magic: Callable[[str, str], Any] = lambda *_: None
-            self.cells: list[str] = []
-
-        def register_magic_function(self, function: Callable[[str, str], Any], **names: str) -> None:
-            assert names == {"magic_kind": "cell", "magic_name": "tidegauge"}
-            self.magic = function
-
-        def run_cell(self, cell: str) -> None:
-            self.cells.append(cell)
-
     assert run_dir.is_dir()
     shell = Shell()
     tidegauge.load_ipython_extension(shell)
     shown = shell.magic("stats", "train()")
     assert shell.cells == ["train()"]
     assert repr(shown) == "no GPU memory of this process was seen"
+
+
+def test_a_cell_that_fails_stops_the_notebook(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_dir.is_dir()
+    shell = Shell(ValueError("mine"))
+    tidegauge.load_ipython_extension(shell)
+    with pytest.raises(ValueError, match="mine"):
+        shell.magic("", "train()")
+    assert capsys.readouterr().out == "no GPU memory of this process was seen\n"
+
+
+def test_a_watch_leaves_no_temporary_folder(
+    run_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    write_ring(run_dir, os.getpid(), job_id="whatever")
+    with tidegauge.watch() as watching:
+        eventually(lambda: watching.verdict == "ok")
+    assert list(temporary.iterdir()) == []
+    with tidegauge.watch() as abandoned:
+        eventually(lambda: abandoned.verdict == "ok")
+        assert len(list(temporary.iterdir())) == 1
+        assert abandoned._process is not None
+        assert abandoned._process.stdin is not None
+        abandoned._process.stdin.close()  # as if this process had ended
+        eventually(lambda: not list(temporary.iterdir()))

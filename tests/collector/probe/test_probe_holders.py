@@ -23,7 +23,7 @@ from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import looks, tensors
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.graphs import Graphs
-from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary, Budget, Slices, Work
+from tidegauge.probe.holders.pace import MAX_SLICE_S, Budget, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.search import search_holders
 from tidegauge.probe.holders.tensors import Tensors, WantedBlocks

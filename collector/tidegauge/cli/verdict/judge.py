@@ -163,6 +163,10 @@ class Judge:
         self._runner.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._agent.close()
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the temporary folder, whatever still runs."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def ranks(self) -> tuple[RankView, ...]:

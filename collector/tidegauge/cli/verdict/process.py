@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import queue
 import select
@@ -107,10 +108,23 @@ def _start_detached(command: Sequence[str], environ: Mapping[str, str], standard
     os.waitpid(child, 0)
 
 
+class _Leaving:
+    """Ends this process at once, and leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self.judge: Judge | None = None
+
+    def now(self) -> NoReturn:
+        if self.judge is not None:
+            self.judge.discard()
+        os._exit(0)
+
+
 class _Command:
     """The end of the command, as standard input tells it. Where that is closed before, this process ends at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaving: _Leaving) -> None:
+        self._leaving = leaving
         self._ended = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -121,7 +135,7 @@ class _Command:
         if os.read(0, len(_ENDED)):
             self._ended.set()
             os.read(0, 1)
-        os._exit(0)
+        self._leaving.now()
 
 
 class _Live:
@@ -150,15 +164,17 @@ def _serve(process: str) -> NoReturn:
     from tidegauge.cli.verdict.judge import Judge
 
     requests: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    leaving = _Leaving()
 
     def listen() -> None:
         with open(0, "rb", closefd=False) as lines:
             for line in lines:
                 requests.put(json.loads(line))
-        os._exit(0)
+        leaving.now()
 
-    threading.Thread(target=listen, daemon=True).start()
     judge = Judge(lambda found, _: f"{found.pid}-{found.start_ticks}" == process, run_dirs=run_dirs(os.environ))
+    leaving.judge = judge
+    threading.Thread(target=listen, daemon=True).start()
     judge.start()
     while True:
         try:
@@ -173,10 +189,10 @@ def _serve(process: str) -> NoReturn:
             answer = as_json(answer_of(judge), with_page=ends)
         except Exception as error:
             answer = {"problem": f"no verdict: internal error ({type(error).__name__}: {error})"}
-        with open(1, "wb", closefd=False) as out:
-            out.write(json.dumps(answer).encode() + b"\n")
         if ends:
             judge.close()
+        with open(1, "wb", closefd=False) as out:
+            out.write(json.dumps(answer).encode() + b"\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -190,13 +206,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    logging.disable(logging.CRITICAL)  # an agent's log is for admins, and this standard error is the command's
     if args.serve:
         _serve(args.job_id)
-    command = _Command()
+    leaving = _Leaving()
+    command = _Command(leaving)
     if command.has_ended(within_s=BEGIN_AFTER_S):
         return 0
     try:
-        lines = _judge(args, command)
+        lines = _judge(args, command, leaving)
         if lines:
             say("\n".join(lines))
     except Exception as error:
@@ -205,13 +223,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _judge(args: argparse.Namespace, command: _Command) -> list[str]:
+def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> list[str]:
     """Judge until the command has ended; the lines to print then."""
     from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, try_report
     from tidegauge.cli.verdict.judge import Judge, ranks_of
 
     folders = run_dirs(os.environ)
     judge, live = Judge(ranks_of(args.job_id), run_dirs=folders), _Live() if args.live else None
+    leaving.judge = judge
     try:
         judge.start()
         look_s = time.monotonic() + LOOK_EVERY_S

@@ -92,7 +92,7 @@ class Forward:
         """Search from the names of running functions and of the user's modules."""
         self._begin_in_frames(of_libraries=False)
         yield False
-        self._root(Via.OTHER, "", copy_context(), None, None)
+        self._root(Via.OTHER, "", copy_context(), {})
         yield from self._begin_in_modules()
         for hook in global_hooks():
             self._meet(hook, None, {})
