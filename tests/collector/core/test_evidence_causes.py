@@ -11,7 +11,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput, MemoryGrowth
 from tidegauge.core.evidence.causes import RULES, name_cause
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import CHAIN, Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import CHAIN, KEPT_BY_CTX, Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.evidence.signs import SignSource
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
@@ -550,6 +550,13 @@ class TestAdvice:
 
     def test_cycles_with_gc_off_say_so(self) -> None:
         assert "gc is off" in (name_cause(NAMED["cycle"][0]).advice or "")
+
+    def test_ctx_that_keeps_its_own_output_has_an_advice_of_its_own(self) -> None:
+        case = NAMED["cycle"][0]
+        assert case.search is not None
+        holder = case.search.holders[0]._replace(name="SwishBackward.y", detail=KEPT_BY_CTX)
+        search = case.search._replace(holders=(holder, *case.search.holders[1:]))
+        assert "`ctx.save_for_backward`" in (name_cause(case._replace(search=search)).advice or "")
 
     def test_children_are_not_called_workers_unless_they_are(self) -> None:
         case = NAMED["workers"][0]

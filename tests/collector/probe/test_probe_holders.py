@@ -2,6 +2,7 @@
 # ruff: noqa: PT009, PT027
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import itertools
@@ -18,7 +19,7 @@ from unittest import mock
 
 from fake_tensors import FunctionBase, Module, Node, Optimizer, Parameter, Tensor, fake_tensor_torch
 from holder_searches import BLOCK, FIRST, address, at_once, search_here, searched, tensor, ticking
-from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import KEPT_BY_CTX, Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import looks, tensors
 from tidegauge.probe.holders.finds import Finds
@@ -231,6 +232,12 @@ class CodeTest(HolderTestCase):
         self.assertIn("partial -> partial's argument", self.held(2).path)
         self.assertIn("lru_cache of cached", self.held(3).path)
         self.assertEqual((default(), partial()), (1, 1))
+
+    def test_arguments_of_kept_warnings_are_no_frames(self) -> None:
+        caught = [UserWarning(tensor(number), "is not finite") for number in range(6)]
+        holder = self.held(*range(6))
+        self.assertEqual((holder.kind, holder.items), (HolderKind.CONTAINER, len(caught)))
+        self.assertIn("UserWarning.args", holder.path)
 
     def test_kept_exceptions(self) -> None:
         errors = []
@@ -454,6 +461,32 @@ class CycleTest(HolderTestCase):
             del one, two
         under_way = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 128), Node("GeluBackward0", (8, 128))))
         self.assertEqual(self.held(*range(6)).kind, HolderKind.CYCLE, under_way)
+
+    def test_ctx_that_keeps_its_own_output_is_a_cycle_that_only_cpp_closes(self) -> None:
+        class SwishBackward(FunctionBase):
+            def __init__(self, output: Tensor) -> None:
+                self.y = output
+
+        kept = []
+        for number in range(6):
+            ctx = SwishBackward(tensor(number))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(ctx))  # as a node of C++'s does
+            kept.append(weakref.ref(ctx))
+            del ctx
+        holder = self.held(*range(6))
+        for reference in kept:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(reference()))
+        self.assertEqual((holder.kind, holder.name), (HolderKind.CYCLE, "SwishBackward.y"))
+        self.assertEqual(holder.detail, KEPT_BY_CTX)
+
+    def test_a_list_of_ctx_holds_by_the_list(self) -> None:
+        class SwishBackward(FunctionBase):
+            def __init__(self, output: Tensor) -> None:
+                self.y = output
+
+        contexts = [SwishBackward(tensor(number)) for number in range(6)]
+        holder = self.held(*range(6))
+        self.assertEqual((holder.kind, holder.items), (HolderKind.CONTAINER, len(contexts)))
 
     def test_a_chain_that_ends_at_nothing_is_no_cycle(self) -> None:
         alone = Trainer()
@@ -752,19 +785,22 @@ class WholeHeapTest(HolderTestCase):
         self.assertIsNone(found.problem)
 
     def test_cycles_are_not_searched_for_where_too_many_objects_are_young(self) -> None:
+        gc.collect()
         gc.disable()
         self.addCleanup(gc.enable)
-        one, two = Partner(tensor(1)), Partner()
-        one.other, two.other = two, one
-        del one, two
-        with mock.patch.object(looks, "MAX_LISTED", 0):
-            found = searched([1])
+        for number in (1, 2):
+            one, two = Partner(tensor(number)), Partner()
+            one.other, two.other = two, one
+            del one, two
+            if number == 1:
+                with mock.patch.object(looks, "MAX_LISTED", 0):
+                    found = searched([1])
         self.assertEqual((found.holders[0].kind, found.unfinished), (HolderKind.NATIVE, False))
         self.assertEqual(
             found.problem, "not searched for reference cycles: too many Python objects since the last collection"
         )
         self.assertEqual(self.listed, [])
-        self.assertEqual(searched([1]).holders[0].kind, HolderKind.CYCLE)
+        self.assertEqual(searched([2]).holders[0].kind, HolderKind.CYCLE)
 
     def test_facts_are_of_what_names_lead_to(self) -> None:
         torch = fake_tensor_torch()

@@ -12,7 +12,7 @@ from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.core.evidence.rank_evidence import ARROW, ATEXIT, CHAIN, NAMES, Holder, HolderKind
+from tidegauge.core.evidence.rank_evidence import ARROW, ATEXIT, CHAIN, KEPT_BY_CTX, NAMES, Holder, HolderKind
 from tidegauge.core.evidence.words import (
     container_of,
     elements_of,
@@ -186,6 +186,11 @@ def exception(_: CauseInput, holder: Holder) -> str:
 @_about_the_holder
 def cycle(case: CauseInput, holder: Holder) -> str:
     """Objects that hold each other."""
+    if holder.detail == KEPT_BY_CTX:
+        return (
+            f"{_named(case, holder)} is an output of the function that keeps it, a cycle that the garbage collector "
+            "does not see: pass inputs and outputs to `ctx.save_for_backward` instead"
+        )
     gc_words = (
         "nothing collects them, because gc is off: call `gc.collect()` every N steps, or"
         if case.facts.gc_enabled is False

@@ -19,6 +19,8 @@ ARROW = " -> "
 """Between a holder and what it leads to, in ``Holder.path``."""
 ATEXIT = "atexit callbacks"
 """How a path begins whose first object is known to be ``atexit``'s by numbers alone."""
+KEPT_BY_CTX = "ctx keeps an output of its own function, and C++ keeps ctx by that output"
+"""``Holder.detail``, of a ``torch.autograd.Function``."""
 CHAIN = "chain"
 """``Holder.container`` of objects of which each leads to the next by the same reference."""
 NAMES = frozenset({"variables", "attributes", "buffers", "parameters", "modules"})

@@ -75,6 +75,7 @@ class ObjectLinks:
 
     def __init__(self, torch: Any) -> None:
         self._module, self._optimizer, self._tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
+        self._python_node = torch._C._FunctionBase
         self._instances: dict[int, int] = {}
         self._slots: dict[int, list[tuple[str, Any]]] = {}
         self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
@@ -114,6 +115,8 @@ class ObjectLinks:
             return _of_anything
         if looks.derives(cls, self._module):
             return self._of_module
+        if looks.derives(cls, self._python_node):
+            return self._of_ctx
         return self._of_optimizer if looks.derives(cls, self._optimizer) else self._of_instance
 
     def _name_of(self, cls: type) -> tuple[str, Optional[CodeLine]]:
@@ -165,6 +168,10 @@ class ObjectLinks:
                 yield from _hooks(value, _HOOK_DICTS[key], where)
             elif leads_on(value):
                 yield ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+
+    def _of_ctx(self, obj: Any) -> Iterable[ObjectLink]:
+        for link in self._of_instance(obj):
+            yield link._replace(via=Via.CONTEXT) if link.via is Via.ATTRIBUTE else link
 
     def _of_optimizer(self, obj: Any) -> Iterable[ObjectLink]:
         name, where = self._name_of(type(obj))
@@ -307,7 +314,9 @@ def _of_traceback(obj: types.TracebackType) -> Iterable[ObjectLink]:
 def _of_exception(obj: BaseException) -> Iterable[ObjectLink]:
     for name in ("__traceback__", "__context__", "__cause__", "args"):
         child = BaseException.__dict__[name].__get__(obj)
-        if child is not None:
+        if name == "args":
+            yield ObjectLink(Via.ATTRIBUTE, f"{looks.class_name(type(obj))}.args", child)
+        elif child is not None:
             yield ObjectLink(Via.EXCEPTION, "traceback" if name == "__traceback__" else name, child)
 
 

@@ -33,6 +33,7 @@ class Via(Enum):
     KEPT_LOCAL = "a variable of a function that is suspended, or that an exception keeps"
     FUNCTION = "a part of a function or a method"
     GRAPH = "an autograd graph"
+    CONTEXT = "an attribute of ctx of a torch.autograd.Function"
     OTHER = "a way of which only the type is known"
 
 

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Optional
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
-from tidegauge.core.evidence.rank_evidence import ARROW, CHAIN, MAX_TEXT_CHARS, ContainerBound, Holder, HolderKind
+from tidegauge.core.evidence.rank_evidence import (
+    ARROW,
+    CHAIN,
+    KEPT_BY_CTX,
+    MAX_TEXT_CHARS,
+    ContainerBound,
+    Holder,
+    HolderKind,
+)
 from tidegauge.core.units import format_count
 from tidegauge.probe.code_roots import known_roots
 from tidegauge.probe.holders.finds import FindGroup
@@ -22,7 +30,8 @@ MAX_PARTS = 8
 MAX_SAVERS = 3
 
 _CACHES = (Via.CACHE, Via.CACHE_KEY)
-_NAMES = (Via.GLOBAL, Via.LOCAL, Via.ATTRIBUTE, Via.CLASS, Via.CELL, Via.KEPT_LOCAL, *_CACHES, Via.MODULE, Via.STATE)
+_PARTS = (Via.ATTRIBUTE, Via.CLASS, Via.MODULE, Via.STATE, Via.CONTEXT)
+_NAMES = (Via.GLOBAL, Via.LOCAL, Via.CELL, Via.KEPT_LOCAL, *_CACHES, *_PARTS)
 _BY_STEP = (
     (Via.EXCEPTION, HolderKind.EXCEPTION),
     (Via.HOOK, HolderKind.HOOK),
@@ -105,6 +114,8 @@ def _kind(group: FindGroup, steps: Sequence[RefStep], container: Optional[RefSte
     for via, kind in _BY_STEP:
         if passes(steps, via):
             return kind
+    if _is_ctx_alone(steps):
+        return HolderKind.CYCLE
     if group.second is not None:
         return HolderKind.HOOK
     if steps[0].thread is not None:
@@ -116,6 +127,12 @@ def _kind(group: FindGroup, steps: Sequence[RefStep], container: Optional[RefSte
     if steps[0].via is Via.GLOBAL:
         return HolderKind.GLOBAL
     return HolderKind.FRAME if passes(steps, Via.LOCAL, Via.KEPT_LOCAL) else HolderKind.NATIVE
+
+
+def _is_ctx_alone(steps: Sequence[RefStep]) -> bool:
+    """Whether the holder is ctx of a ``torch.autograd.Function`` to which nothing leads: C++ has it, by its output."""
+    named = (step.via for step in steps if step.via is not Via.OTHER)
+    return next(named, None) is Via.CONTEXT
 
 
 def _path(group: FindGroup, steps: Sequence[RefStep], growth: Optional[HolderGrowth]) -> str:
@@ -187,7 +204,7 @@ def _parts(steps: Sequence[RefStep], growth: Optional[HolderGrowth] = None) -> l
 
 def _says_type(step: RefStep) -> bool:
     """Whether a step's text begins with the type of what it starts from."""
-    return step.via in (Via.ATTRIBUTE, Via.FIELD, Via.CLASS, Via.STATE, Via.MODULE, Via.HOOK)
+    return step.via in (*_PARTS, Via.FIELD, Via.HOOK)
 
 
 def _is_field(step: RefStep) -> bool:
@@ -207,6 +224,8 @@ def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
         return f"{words}; its holder {cycle}" if cycle else words
     if cycle:
         return cycle
+    if _is_ctx_alone(steps):
+        return KEPT_BY_CTX
     if group.is_replaced:
         return "made anew in each step: what was looked for is gone, and this has its size, or a little more"
     for before, step in zip(steps, steps[1:]):
