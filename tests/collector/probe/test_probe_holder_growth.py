@@ -9,6 +9,7 @@ import gc
 import itertools
 import sys
 import unittest
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -449,9 +450,24 @@ class NamelessTest(GrowthTestCase):
         self.addCleanup(ctypes.pythonapi.Py_DecRef, ctypes.c_void_p(id(arguments)))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(arguments))
         del arguments
-        with mock.patch.object(atexit, "_ncallbacks", return_value=3):
+        with mock.patch.object(atexit, "_ncallbacks", return_value=40):
             holder = self.held()
         self.assertEqual((holder.path, holder.name), ("tuple (90 items) -> Tensor[8,128] float32", None))
+
+    def test_what_a_signal_handler_keeps_is_not_atexits_in_a_job_with_some_functions_there(self) -> None:
+        def handler(then: object, output: Tensor) -> Callable[[], object]:
+            return lambda: (then, output)
+
+        chained: object = None
+        for step in STEPS:
+            chained = handler(chained, tensor(step))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(chained))
+        kept = weakref.ref(chained)
+        del chained
+        with mock.patch.object(atexit, "_ncallbacks", return_value=11):
+            found = searched(STEPS)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(kept()))
+        self.assertFalse([holder for holder in found.holders if "atexit" in holder.path], found)
 
 
 class GlobalHookTest(GrowthTestCase):

@@ -38,9 +38,10 @@ MAX_UNITS = 1_500_000
 """Of work: 2 to 3 s of training time in all."""
 UNITS_AT_ONCE = 1_000
 """Between two looks whether enough is explained, and freed in one go."""
-
-MIN_EXIT_CALLBACKS, MAX_NEWER = 4, 10
-"""Functions that are registered with ``atexit``; and since its list was found."""
+MIN_EXIT_CALLBACKS = 64
+"""Functions that are registered with ``atexit``. A healthy job has some ten, of torch and its launcher."""
+MAX_NEWER = 10
+"""Of them, since the list of ``atexit`` was found."""
 
 
 class _Stray(NamedTuple):
