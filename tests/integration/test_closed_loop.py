@@ -155,9 +155,8 @@ def test_a_launch_that_torchrun_restarts_beside_another_keeps_its_name(site: Sit
         after = groups()
         assert after[f"{one}, attempt 0"] == before[f"{one}, attempt 0"]
         assert after[f"{other}, attempt 1"][0] == before[f"{other}, attempt 0"][0]
-        job = site.service.answer("/api/v1/jobs")["jobs"][0]["job_id"]
-        listed = site.service.call("top", "--once", "--job", job).out
-        for name in (f"{job} ({one})", f"{job} ({other}, 1)"):
+        listed = site.service.call("top", "--once", "--job", "pair").out
+        for name in (f"pair ({one})", f"pair ({other}, 1)"):
             assert name in listed
             assert name in site.service.call("top", "--once", "--job", name).out
 
