@@ -465,7 +465,7 @@ def thread_local(run: Run) -> None:
         storage.kept.append(run.train(batch) * 2)  # allocates
 
 
-@leak("container", "Context -> ", "list (")
+@leak("container", "Context -> ContextVar kept (list, ")
 def context_variable(run: Run) -> None:
     """A value of the thread's context."""
     contextvars.ContextVar[list[torch.Tensor]]("kept").set([])
