@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tidegauge.analysis.oom.forms import START
 from tidegauge.analysis.oom.log import (
     KINDS,
     LINES_BEFORE,
+    MAPPING_FAILED,
     MAX_LINE_CHARS,
     MAX_MESSAGES,
     MAX_MESSAGES_PER_LINE,
     OomLog,
+    may_tell,
     read_log,
     recognise,
 )
@@ -161,6 +167,7 @@ def test_refused_calls_that_the_allocator_got_over_are_no_error() -> None:
         ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", "sigkill"),
         ("job.sh: line 28:  8156 Killed                  python3 main.py", "sigkill"),
         ("      Exit Code:    137", "sigkill"),
+        ("command terminated with exit code 137", "sigkill"),
         ("srun: error: n1: tasks 1-3: Out Of Memory", "killed"),
         ("slurmstepd: error: Exceeded job memory limit at some point.", "killed"),
         ("Message: The node was low on resource: memory. Threshold quantity: 100Mi, available: 95Mi.", "evicted"),
@@ -175,6 +182,15 @@ def test_other_memory_is_recognised(line: str, kind: str) -> None:
     (seen,) = log_of(line).elsewhere
     assert seen.what.kind == kind
     assert seen.what.advice
+
+
+@pytest.mark.parametrize(
+    "pattern", [*(kind.pattern for kind in KINDS), MAPPING_FAILED, START], ids=lambda pattern: pattern.pattern[:20]
+)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_no_line_that_a_pattern_fits_is_passed_over(pattern: re.Pattern[str], data: st.DataObject) -> None:
+    assert may_tell(data.draw(st.from_regex(pattern)))
 
 
 def test_an_ordinary_line_is_nothing() -> None:

@@ -82,7 +82,7 @@ class OomText:
     """CUDA, HIP or XPU."""
 
 
-_START = re.compile(
+START = re.compile(
     r"(?P<backend>CUDA|HIP|XPU) out of memory\. (?=Tried to allocate|Allocation was preemptively)|"
     r"Allocation on device(?: (?P<device>\d+))? would exceed allowed memory"
 )
@@ -113,15 +113,15 @@ _SINCE = (
 
 def starts(text: str) -> list[int]:
     """The positions where messages begin."""
-    return [match.start() for match in _START.finditer(text)]
+    return [match.start() for match in START.finditer(text)]
 
 
 def parse_message(text: str) -> Optional[OomText]:
     """The first message in ``text``, or ``None``. Figures after it are not taken for its own."""
-    found = _START.search(text)
+    found = START.search(text)
     if found is None:
         return None
-    following = _START.search(text, found.end())
+    following = START.search(text, found.end())
     text = text[found.start() : min(following.start() if following else len(text), found.start() + MAX_MESSAGE_CHARS)]
     end = _END.search(text)
     text = " ".join(re.sub("[│|]", " ", text[: end.end()] if end else text).split())

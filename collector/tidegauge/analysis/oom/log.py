@@ -173,7 +173,7 @@ KINDS = (
         "sigkill",
         re.compile(
             r"exitcode\s{0,8}: -9\b|Signal 9 \(SIGKILL\) received by PID|exits with return code = -9\b|"
-            r"died with <Signals\.SIGKILL|\bexit ?code\"?: {0,20}137\b|^\s{0,8}Killed\s*$|it/s\]Killed\s*$|"
+            r"died with <Signals\.SIGKILL|\bexit ?code(?:\"?: {0,20}| )137\b|^\s{0,8}Killed\s*$|it/s\]Killed\s*$|"
             r"line \d{1,9}: {1,8}\d{1,10} Killed\b",
             re.IGNORECASE,
         ),
@@ -191,6 +191,20 @@ MAPPING_FAILED = re.compile(
 )
 """torch 2.13 writes this for each refused ``cudaMalloc``, also for those that the allocator gets over by giving back
 its cache; with ``expandable_segments:True`` for each refused mapping."""
+
+
+_HINTS = (
+    "memor", "alloc", "kill", "mmap", "memalign", "shm", "nvml", "unable to", "insufficient", "bus error", "1455",
+    "exit", "cuda",
+)  # fmt: skip
+"""One of these words, in small letters, is in every line that a pattern of this module fits: nearly all lines of a log
+have none, and need no further look."""
+
+
+def may_tell(line: str) -> bool:
+    """Whether a line may be about memory at all."""
+    small = line.lower()
+    return any(word in small for word in _HINTS)
 
 
 def recognise(line: str) -> Optional[Elsewhere]:
@@ -286,8 +300,9 @@ def read_log(lines: Iterable[str]) -> OomLog:
         line = ahead.popleft()
         ahead.extend(islice(cleaned, 1))
         log.lines = line.number
-        refused = MAPPING_FAILED.search(line.text)
-        if refused:
+        if not may_tell(line.text):
+            pass
+        elif refused := MAPPING_FAILED.search(line.text):
             log.refused_mallocs += 1
             if refused["mapping"]:
                 mapped.add(line.mark)
@@ -322,7 +337,8 @@ def _look_elsewhere(log: OomLog, line: _Line) -> None:
 def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:
     """Strip colours, times and the mark of the process from each line, and undo the escapes of JSON."""
     for number, raw in enumerate(lines, start=1):
-        text = _ANSI.sub("", raw[:MAX_LINE_CHARS].rstrip("\r\n"))
+        text = raw[:MAX_LINE_CHARS].rstrip("\r\n")
+        text = _ANSI.sub("", text) if "\x1b" in text else text
         text = text.rpartition("\r")[2] if "\r" in text else text  # a progress bar writes over itself
         if "\\n" in text and ('\\"' in text or text.lstrip().startswith("{")):
             text = text.replace("\\n", "\n").replace('\\"', '"')
