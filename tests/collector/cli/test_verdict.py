@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
-from tidegauge.cli.verdict.answer import JobAnswer, answer_lines, answer_of, default_report, live_lines, try_report
+from tidegauge.cli.verdict.answer import (
+    NO_EVIDENCE,
+    NO_STEPS,
+    JobAnswer,
+    answer_lines,
+    answer_of,
+    default_report,
+    live_lines,
+    try_report,
+)
 from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.cli.verdict.process import VerdictProcess
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
@@ -94,7 +103,8 @@ def test_the_growing_rank_of_the_job_is_named_first_and_no_other_jobs(
     judge: Judge, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
     answer = judged(judge, tmp_path, processes)
-    growing, healthy = answer_lines(answer)
+    growing, nothing_found, healthy = answer_lines(answer)
+    assert nothing_found == NO_EVIDENCE
     assert growing.startswith("rank 1: growing: allocated memory grows by 4.0 MiB a step")
     assert healthy == "rank 0: ok, 1,999 steps, peak 6.0 GiB reserved"
     assert not any(rank.alive for rank in answer.ranks)
@@ -149,6 +159,7 @@ def test_steps_and_peak_of_ranks_that_are_alike_are_told_once() -> None:
     assert answer_lines(JobAnswer(ranks, {}, {})) == [
         "ranks 0 and 1: ok, 8 steps, peak 1.0 MiB reserved of 1.0 GiB",
         "rank 2: no steps, peak 2.0 MiB reserved of 1.0 GiB",
+        NO_STEPS,
     ]
 
 

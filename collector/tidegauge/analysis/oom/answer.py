@@ -94,7 +94,8 @@ def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
 def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:
     """Explain a message without the figures that tell kinds apart."""
     text = found.text
-    wanted = "Memory" if text.wanted is None else f"About {format_bytes(text.wanted.likely_bytes)}"
+    size = "" if text.wanted is None else f" of about {format_bytes(text.wanted.likely_bytes)}"
+    what = f"An allocation{size}"
     if text.form is OomTextForm.UNNAMED_SIZE:
         kind, retry = OomKind.TOO_BIG.value, False
         sentence = "More than an exbibyte was asked for in one request, which no GPU will ever have."
@@ -102,13 +103,13 @@ def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:
     elif text.form is OomTextForm.REJECTED:
         kind, retry = REJECTED, True
         sentence = (
-            f"{wanted} more were refused beforehand, because throw_on_cudamalloc_oom:True is set: the allocator did "
-            "not give back what it had cached, which might have been enough."
+            f"{what} was refused beforehand, because throw_on_cudamalloc_oom:True is set: the allocator did not "
+            "release its cache, which might have been enough."
         )
         advice = "Take throw_on_cudamalloc_oom out of the allocator's settings, or call torch.cuda.empty_cache() first."
     else:
         kind, retry = UNKNOWN, None
-        sentence = f"{wanted} more were refused; the figures that say why are not in this text."
+        sentence = f"{what} failed; this text lacks the figures that say why."
         advice = "Give the whole message, from 'CUDA out of memory' to 'See documentation'."
     return OomAnswer(kind, retry, sentence, (advice,), found=found, held=held, device=text.device)
 

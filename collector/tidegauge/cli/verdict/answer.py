@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_RANKS = 8
 """Growing ranks with a line each."""
+NO_EVIDENCE = "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps"
+NO_STEPS = "  Without steps, growth is judged over minutes and has no line: call `tidegauge.step()` once in each step"
 
 
 class JobAnswer(NamedTuple):
@@ -53,7 +56,10 @@ def answer_lines(answer: JobAnswer) -> list[str]:
     lines: list[str] = []
     growing = answer.growing
     for rank in growing[:MAX_RANKS]:
-        lines += rank_lines(rank, answer.found.get(rank.process))
+        found = answer.found.get(rank.process)
+        lines += rank_lines(rank, found)
+        if found is None:
+            lines.append(NO_EVIDENCE if rank.step else NO_STEPS)
     if len(growing) > MAX_RANKS:
         lines.append(f"{name_ranks([int(rank.identity.rank) for rank in growing[MAX_RANKS:]])} grow as well")
     healthy = [rank for rank in answer.ranks if rank.verdict.state is LeakState.OK]
@@ -61,7 +67,7 @@ def answer_lines(answer: JobAnswer) -> list[str]:
         for has_steps in (True, False):
             alike = [rank for rank in healthy if (rank.group, rank.step > 0) == (group, has_steps)]
             if alike:
-                lines.append(_healthy(alike))
+                lines += [_healthy(alike), *[NO_STEPS] * (not has_steps)]
     return lines
 
 
@@ -172,7 +178,7 @@ def as_json(answer: JobAnswer, *, with_page: bool) -> dict[str, object]:
     first = answer.ranks[0]
     found = answer.found.get(first.process)
     page = None
-    if with_page:
+    if with_page and find_spec("tidegauge_exporter") is not None:  # `tidegauge run` may lend the job the probe alone
         from tidegauge_exporter.reports.report import render_report
 
         page = render_report(report_of(answer, job_name=first.identity.job_name or first.identity.job_id, command=""))
