@@ -198,7 +198,7 @@ def test_guarded_server_stops_while_a_connection_is_queued() -> None:
 
 
 def test_a_client_that_does_not_read_has_to_end_in_time() -> None:
-    with running(ServerLimits(4, ask_within_s=60, whole_s=0.3)) as server, connected(server.port) as connection:
+    with running(ServerLimits(4, ask_within_s=60, whole_s=3)) as server, connected(server.port) as connection:
         connection.sendall(b"GET /endless HTTP/1.0\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.0 200"
         assert server.connections.drain(PATIENCE_S)
