@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from direct_reporter import DirectReporter  # noqa: E402
 from fakegpu.rig import Rig  # noqa: E402
+from tidegauge.agent.direct_reporter import DirectReporter  # noqa: E402
 from tidegauge.agent.job_settings import open_job_settings  # noqa: E402
 from tidegauge.agent.node_agent import open_node_agent  # noqa: E402
 from tidegauge.agent.runner import AgentRunner  # noqa: E402

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from direct_reporter import DirectReporter
 from fakegpu.rig import Rig
 from integration.service import eventually
+from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner

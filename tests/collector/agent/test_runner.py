@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from direct_reporter import DirectReporter
 from fake_node import FakeClock
+from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.runner import AgentRunner, Ticker
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId

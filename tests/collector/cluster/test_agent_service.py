@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from direct_reporter import DirectReporter
+from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.cluster.views import ReportReply

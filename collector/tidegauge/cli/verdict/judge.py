@@ -19,6 +19,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.collector import EvidenceCollector
@@ -36,14 +37,13 @@ from tidegauge.agent.runner import AgentRunner
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.evidence import newest_of_ranks, news_of, with_bounds
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.snapshot_columns import unpack
-from tidegauge.core.views import NodeSummary, RankView
+from tidegauge.core.views import RankView
 
 if TYPE_CHECKING:
     from tidegauge.cluster.store import KeptEvidence
@@ -121,7 +121,7 @@ class Judge:
         )
         self._runner = AgentRunner(
             self._agent,
-            _Direct(self._coordinator),
+            DirectReporter(self._coordinator.report),
             _NoSettings(),
             poll_period_s=PERIOD_S,
             report_period_s=PERIOD_S,
@@ -260,22 +260,6 @@ class _EvidenceInMemory:
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
         return frozenset(jobs)
-
-
-class _Direct:
-    """The way to a coordinator in the same process."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self._reply: ReportReply | None = None
-
-    def report(self, summary: NodeSummary) -> bool:
-        self._reply = self._coordinator.report(summary)
-        return True
-
-    def hear(self) -> ReportReply | None:
-        reply, self._reply = self._reply, None
-        return reply
 
 
 class _NoSettings:

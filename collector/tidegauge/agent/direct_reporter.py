@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge.cluster.views import ReportReply
+from tidegauge.agent.runner import ReportAnswer
 from tidegauge.core.views import NodeSummary
 
 
 class DirectReporter:
-    """``agent.runner.Reporter`` whose reports ``answer`` answers, such as ``Coordinator.report``."""
+    """The ``Reporter`` whose reports ``answer`` answers, such as ``Coordinator.report`` in the same process."""
 
-    def __init__(self, answer: Callable[[NodeSummary], ReportReply | None]) -> None:
+    def __init__(self, answer: Callable[[NodeSummary], ReportAnswer | None]) -> None:
         self._answer = answer
-        self._reply: ReportReply | None = None
+        self._reply: ReportAnswer | None = None
 
     def report(self, summary: NodeSummary) -> bool:
         self._reply = self._answer(summary)
         return True
 
-    def hear(self) -> ReportReply | None:
+    def hear(self) -> ReportAnswer | None:
         reply, self._reply = self._reply, None
         return reply
