@@ -300,16 +300,16 @@ def read_log(lines: Iterable[str]) -> OomLog:
         line = ahead.popleft()
         ahead.extend(islice(cleaned, 1))
         log.lines = line.number
-        if not may_tell(line.text):
-            pass
-        elif refused := MAPPING_FAILED.search(line.text):
-            log.refused_mallocs += 1
-            if refused["mapping"]:
-                mapped.add(line.mark)
-        elif starts(line.text):
-            _keep(log, line, before, ahead, expandable=line.mark in mapped)
-        else:
-            _look_elsewhere(log, line)
+        if may_tell(line.text):
+            refused = MAPPING_FAILED.search(line.text)
+            if refused:
+                log.refused_mallocs += 1
+                if refused["mapping"]:
+                    mapped.add(line.mark)
+            elif starts(line.text):
+                _keep(log, line, before, ahead, expandable=line.mark in mapped)
+            else:
+                _look_elsewhere(log, line)
         before.append(line)
     return log
 
