@@ -7,14 +7,11 @@ from enum import Enum
 from typing import NamedTuple, Optional, Union
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.verdicts import LeakState, Severity, Signal
-from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.verdicts import LeakState, Severity, Signal, alarm_level
+from tidegauge.core.views import OWNER_SEPARATOR, JobView, RankSummary, job_array_name, name_owners
 
 NO_STEPS_OOM_S = 60.0
 """A rank that counts no steps died of an OOM if its last sample is at most so much later."""
-_SEPARATOR = ", "
-"""Between the names of a job's owner (``JobView.user_name``)."""
-MAX_NAMES = 4
 
 
 class JobEnd(str, Enum):
@@ -150,7 +147,7 @@ def _died_of_oom(rank: RankSummary) -> bool:
 
 
 def _alarm(judged: Union[JobView, JobRecord]) -> tuple[int, int]:
-    return judged.state.level, 0 if judged.severity is None else judged.severity.level
+    return alarm_level(judged.state, judged.severity)
 
 
 def _peak(view: JobView, place: int) -> RankPeak:
@@ -159,7 +156,7 @@ def _peak(view: JobView, place: int) -> RankPeak:
         rank=int(rank.identity.rank),
         hostname=view.rank_hostnames[place] if view.rank_hostnames else rank.identity.hostname,
         allocated_bytes=max(rank.allocated_bytes, rank.allocated_peak_bytes or 0),
-        reserved_bytes=max(rank.reserved_bytes, rank.reserved_peak_bytes or 0),
+        reserved_bytes=rank.highest_reserved_bytes,
         limit_bytes=rank.limit_bytes,
     )
 
@@ -181,7 +178,7 @@ def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
 
 def _owner(names: Iterable[str]) -> str:
     """The owner; several names only where nodes call the job's uid differently, and then nobody owns the record."""
-    found = {name for several in names for name in several.split(_SEPARATOR)}
+    found = {name for several in names for name in several.split(OWNER_SEPARATOR)}
     if len(found) > 1:
         found = {name for name in found if not name.isdigit()} or found
-    return _SEPARATOR.join(sorted(found)[:MAX_NAMES])
+    return name_owners(found)

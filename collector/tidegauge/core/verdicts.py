@@ -50,6 +50,11 @@ class Severity(str, Enum):
         return 1 + ("note", "warning", "critical").index(self.value)
 
 
+def alarm_level(state: LeakState, severity: Optional[Severity]) -> tuple[int, int]:
+    """How alarming a verdict is, to compare it with others: by its state, then by its severity, 0 for none."""
+    return state.level, 0 if severity is None else severity.level
+
+
 def state_word(state: LeakState, severity: Optional[Severity], *, has_steps: bool = True) -> str:
     """The word for people: growth is a leak once it is dangerous; before any step, "ok" would promise too much."""
     if state is LeakState.OK and not has_steps:

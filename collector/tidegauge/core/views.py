@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Optional
@@ -80,6 +80,11 @@ class RankSummary:
     reserved_peak_bytes: Optional[int] = None
     detached: bool = False
     """Its probe's last record is that of a process that ends by itself; without it a signal ended the process."""
+
+    @property
+    def highest_reserved_bytes(self) -> int:
+        """The peak of reserved memory, where PyTorch tells it; else what is reserved now."""
+        return max(self.reserved_bytes, self.reserved_peak_bytes or 0)
 
     @property
     def tenant(self) -> Tenant:
@@ -235,6 +240,9 @@ class NodeSummary:
     ``sent_unix_s`` does not where somebody sets the clock. ``None``: the agent does not say."""
 
 
+OWNER_SEPARATOR = ", "
+MAX_OWNERS = 4
+"""That are named."""
 GpuPlace = tuple[str, DeviceUuid]
 """Host and GPU; the host too, because test rigs and virtual machines repeat uuids."""
 
@@ -251,6 +259,7 @@ class JobView:
     attempt: int
     job_name: Optional[str]
     user_name: str
+    """The owner, or several names (``name_owners``): then nobody owns the job."""
     scheduler: Optional[str]
     world_size: int
     hostnames: tuple[str, ...]
@@ -350,3 +359,8 @@ class JobView:
 def job_array_name(job: JobView) -> Optional[str]:
     """``123_4``, by which people know a task of a Slurm array; ``None`` for a job of its own."""
     return next(filter(None, (array_name(rank.slurm) for rank in job.ranks if rank.slurm is not None)), None)
+
+
+def name_owners(names: Iterable[str]) -> str:
+    """A job's owner; several names only where nodes call its uid differently."""
+    return OWNER_SEPARATOR.join(sorted(set(names))[:MAX_OWNERS])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tidegauge.agent.ports import Detector, DetectorFactory
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
-from tidegauge.core.verdicts import OK, Signal, Verdict
+from tidegauge.core.verdicts import OK, Signal, Verdict, alarm_level
 
 # Memory of a process outside PyTorch's allocator: NVML's figure minus ``reserved``, both of the same moment.
 # The two are read at different times. A segment that the allocator takes or gives back in between would look like
@@ -251,4 +251,4 @@ class DeviceSeries:
 
 
 def _gravity(verdict: Verdict) -> tuple[int, int]:
-    return verdict.state.level, 0 if verdict.severity is None else verdict.severity.level
+    return alarm_level(verdict.state, verdict.severity)

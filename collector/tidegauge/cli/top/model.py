@@ -14,6 +14,7 @@ from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.verdicts import alarm_level
 
 
 class Sort(str, Enum):
@@ -155,13 +156,13 @@ def _named(job: JobLine) -> Named:
 
 
 def _alarm(job: JobLine) -> tuple[int, int]:
-    return job.state.level, 0 if job.severity is None else job.severity.level
+    return alarm_level(job.state, job.severity)
 
 
 def _time(line: RankLine) -> tuple[float, int, int, float]:
     seconds = math.inf if line.seconds_to_oom is None else line.seconds_to_oom.likely
-    severity = 0 if line.severity is None else line.severity.level
-    return seconds, -line.state.level, -severity, -(line.used_share or 0.0)
+    state, severity = alarm_level(line.state, line.severity)
+    return seconds, -state, -severity, -(line.used_share or 0.0)
 
 
 def _growth(line: RankLine) -> float:

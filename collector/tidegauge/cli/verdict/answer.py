@@ -204,9 +204,11 @@ def _healthy(ranks: Sequence[RankView]) -> str:
     numbers = [int(rank.identity.rank) for rank in ranks]
     steps = max(rank.step for rank in ranks)
     word = state_word(LeakState.OK, None, has_steps=steps > 0)
-    fullest = max(ranks, key=_peak_bytes)
+    fullest = max(ranks, key=lambda rank: rank.highest_reserved_bytes)
     of_limit = "" if fullest.limit_bytes is None else f" of {format_bytes(fullest.limit_bytes)}"
-    figures = [format_count(steps, "step")] * (steps > 0) + [f"peak {format_bytes(_peak_bytes(fullest))} reserved"]
+    figures = [format_count(steps, "step")] * (steps > 0) + [
+        f"peak {format_bytes(fullest.highest_reserved_bytes)} reserved"
+    ]
     group = f"{ranks[0].group}: " if ranks[0].group else ""
     return f"{group}{name_ranks(numbers)}: {word}, {', '.join(figures)}{of_limit}"
 
@@ -214,7 +216,3 @@ def _healthy(ranks: Sequence[RankView]) -> str:
 def _named(rank: RankView) -> str:
     group = f"{rank.group}: " if rank.group else ""
     return f"{group}{name_ranks([int(rank.identity.rank)])}"
-
-
-def _peak_bytes(rank: RankView) -> int:
-    return max(rank.reserved_peak_bytes or 0, rank.reserved_bytes)

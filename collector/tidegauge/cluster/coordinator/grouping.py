@@ -12,10 +12,9 @@ from tidegauge.core.ids import GlobalRank, JobKey, ProcessId
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
 from tidegauge.core.peer_bounds import with_shared_bounds
-from tidegauge.core.verdicts import LeakState
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.verdicts import LeakState, alarm_level
+from tidegauge.core.views import JobView, RankSummary, name_owners
 
-MAX_NAMES = 4
 """Of one job's owners."""
 
 
@@ -66,8 +65,8 @@ def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups
 
 def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:
     """Sort key: the most alarming job first, then by id."""
-    severity = 0 if job.severity is None else job.severity.level
-    return -job.state.level, -severity, job.job_id, -job.attempt, job.group
+    state, severity = alarm_level(job.state, job.severity)
+    return -state, -severity, job.job_id, -job.attempt, job.group
 
 
 def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
@@ -77,9 +76,9 @@ def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
     share = held_bytes / rank.limit_bytes if rank.limit_bytes else 0.0
     if verdict.state is LeakState.OK:  # nearly always
         return 0, 0, math.inf, -share, int(rank.identity.rank)
-    severity = 0 if verdict.severity is None else verdict.severity.level
+    state, severity = alarm_level(verdict.state, verdict.severity)
     seconds = math.inf if verdict.seconds_to_oom is None else verdict.seconds_to_oom.likely
-    return -verdict.state.level, -severity, seconds, -share, int(rank.identity.rank)
+    return -state, -severity, seconds, -share, int(rank.identity.rank)
 
 
 def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
@@ -138,7 +137,7 @@ def _user_name(ranks: Sequence[RankSummary]) -> str:
     names = {rank.user_name for rank in ranks}
     if len(names) > 1:
         names -= {str(rank.uid) for rank in ranks}
-    return ", ".join(sorted(names)[:MAX_NAMES])
+    return name_owners(names)
 
 
 def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:

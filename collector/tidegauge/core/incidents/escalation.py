@@ -37,7 +37,7 @@ from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.incidents.evidence import EvidenceNews, adds_knowledge, settles
 from tidegauge.core.jobs.tenants import tenant_of
-from tidegauge.core.verdicts import LeakState, Signal
+from tidegauge.core.verdicts import LeakState, Signal, alarm_level
 from tidegauge.core.views import JobView, RankSummary
 
 SEARCH_AND_TRIP_S = 90.0
@@ -108,9 +108,9 @@ class _Candidate(NamedTuple):
     @property
     def urgency(self) -> tuple[int, int, float]:
         verdict = self.rank.verdict
-        severity = 0 if verdict.severity is None else verdict.severity.level
+        state, severity = alarm_level(verdict.state, verdict.severity)
         oom_s = math.inf if verdict.seconds_to_oom is None else verdict.seconds_to_oom.low
-        return -verdict.state.level, -severity, oom_s
+        return -state, -severity, oom_s
 
 
 def escalate(
