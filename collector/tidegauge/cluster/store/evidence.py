@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, select
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import evidence, incidents
-from tidegauge.cluster.store.values import EVIDENCE, column_name
+from tidegauge.cluster.store.values import EVIDENCE, column_name, fits_column
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
@@ -20,7 +20,6 @@ from tidegauge.core.jobs.tenants import Tenant, tenant_of
 MAX_PIECE_CHARS = 400_000
 """Of one piece: ten times one with all its stacks. They come from a job."""
 
-_LARGEST = (1 << 63) - 1
 MAX_ROWS_PER_DELETE = 500
 """Rows in one statement: databases bound the number of values."""
 
@@ -138,7 +137,7 @@ def _insert(connection: Connection, piece: Evidence, at_s: float) -> bool:
 
 def _text(piece: Evidence) -> str | None:
     """The piece as text; ``None`` if the database cannot take it."""
-    if not all(-_LARGEST <= number <= _LARGEST for number in (piece.rank, piece.job.attempt, piece.job.uid)):
+    if not fits_column(piece.rank, piece.job.attempt, piece.job.uid):
         return None
     for shortened in (piece, replace(piece, live=())):
         text = EVIDENCE.write(shortened)

@@ -10,12 +10,11 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tup
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import job_records
-from tidegauge.cluster.store.values import JOB_RECORD, column_name
+from tidegauge.cluster.store.values import JOB_RECORD, column_name, fits_column
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records import JobRecord
 from tidegauge.core.jobs.tenants import tenant_of
 
-_LARGEST = (1 << 63) - 1
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
 
 
@@ -40,7 +39,7 @@ class JobRecordStore:
 
     def save(self, records: Sequence[JobRecord]) -> None:
         """Write all records or, with an error, none. A record replaces that of the same attempt and start."""
-        rows = [_row(record) for record in records if _fits(record)]
+        rows = [_row(record) for record in records if fits_column(record.job.attempt, record.job.uid)]
         if not rows:
             return
         with self._database.writing() as connection:
@@ -58,7 +57,7 @@ class JobRecordStore:
         with self._database.reading() as connection:
             for job in jobs:
                 query = select(job_records).where(*_of(job)).order_by(job_records.c.started_s.desc()).limit(1)
-                row = connection.execute(query).first() if _is_number(job.attempt) else None
+                row = connection.execute(query).first() if fits_column(job.attempt) else None
                 if row is not None:
                     found[job] = _record(row)
         return found
@@ -97,15 +96,6 @@ def _of(job: JobKey) -> list[ColumnElement[bool]]:
 def _ended(since_s: float, user_name: str | None) -> list[ColumnElement[bool]]:
     wanted: list[ColumnElement[bool]] = [job_records.c.ended_s >= since_s]
     return wanted if user_name is None else [*wanted, job_records.c.user_name == column_name(user_name)]
-
-
-def _is_number(number: int) -> bool:
-    return -_LARGEST <= number <= _LARGEST
-
-
-def _fits(record: JobRecord) -> bool:
-    """Whether the database can take its numbers, which come from a job."""
-    return _is_number(record.job.attempt) and _is_number(record.job.uid)
 
 
 def _row(record: JobRecord) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from tidegauge.core.job_records import JobRecord
 V = TypeVar("V")
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
 """What pydantic calls a field that a NamedTuple does not have (dataclasses pass it over); the second since 2.14."""
+_LARGEST = (1 << 63) - 1
 _MAX_NAME_CHARS = 200
 """Characters. PostgreSQL takes no more than 2704 bytes into an index, and a job may call itself anything."""
 
@@ -82,6 +83,11 @@ def _drop(raw: Any, path: tuple[int | str, ...]) -> None:
 def column_text(text: str) -> str:
     """Text for people that every database accepts: without NUL, and valid UTF-8."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+
+
+def fits_column(*numbers: int) -> bool:
+    """Whether every database has an integer for each of these numbers, which come from a job."""
+    return all(-_LARGEST <= number <= _LARGEST for number in numbers)
 
 
 def column_name(name: str) -> str:
