@@ -603,6 +603,26 @@ class GuestTest(HolderTestCase):
         del output, kept, trainer
         self.assertEqual([reference() for reference in gone], [None] * 4)
 
+    def test_variables_of_a_step_die_with_it_while_a_search_goes_on(self) -> None:
+        self.addCleanup(gc.enable)
+        gc.disable()  # as training loops do that collect garbage at steps of their own choice
+        gone: list[weakref.ref[Tensor]] = []
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            output = tensor(5, grad_fn=Node("MulBackward0", (8, 128)))
+            gone.append(weakref.ref(output))
+            return call()
+
+        kept = [[number] for number in range(2_000)]
+        for look in (
+            lambda: search_here([(address(1), BLOCK)], at_boundary=at_boundary),
+            lambda: read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_boundary, clock_s=ticking()),
+        ):
+            gone.clear()
+            look()
+            self.assertGreater(len(gone), 3, len(kept))
+            self.assertEqual([reference() for reference in gone], [None] * len(gone))
+
     def test_the_collector_is_left_as_it_was(self) -> None:
         gc.collect()  # in which Python 3.12 freezes immortal objects that another test has unfrozen
         before = gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count(), list(gc.callbacks)

@@ -32,6 +32,7 @@ def running_frames() -> list[RunningFrame]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found: list[RunningFrame] = []
+    frame: Optional[FrameType]
     for ident, frame in sys._current_frames().items():
         name = None if ident == main else clean(str(names.get(ident, ident)))
         stack: list[RunningFrame] = []
@@ -41,6 +42,8 @@ def running_frames() -> list[RunningFrame]:
                 stack.append(RunningFrame(current, name))
             current = current.f_back
         found += reversed(stack)
+    # This function's own is among them: the cycle would keep all frames and their variables until garbage is collected.
+    frame = current = None
     return found
 
 

@@ -230,7 +230,8 @@ def young_objects(most: int) -> list[Any]:
 
 
 class YoungObjects:
-    """``young_objects``, by what they refer to. Only within one call in the training thread."""
+    """``young_objects``, by what they refer to. Only within one call in the training thread, which ends with
+    ``forget``: this very object is one of the youngest, and keeps them all until then."""
 
     def __init__(self) -> None:
         self._objects = young_objects(MAX_YOUNG)
@@ -246,6 +247,10 @@ class YoungObjects:
     def referrers(self, obj: object) -> list[Any]:
         """Those that refer to ``obj``, each once."""
         return [self._objects[index] for index in dict.fromkeys(self._referrers.get(id(obj), ()))]
+
+    def forget(self) -> None:
+        """Let go of all."""
+        self._objects.clear()
 
 
 def _is_long(obj: Any) -> bool:

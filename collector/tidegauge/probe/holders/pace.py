@@ -101,7 +101,7 @@ class Slices:
                 try:
                     return over or self._slice(work)
                 except Exception as error:
-                    raised.append(error)
+                    raised.append(error.with_traceback(None))  # whose frames would keep the step's variables
                     return True
 
         try:
@@ -115,7 +115,7 @@ class Slices:
                         raise NoBoundaryError(str(error)) from None
                     done, refused = False, error
                 if raised:
-                    raise raised[0].with_traceback(None)  # whose frames are the training thread's
+                    raise raised[0]
                 if done:
                     return
                 if self.objects >= self._budget.units:

@@ -162,7 +162,14 @@ class _Search:
 
     def _origins(self, kinds: dict[object, list[_Stray]]) -> dict[object, Origin]:
         """What keeps these kinds alive, by some examples. In one go: nothing that is young may be kept beyond it."""
-        backward, young = Backward(ObjectLinks(self._torch)), YoungObjects()
+        young = YoungObjects()
+        try:
+            return self._origins_among(young, kinds)
+        finally:
+            young.forget()
+
+    def _origins_among(self, young: YoungObjects, kinds: dict[object, list[_Stray]]) -> dict[object, Origin]:
+        backward = Backward(ObjectLinks(self._torch))
         by_bytes = sorted(kinds, key=lambda kind: -sum(self._block_bytes(stray) for stray in kinds[kind]))
         with_graphs = [kind for kind in by_bytes[MAX_KINDS:] if kinds[kind][0].block is None]
         found = {}

@@ -58,7 +58,7 @@ class BoundaryCalls:
                 else:
                     results.append(call())
             except RequestRefusedError as refused:
-                refusals.append(refused)
+                refusals.append(refused.with_traceback(None))  # whose frames would keep the step's variables
             except Exception as error:
                 refusals.append(RequestRefusedError("unable", describe(error)))
             finally:
@@ -74,5 +74,5 @@ class BoundaryCalls:
                 )
             done.wait()
         if refusals:
-            raise refusals[0].with_traceback(None)  # whose frames are the training thread's
+            raise refusals[0]
         return results[0]
