@@ -3,6 +3,7 @@ walk of docs/researcher, with its own script."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,10 @@ def test_private_pools_that_pile_up_are_told_from_fragmentation(rig: Rig, tmp_pa
     assert (run.cause.advice or "").endswith("`expandable_segments:True` does not help")
 
 
-def train(rig: Rig, tmp_path: Path, *flags: str) -> EvidenceRun:
+def train(rig: Rig, tmp_path: Path, *flags: str, python: Sequence[str] = ()) -> EvidenceRun:
     # It keeps 32 MiB a step: 80 GiB would be full within a minute or two.
     environ = rig.environ(devices=1, total_bytes=1 << 40, state=tmp_path / "gpus")
-    command = [str(rig.python), str(SCRIPT), "--steps", "20000", *flags]
+    command = [str(rig.python), *python, str(SCRIPT), "--steps", "20000", *flags]
     return run_script(command, environ=environ, run_dir=tmp_path / "run")
 
 
@@ -63,8 +64,15 @@ def test_the_leak_of_the_researchers_walk_is_found_as_the_page_says(rig: Rig, tm
     assert run.cause.advice in " ".join(page.replace("\n> ", "\n").split())
 
 
-def test_the_fixed_line_leaks_nothing(rig: Rig, tmp_path: Path) -> None:
-    run = train(rig, tmp_path, "--fixed")
+# Loops that collect garbage at steps of their own choice: what a window of evidence keeps, stays.
+WITHOUT_COLLECTOR = (
+    "import gc, runpy, sys; gc.disable(); sys.argv[:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@pytest.mark.parametrize("python", [(), ("-c", WITHOUT_COLLECTOR)], ids=["collector", "no_collector"])
+def test_the_fixed_line_leaks_nothing(python: Sequence[str], rig: Rig, tmp_path: Path) -> None:
+    run = train(rig, tmp_path, "--fixed", python=python)
     assert run.comparison.grown_bytes <= 0
     assert run.cause.cause is EvidenceCause.UNKNOWN
     assert run.cause.advice is None
