@@ -131,6 +131,14 @@ def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, S
         subparser.set_defaults(parser=subparser)
 
 
+def positive_count(text: str) -> int:
+    """A whole number above 0. Raises ``ArgumentTypeError``."""
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
 def parse_size(text: str) -> int:
     """The bytes, above 0, that a size such as ``80GiB`` means.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COPY_EVERY_S = 10.0
+BAR_CHARACTERS = 40
 NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
 SLOW_S = 2.0
@@ -53,6 +54,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
     left_out = [name for name in header if name not in kept]
     if left_out:
         print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")
+
+
+def bar(share: float) -> str:
+    """A bar in a cell of a table, for a share between 0 and 1."""
+    return "#" * round(BAR_CHARACTERS * share)
 
 
 def tame(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, positive_count
 from tidegauge.cli.errors import FINE, bad_file
 
 HELP = "compare two memory snapshots: which lines hold more memory, and how much"
@@ -25,7 +25,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="group by line of your own code, whole stack, or block size (default: line; with --json: stack)",
     )  # fmt: skip
     output.add_argument(
-        "--top", type=_count, metavar="N", help=f"limit the output to the largest N (default: {TOP}; with --json: all)"
+        "--top",
+        type=positive_count,
+        metavar="N",
+        help=f"limit the output to the largest N (default: {TOP}; with --json: all)",
     )
     add_json(parser, "print a JSON list, largest growth first")
     add_examples(
@@ -58,9 +61,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_page(compared, args.by or "line", args.top or TOP)
     return FINE
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)

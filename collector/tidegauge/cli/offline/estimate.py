@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cli.arguments import add_examples, add_json, torch_version
+from tidegauge.cli.arguments import add_examples, add_json, positive_count, torch_version
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError
-from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.output import bar, print_table, print_wrapped
 from tidegauge.core.units import format_bytes
 from tidegauge.core.wire import from_wire
 from tidegauge.estimator.gpus import GPU_TYPES, find_gpu
@@ -29,7 +29,6 @@ from tidegauge.estimator.results import (
 
 HELP = "estimate the GPU memory of a training job before it queues; needs no GPU"
 WORKER = Path(__file__).parents[2] / "estimator" / "__main__.py"
-BAR_CHARACTERS = 40
 _PART_WORDS = {
     "optimizer_state": "optimizer state",
     "allocator": "allocator: rounding and fragmentation",
@@ -47,13 +46,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--gpu", type=_gpu, metavar="NAME",
         help=f"estimate for this GPU only, and search its largest batch: {', '.join(gpu.name for gpu in GPU_TYPES)}",
     )  # fmt: skip
-    parser.add_argument("--batch-size", type=_positive, metavar="N", help="value of the batch argument of FUNCTION")
+    parser.add_argument(
+        "--batch-size", type=positive_count, metavar="N", help="value of the batch argument of FUNCTION"
+    )
     parser.add_argument(
         "--batch-argument", default="batch_size", metavar="NAME",
         help="name of the batch argument of FUNCTION (default: batch_size)",
     )  # fmt: skip
     parser.add_argument(
-        "--world-size", type=_positive, default=1, metavar="N", help="number of ranks, one per GPU (default: 1)"
+        "--world-size", type=positive_count, default=1, metavar="N", help="number of ranks, one per GPU (default: 1)"
     )
     parser.add_argument(
         "--strategy", choices=STRATEGIES, default="none",
@@ -67,7 +68,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--torch-version", type=torch_version, metavar="V",
         help="PyTorch version of the job, such as 2.11.0 (default: that of --python)",
     )  # fmt: skip
-    parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="training steps to run (default: 4)")
+    parser.add_argument(
+        "--steps", type=positive_count, default=4, metavar="N", help="training steps to run (default: 4)"
+    )
     parser.add_argument("--quick", action="store_true", help="skip memory savings and the largest batch")
     parser.add_argument(
         "--python", default=sys.executable, metavar="PATH",
@@ -153,13 +156,6 @@ def _gpu(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return value
-
-
 def print_estimate(function: str, estimate: Estimate) -> None:
     print("\n".join(headline(function, estimate)))
     _section("Fits?")
@@ -235,7 +231,7 @@ def breakdown_rows(breakdown: Breakdown, device_bytes: int) -> list[tuple[str, .
             _PART_WORDS.get(name, name),
             format_bytes(size_bytes),
             f"{size_bytes / device_bytes:.0%}",
-            "#" * round(BAR_CHARACTERS * size_bytes / device_bytes),
+            bar(size_bytes / device_bytes),
         )
         for name, size_bytes in parts
         if size_bytes

@@ -1,0 +1,1 @@
+"""Makes memory profiles of recorded snapshots. Pure: no file is read here."""

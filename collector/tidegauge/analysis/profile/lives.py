@@ -1,0 +1,115 @@
+"""The life of each block of a recording: when it was allocated and freed, and its exact size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from tidegauge.core.allocator.beginning import rounded_bytes
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.results import MemoryCurve
+from tidegauge.core.allocator.settings import parse_settings
+from tidegauge.core.allocator.trace import Action, BlockState, Trace
+
+DEFAULT_POOL = (0, 0)
+BEFORE = -1
+"""As an event: before the first one."""
+
+
+class BlockLife(NamedTuple):
+    """One block, from its allocation until the program gave it back."""
+
+    requested_bytes: int
+    size_bytes: int
+    """Of its block: what the allocator counts as allocated."""
+    made: int
+    """Its event; ``BEFORE``: it was there."""
+    freed: Optional[int]
+    """The event at which its owner gave it back; ``None``: it outlives the recording."""
+    stack: int
+    """Index into the trace's stacks; -1: none was recorded."""
+    in_private_pool: bool
+
+    def is_alive_at(self, event: int) -> bool:
+        """Whether it is allocated just after ``event``."""
+        return self.made <= event and (self.freed is None or self.freed > event)
+
+
+class Lives(NamedTuple):
+    """The blocks of a recording."""
+
+    blocks: list[BlockLife]
+    is_exact: bool
+    """Whether sizes are those of the recorded allocator; else they follow from the requests."""
+    reserved_bytes: int
+    """At its highest."""
+
+
+class _Open(NamedTuple):
+    requested_bytes: int
+    size_bytes: int
+    made: int
+    stack: int
+    in_private_pool: bool
+
+
+def lives_of(trace: Trace) -> Lives:
+    """The lives of all blocks, in the order in which they were given back, then those that were not.
+
+    ``trace`` begins with its ``start`` (``traces.reading.with_beginning``). A replay tells how much each allocation
+    added to what is allocated. Raises ``TraceError`` where the events contradict each other.
+    """
+    replayed = replay(trace, curve_points=len(trace))
+    is_exact = replayed.address_mismatches == 0 and replayed.curve is not None
+    sizes = _Sizes(trace, replayed.curve if is_exact else None)
+    alive = {
+        block.address: _Open(
+            block.requested_bytes,
+            block.size_bytes,
+            BEFORE,
+            -1 if block.stack is None else block.stack,
+            segment.pool != DEFAULT_POOL,
+        )
+        for segment in trace.start
+        for block in segment.blocks
+        if block.state is BlockState.ACTIVE_ALLOCATED
+    }
+    allocated_bytes = sum(one.size_bytes for one in alive.values())
+    blocks: list[BlockLife] = []
+    for event, action in enumerate(trace.action):
+        address = trace.address[event]
+        if action == Action.ALLOC:
+            size_bytes = sizes.of(event, allocated_bytes)
+            allocated_bytes += size_bytes
+            stack = trace.stack[event] if trace.stack else -1
+            is_private = bool(trace.pool) and trace.pools[trace.pool[event]] != DEFAULT_POOL
+            alive[address] = _Open(trace.size_bytes[event], size_bytes, event, stack, is_private)
+        elif action == Action.FREE_REQUESTED and address in alive:
+            one = alive.pop(address)
+            allocated_bytes -= one.size_bytes
+            blocks.append(_closed(one, event))
+    blocks += (_closed(one, None) for one in alive.values())
+    return Lives(blocks, is_exact, replayed.peak_reserved_bytes)
+
+
+def _closed(one: _Open, freed: Optional[int]) -> BlockLife:
+    return BlockLife(one.requested_bytes, one.size_bytes, one.made, freed, one.stack, one.in_private_pool)
+
+
+class _Sizes:
+    """Sizes of blocks by what a replay had allocated after each event."""
+
+    def __init__(self, trace: Trace, curve: Optional[MemoryCurve]) -> None:
+        self._trace = trace
+        self._curve = curve
+        self._settings = parse_settings(trace.alloc_conf, trace.torch_version)
+        self._at = 0
+
+    def of(self, event: int, allocated_bytes: int) -> int:
+        """The block of the allocation at ``event``, with so many bytes allocated before. Events in order."""
+        requested_bytes = self._trace.size_bytes[event]
+        if self._curve is None:
+            return rounded_bytes(requested_bytes, self._settings)
+        events = self._curve.event
+        while events[self._at] < event:
+            self._at += 1
+        return self._curve.allocated_bytes[self._at] - allocated_bytes

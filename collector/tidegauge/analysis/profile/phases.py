@@ -1,0 +1,104 @@
+"""Phases of training steps, told by the stacks of allocations and by their order. No hook is needed.
+
+Autograd's own thread has no Python frame, so an allocation without one is the backward pass's; optimizers and
+checkpointing show in files of torch's. Everything else belongs to the phase that goes on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.core.allocator.trace import Action, Stack, Trace
+from tidegauge.core.profile.categories import StepPhase
+
+_OPTIMIZER = "/torch/optim/"
+_CHECKPOINT = "/torch/utils/checkpoint.py"
+_RECOMPUTING = frozenset(("unpack_hook", "recompute_fn", "backward"))
+_ENGINE_CALLS = (
+    ("/torch/autograd/__init__.py", ("backward", "_make_grads")),
+    ("/torch/autograd/graph.py", ("_engine_run_backward",)),
+)
+_FUNCTION = "/torch/autograd/function.py"
+"""Outermost frame of a ``torch.autograd.Function`` that the engine calls."""
+_MODULE = "/torch/nn/modules/module.py"
+_MODULE_CALLS = frozenset(("_call_impl", "_wrapped_call_impl"))
+_ENGINE = "torch::autograd::"
+_AFTER = {
+    StepPhase.BACKWARD: StepPhase.BEFORE_OPTIMIZER,
+    StepPhase.RECOMPUTATION: StepPhase.BEFORE_OPTIMIZER,
+    StepPhase.OPTIMIZER: StepPhase.INPUT,
+}
+"""The phase of a stack that does not tell, after a phase that it cannot belong to."""
+_OF_BACKWARD = frozenset((StepPhase.BACKWARD, StepPhase.RECOMPUTATION))
+
+
+class Stretch(NamedTuple):
+    """Consecutive events of one phase."""
+
+    phase: StepPhase
+    begin: int
+    end: int
+    """The first event behind it."""
+    backward_pass: int
+    """Number of the backward pass that it belongs to, which recomputation does not interrupt; -1: to none."""
+
+
+def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
+    """The phase that a stack shows by itself; ``None``: code outside of modules, autograd and optimizers."""
+    python = [frame for frame in stack if frame.filename.endswith(".py")]
+    if not python:
+        is_engine = not stack or any(_ENGINE in frame.name for frame in stack)
+        return StepPhase.BACKWARD if is_engine else None
+    phase = None
+    for frame in python:
+        filename = frame.filename
+        if _OPTIMIZER in filename:
+            return StepPhase.OPTIMIZER
+        if filename.endswith(_CHECKPOINT) and frame.name in _RECOMPUTING:
+            return StepPhase.RECOMPUTATION
+        if any(filename.endswith(file) and frame.name in functions for file, functions in _ENGINE_CALLS):
+            return StepPhase.BACKWARD
+        if filename.endswith(_MODULE) and frame.name in _MODULE_CALLS:
+            phase = StepPhase.FORWARD
+    return StepPhase.BACKWARD if python[-1].filename.endswith(_FUNCTION) else phase
+
+
+def stretches_of(trace: Trace) -> list[Stretch]:
+    """The phases of a recording, one after the other, without a gap. ``UNKNOWN`` throughout where it has no stacks."""
+    if not trace.stack or not trace.stacks:
+        return [Stretch(StepPhase.UNKNOWN, 0, len(trace), -1)]
+    shown = [*map(phase_of_stack, trace.stacks), StepPhase.BACKWARD]  # -1: an allocation without any frame
+    phases: list[tuple[StepPhase, int]] = []
+    current = StepPhase.UNKNOWN
+    for event, action in enumerate(trace.action):
+        if action == Action.ALLOC:
+            phase = shown[trace.stack[event]] or _AFTER.get(current, current)
+            if phase is not current or not phases:
+                phases.append((phase, event))
+                current = phase
+    if len(phases) > 1 and phases[0][0] is StepPhase.UNKNOWN and phases[1][0] is StepPhase.FORWARD:
+        phases[0] = (StepPhase.INPUT, 0)
+    return _joined(phases, len(trace))
+
+
+def stretch_numbers(stretches: Sequence[Stretch], events: int) -> array[int]:
+    """For each event, the index of its stretch."""
+    numbers = array("i")
+    for number, stretch in enumerate(stretches):
+        numbers.extend([number] * (stretch.end - stretch.begin))
+    assert len(numbers) == events
+    return numbers
+
+
+def _joined(phases: Sequence[tuple[StepPhase, int]], events: int) -> list[Stretch]:
+    stretches: list[Stretch] = []
+    begins = [0, *(event for _, event in phases[1:])]
+    passes = -1
+    before: Optional[StepPhase] = None
+    for (phase, _), begin, end in zip(phases, begins, [*begins[1:], events]):
+        passes += phase in _OF_BACKWARD and before not in _OF_BACKWARD
+        stretches.append(Stretch(phase, begin, end, passes if phase in _OF_BACKWARD else -1))
+        before = phase
+    return stretches or [Stretch(StepPhase.UNKNOWN, 0, events, -1)]

@@ -1,0 +1,158 @@
+"""Makes the memory profile of a recorded trace: the peak's composition, peaks by phase, lines, and a timeline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
+from tidegauge.analysis.profile.phases import Stretch, stretch_numbers, stretches_of
+from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, calling_line
+from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.step_profile import (
+    MAX_TIMELINE_POINTS,
+    PhasePeak,
+    ProfileLine,
+    ProfileMoment,
+    StepProfile,
+    Timeline,
+)
+
+_CATEGORIES = tuple(Category)
+_PLACE = {category: place for place, category in enumerate(_CATEGORIES)}
+
+
+class _Named(NamedTuple):
+    block: BlockLife
+    category: Category
+    phase: StepPhase
+
+
+class _Moment(NamedTuple):
+    event: int
+    allocated_bytes: int
+    sums: tuple[int, ...]
+    """By category, in the order of ``_CATEGORIES``."""
+
+
+def profile_of(trace: Trace, *, roots: Optional[CodeRoots] = None) -> StepProfile:
+    """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
+
+    ``roots`` tell the user's lines from those of libraries. Raises ``TraceError`` where events contradict each other.
+    """
+    stretches = stretches_of(trace)
+    lives = lives_of(trace)
+    purposes = Purposes(trace.stacks, stretches, stretch_numbers(stretches, len(trace)))
+    named = [_Named(block, purposes.category(block), purposes.phase(block)) for block in lives.blocks]
+    moments = list(_moments(named, len(trace)))
+    peak = max(moments, key=lambda moment: moment.allocated_bytes)
+    at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
+    return StepProfile(
+        device=trace.device,
+        torch_version=trace.torch_version,
+        events=len(trace),
+        steps=sum(stretch.phase is StepPhase.OPTIMIZER for stretch in stretches[:-1]),
+        peak=ProfileMoment(
+            peak.event, _phase_at(stretches, peak.event), peak.allocated_bytes, _without_none(peak.sums)
+        ),
+        phases=tuple(_phase_peaks(stretches, moments)),
+        lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
+        timeline=_timeline(stretches, moments),
+        reserved_bytes=lives.reserved_bytes,
+        is_exact=lives.is_exact,
+    )
+
+
+def _moments(named: Sequence[_Named], events: int) -> Iterator[_Moment]:
+    """What is allocated before the first event, and after each at which that changes."""
+    changes: dict[int, list[tuple[_Named, int]]] = {}
+    for one in named:
+        changes.setdefault(one.block.made, []).append((one, 1))
+        if one.block.freed is not None:
+            changes.setdefault(one.block.freed, []).append((one, -1))
+    sums, allocated_bytes = [0] * len(_CATEGORIES), 0
+    rounding = _PLACE[Category.ROUNDING]
+    for event in chain((BEFORE,), range(events)):
+        if event != BEFORE and event not in changes:
+            continue
+        for one, sign in changes.get(event, ()):
+            allocated_bytes += sign * one.block.size_bytes
+            sums[_PLACE[one.category]] += sign * one.block.requested_bytes
+            sums[rounding] += sign * (one.block.size_bytes - one.block.requested_bytes)
+        yield _Moment(event, allocated_bytes, tuple(sums))
+
+
+def _without_none(sums: Sequence[int]) -> dict[Category, int]:
+    return {category: bytes_ for category, bytes_ in zip(_CATEGORIES, sums) if bytes_}
+
+
+def _phase_at(stretches: Sequence[Stretch], event: int) -> StepPhase:
+    if event == BEFORE:
+        return StepPhase.UNKNOWN
+    return next(stretch.phase for stretch in stretches if stretch.begin <= event < stretch.end)
+
+
+def _phase_peaks(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Iterator[PhasePeak]:
+    highest: dict[StepPhase, _Moment] = {}
+    for phase, moment in _with_phases(stretches, moments):
+        known = highest.get(phase)
+        if known is None or moment.allocated_bytes > known.allocated_bytes:
+            highest[phase] = moment
+    for phase in StepPhase:
+        if phase in highest:
+            yield PhasePeak(phase, highest[phase].allocated_bytes, highest[phase].event)
+
+
+def _with_phases(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Iterator[tuple[StepPhase, _Moment]]:
+    at = 0
+    for moment in moments:
+        while at + 1 < len(stretches) and moment.event >= stretches[at].end:
+            at += 1
+        yield (StepPhase.UNKNOWN if moment.event == BEFORE else stretches[at].phase), moment
+
+
+def _timeline(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Timeline:
+    width = max(1, -(-len(moments) // MAX_TIMELINE_POINTS))
+    known = list(_with_phases(stretches, moments))
+    shown = [
+        max(known[begin : begin + width], key=lambda one: one[1].allocated_bytes)
+        for begin in range(0, len(known), width)
+    ]
+    columns = zip(*(moment.sums for _, moment in shown))
+    return Timeline(
+        events=tuple(moment.event for _, moment in shown),
+        phases=tuple(phase for phase, _ in shown),
+        by_category={category: column for category, column in zip(_CATEGORIES, columns) if any(column)},
+    )
+
+
+def _lines(named: Sequence[_Named], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
+    asked = {stack: asking_line(lines[stack], roots) for stack in {one.block.stack for one in named}}
+    groups: dict[tuple[Optional[CodeLine], Category], list[_Named]] = {}
+    for one in named:
+        groups.setdefault((asked[one.block.stack], one.category), []).append(one)
+    found = []
+    for (line, category), group in groups.items():
+        phases: Counter[StepPhase] = Counter()
+        callers: Counter[CodeLine] = Counter()
+        for one in group:
+            phases[one.phase] += one.block.requested_bytes
+            caller = calling_line(line, lines[one.block.stack], roots)
+            if caller is not None:
+                callers[caller] += one.block.requested_bytes
+        found.append(
+            ProfileLine(
+                held_bytes=sum(one.block.requested_bytes for one in group),
+                blocks=len(group),
+                category=category,
+                phase=phases.most_common(1)[0][0],
+                line=line,
+                caller=callers.most_common(1)[0][0] if callers else None,
+            )
+        )
+    return sorted(found, key=lambda one: (-one.held_bytes, one.category.value, one.line or CodeLine("", 0, "")))

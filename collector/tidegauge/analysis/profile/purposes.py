@@ -1,0 +1,117 @@
+"""The purpose of each block: by its pool, its stack, and the phases in which it was allocated and given back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Optional
+
+from tidegauge.analysis.profile.lives import BEFORE, BlockLife
+from tidegauge.analysis.profile.phases import Stretch, phase_of_stack
+from tidegauge.core.allocator.trace import Stack
+from tidegauge.core.evidence.owners import CUBLAS_WORKSPACE_BYTES
+from tidegauge.core.profile.categories import Category, StepPhase
+
+MAX_BATCHES_AHEAD = 2
+"""A variable keeps a batch until the next one is there, a prefetcher one more."""
+_OF_BACKWARD = frozenset((StepPhase.BACKWARD, StepPhase.RECOMPUTATION))
+_DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
+_UNSHARDED = ("/_fsdp_param.py", "/_flat_param.py")
+"""Files of FSDP2 and FSDP1 that allocate whole parameters."""
+_MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
+
+
+class Purposes:
+    """Tells the category of blocks of one recording."""
+
+    def __init__(self, stacks: Sequence[Stack], stretches: Sequence[Stretch], numbers: Sequence[int]) -> None:
+        self._stacks = stacks
+        self._stretches = stretches
+        self._numbers = numbers
+        self._inputs, self._optimizers = (
+            [number for number, one in enumerate(stretches) if one.phase is phase]
+            for phase in (StepPhase.INPUT, StepPhase.OPTIMIZER)
+        )
+        self._by_stack = [*map(_by_stack, stacks), None]
+
+    def phase(self, block: BlockLife) -> StepPhase:
+        """The phase in which it was allocated."""
+        return StepPhase.UNKNOWN if block.made == BEFORE else self._stretches[self._numbers[block.made]].phase
+
+    def category(self, block: BlockLife) -> Category:
+        if block.in_private_pool:
+            return Category.CUDA_GRAPHS
+        shown = self._by_stack[block.stack]
+        if shown is not None:
+            return shown
+        if block.made == BEFORE:
+            return self._of_before(block)
+        made = self._numbers[block.made]
+        phase = self._stretches[made].phase
+        if phase is StepPhase.UNKNOWN:
+            return Category.UNKNOWN
+        if self._is_temporary(block, made):
+            return Category.TEMPORARIES
+        if self._is_kept(block, made) and _may_be_workspace(block):
+            return Category.WORKSPACES
+        if phase is StepPhase.INPUT:
+            return Category.INPUTS if self._is_batch(block, made) else Category.OTHER
+        if phase is StepPhase.FORWARD:
+            return self._of_forward(made)
+        return {
+            StepPhase.RECOMPUTATION: Category.ACTIVATIONS,
+            StepPhase.BACKWARD: Category.GRADIENTS,
+            StepPhase.OPTIMIZER: Category.OPTIMIZER_STATE,
+        }.get(phase, Category.OTHER)
+
+    def _of_before(self, block: BlockLife) -> Category:
+        if _may_be_workspace(block):
+            return Category.WORKSPACES
+        if block.stack < 0:
+            return Category.UNKNOWN
+        phase = phase_of_stack(self._stacks[block.stack])
+        return Category.OPTIMIZER_STATE if phase is StepPhase.OPTIMIZER else Category.OTHER
+
+    def _of_forward(self, made: int) -> Category:
+        following = self._stretches[made + 1].phase if made + 1 < len(self._stretches) else StepPhase.BACKWARD
+        return Category.ACTIVATIONS if following in _OF_BACKWARD else Category.OTHER
+
+    def _is_batch(self, block: BlockLife, made: int) -> bool:
+        """Whether it was given back, or may still be, once later batches had come."""
+        later = self._inputs[bisect_right(self._inputs, made) :][:MAX_BATCHES_AHEAD]
+        if len(later) < MAX_BATCHES_AHEAD:
+            return True
+        return block.freed is not None and self._numbers[block.freed] <= later[-1]
+
+    def _is_temporary(self, block: BlockLife, made: int) -> bool:
+        """Whether it was given back in the phase that it was made in; a backward pass goes on after recomputation."""
+        if block.freed is None:
+            return False
+        freed = self._numbers[block.freed]
+        if freed == made:
+            return True
+        stretch = self._stretches[made]
+        return stretch.phase is StepPhase.BACKWARD and self._stretches[freed].backward_pass == stretch.backward_pass
+
+    def _is_kept(self, block: BlockLife, made: int) -> bool:
+        """Whether it outlives the recording although its own step ended within it."""
+        return block.freed is None and bool(self._optimizers) and self._optimizers[-1] > made
+
+
+def _by_stack(stack: Stack) -> Optional[Category]:
+    """The category that a stack shows whatever the phase; ``None``: none."""
+    python = [frame for frame in stack if frame.filename.endswith(".py")]
+    if not python:
+        return None
+    innermost = python[0].filename
+    if innermost.endswith(_UNSHARDED):
+        return Category.PARAMETERS
+    if any(part in innermost for part in _DISTRIBUTED):
+        return Category.COMMUNICATION
+    is_made = _MODULES in innermost and python[0].name == "__init__"
+    is_moved = any(frame.name == "_apply" and frame.filename.endswith(_MODULE) for frame in python)
+    return Category.PARAMETERS if is_made or is_moved else None
+
+
+def _may_be_workspace(block: BlockLife) -> bool:
+    return block.requested_bytes in CUBLAS_WORKSPACE_BYTES

@@ -1,0 +1,92 @@
+"""The answer of ``tidegauge profile`` for people. Texts from snapshots are made printable by ``print_table``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegauge.analysis.oom.answer import RECORD_STACKS
+from tidegauge.cli.output import bar, print_table, print_wrapped
+from tidegauge.core.evidence.held_memory import line_name
+from tidegauge.core.profile.categories import StepPhase
+from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes, format_count
+
+NO_STACK = "no stack recorded"
+IN_BACKWARD = "(autograd)"
+MAX_UNKNOWN_SHARE = 0.02
+"""Above which the page says how to record more."""
+_DURING = {
+    StepPhase.INPUT: "before the forward pass",
+    StepPhase.FORWARD: "in the forward pass",
+    StepPhase.BACKWARD: "in the backward pass",
+    StepPhase.RECOMPUTATION: "in the backward pass, where activation checkpointing computes again",
+    StepPhase.BEFORE_OPTIMIZER: "between backward pass and optimizer",
+    StepPhase.OPTIMIZER: "in the optimizer's step",
+    StepPhase.UNKNOWN: "at the beginning of the recording",
+}
+
+
+def print_page(profile: StepProfile, top: int) -> None:
+    peak = profile.peak
+    phases = [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
+    during = f" {_DURING[peak.phase]}" if phases else ""
+    torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
+    print(f"Device {profile.device}{torch}: {format_count(profile.steps, 'step')}, {profile.events:,} events.")
+    print_wrapped(
+        "", f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
+        f"{format_bytes(profile.reserved_bytes)} reserved at most.",
+    )  # fmt: skip
+    print("\nAllocated at the peak")
+    print_table(
+        ("category", "bytes", "share", ""),
+        [
+            (category.value, format_bytes(held), f"{held / peak.allocated_bytes:.0%}", bar(held / peak.allocated_bytes))
+            for category, held in sorted(peak.by_category.items(), key=lambda one: -one[1])
+        ],
+    )
+    if phases:
+        print("\nHighest in each phase")
+        print_table(
+            ("phase", "allocated", ""),
+            [
+                (one.phase.value, format_bytes(one.peak_bytes), bar(one.peak_bytes / peak.allocated_bytes))
+                for one in phases
+            ],
+        )
+    print("\nLines that hold most at the peak")
+    print_table(
+        ("bytes", "blocks", "category", "phase", "line", "called from"),
+        [_line_cells(line) for line in profile.lines[:top]],
+        gives_way=("called from", "phase"),
+    )
+    if len(profile.lines) > top:
+        print(f"({len(profile.lines) - top:,} more; --top {len(profile.lines)} or --json shows all)")
+    for sentence in _doubts(profile):
+        print_wrapped("\n", sentence)
+
+
+def _line_cells(line: ProfileLine) -> tuple[str, ...]:
+    name = NO_STACK
+    if line.line is not None:
+        name = line_name(line.line)
+    elif line.phase is StepPhase.BACKWARD:
+        name = IN_BACKWARD
+    caller = "" if line.caller is None else line_name(line.caller)
+    phase = "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
+    return format_bytes(line.held_bytes), f"{line.blocks:,}", line.category.value, phase, one_line(name, None), caller
+
+
+def _doubts(profile: StepProfile) -> Iterator[str]:
+    if all(one.phase is StepPhase.UNKNOWN for one in profile.phases):
+        yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
+    elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
+        yield (
+            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the recording began and is not told "
+            "apart. A recording that begins before the model is made tells it."
+        )
+    if not profile.is_exact:
+        yield (
+            "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "
+            "without blocks that were not split."
+        )

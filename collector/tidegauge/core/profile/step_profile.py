@@ -1,0 +1,84 @@
+"""The memory profile of one rank's recording, as it is shown, stored and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.profile.categories import Category, StepPhase
+
+FORMAT_VERSION = 1
+MAX_TIMELINE_POINTS = 600
+
+
+class ProfileMoment(NamedTuple):
+    """All memory that was allocated just after one event of a recording."""
+
+    event: int
+    """Index into the recording; -1: before its first event."""
+    phase: StepPhase
+    allocated_bytes: int
+    """As ``memory_stats()["allocated_bytes.all.current"]``: the sum over ``by_category``."""
+    by_category: Mapping[Category, int]
+    """As asked for; what the allocator adds is ``ROUNDING``. Categories without any bytes are left out."""
+
+    @property
+    def unknown_share(self) -> float:
+        """Of the allocated bytes, those of which neither line nor purpose is known."""
+        return self.by_category.get(Category.UNKNOWN, 0) / self.allocated_bytes if self.allocated_bytes else 0.0
+
+
+class ProfileLine(NamedTuple):
+    """Blocks at the peak that one line of the user's code asked for, for one purpose."""
+
+    held_bytes: int
+    blocks: int
+    category: Category
+    phase: StepPhase
+    """In which it asked for most of these bytes."""
+    line: Optional[CodeLine]
+    """``None``: no stack was recorded, as in the backward pass, which autograd's own thread does."""
+    caller: Optional[CodeLine]
+    """The next line of the user's further out, by which most of it came."""
+
+
+class PhasePeak(NamedTuple):
+    """The highest memory of one phase."""
+
+    phase: StepPhase
+    peak_bytes: int
+    event: int
+
+
+class Timeline(NamedTuple):
+    """Allocated bytes over the recording, at ``MAX_TIMELINE_POINTS`` moments at most: the highest of each stretch."""
+
+    events: tuple[int, ...]
+    phases: tuple[StepPhase, ...]
+    by_category: Mapping[Category, tuple[int, ...]]
+    """One entry a moment; at each, the categories sum to what was allocated."""
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The memory profile of one device's recording."""
+
+    device: int
+    torch_version: Optional[str]
+    events: int
+    steps: int
+    """Optimizer steps that ended in the recording."""
+    peak: ProfileMoment
+    phases: tuple[PhasePeak, ...]
+    """In the order of a step; only those that the recording has."""
+    lines: tuple[ProfileLine, ...]
+    """Of the blocks at the peak, as asked for; the largest first. Their sum is all but ``ROUNDING``."""
+    timeline: Timeline
+    reserved_bytes: int
+    """At its highest."""
+    is_exact: bool
+    """Whether the allocator's model came to the recorded addresses, so that ``ROUNDING`` is exact; else it is that of
+    PyTorch's rules alone."""
+    version: int = FORMAT_VERSION

@@ -1,0 +1,249 @@
+"""Memory profiles of recorded steps: every byte has a category, at every event."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allocator_traces import Held, Requests
+from tidegauge.analysis.profile.lives import lives_of
+from tidegauge.analysis.profile.phases import phase_of_stack
+from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.trace import BlockState, Frame, Stack
+from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, StepProfile
+
+KIB, MIB = 1 << 10, 1 << 20
+SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
+RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.name)
+
+SITE = "/opt/site-packages/torch"
+LINE = Frame("train", "train.py", 9)
+MODULE = Frame("_call_impl", f"{SITE}/nn/modules/module.py", 1790)
+BATCH: Stack = (LINE,)
+FORWARD: Stack = (Frame("forward", "model.py", 5), MODULE, LINE)
+LOSS: Stack = (Frame("cross_entropy", f"{SITE}/nn/functional.py", 3504), LINE)
+GRADS: Stack = (Frame("_make_grads", f"{SITE}/autograd/__init__.py", 231), LINE)
+OPTIMIZER: Stack = (Frame("adam", f"{SITE}/optim/adam.py", 791), LINE)
+AGAIN: Stack = (
+    Frame("forward", "model.py", 5), MODULE, Frame("recompute_fn", f"{SITE}/utils/checkpoint.py", 1500),
+    Frame("unpack_hook", f"{SITE}/utils/checkpoint.py", 1200),
+)  # fmt: skip
+AUTOGRAD: Stack = ()
+
+
+class Program:
+    """Allocates with stacks."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+        self._stacks: list[Stack] = []
+        self._numbers: list[int] = []
+
+    def alloc(self, size_bytes: int, stack: Stack, *, pool: int = 0) -> Held:
+        if stack and stack not in self._stacks:
+            self._stacks.append(stack)
+        held = self._requests.alloc(size_bytes, pool=pool)
+        self._numbers.append(self._stacks.index(stack) if stack else -1)
+        return held
+
+    def free(self, *held: Held) -> None:
+        self._requests.free(*held)
+        self._numbers += [-1] * (2 * len(held))
+
+    def profile(self) -> StepProfile:
+        trace = self._requests.trace()
+        return profile_of(replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks)))
+
+
+def a_step(program: Program) -> list[Held]:
+    """One step of a model of 3 MiB; its gradients and outputs are alive when it ends."""
+    batch = program.alloc(1 * MIB, BATCH)
+    scratch = program.alloc(6 * MIB, FORWARD)
+    activation = program.alloc(20 * MIB, FORWARD)
+    program.free(scratch)
+    loss = program.alloc(2 * MIB, LOSS)
+    seed = program.alloc(512, GRADS)
+    gradient = program.alloc(3 * MIB, AUTOGRAD)
+    rest = program.alloc(40 * MIB, AUTOGRAD)
+    program.free(rest, activation, seed)
+    state = program.alloc(6 * MIB, OPTIMIZER)
+    update = program.alloc(3 * MIB, OPTIMIZER)
+    program.free(update, batch)
+    return [gradient, loss, state]
+
+
+@pytest.mark.parametrize(
+    ("stack", "phase"),
+    [
+        (BATCH, None),
+        (LOSS, None),
+        (FORWARD, StepPhase.FORWARD),
+        (GRADS, StepPhase.BACKWARD),
+        (AUTOGRAD, StepPhase.BACKWARD),
+        (OPTIMIZER, StepPhase.OPTIMIZER),
+        (AGAIN, StepPhase.RECOMPUTATION),
+        ((Frame("c10::alloc", "??", 0), Frame("torch::autograd::Engine::thread_main", "??", 0)), StepPhase.BACKWARD),
+        ((Frame("c10::alloc", "??", 0), Frame("main", "??", 0)), None),
+        ((Frame("backward", "ops.py", 3), Frame("apply", f"{SITE}/autograd/function.py", 300)), StepPhase.BACKWARD),
+        ((Frame("forward", "ops.py", 3), Frame("apply", f"{SITE}/autograd/function.py", 575), LINE), None),
+    ],
+)
+def test_stacks_tell_the_phase(stack: Stack, phase: StepPhase | None) -> None:
+    assert phase_of_stack(stack) is phase
+
+
+def test_each_block_at_the_peak_has_its_category() -> None:
+    program = Program()
+    a_step(program)
+    profile = program.profile()
+    assert profile.peak.phase is StepPhase.BACKWARD
+    assert profile.peak.by_category == {
+        Category.INPUTS: 1 * MIB,
+        Category.ACTIVATIONS: 22 * MIB,
+        Category.GRADIENTS: 3 * MIB,
+        Category.TEMPORARIES: 40 * MIB + 512,
+    }
+    assert profile.peak.allocated_bytes == 66 * MIB + 512
+    assert [(one.held_bytes, one.category, one.phase) for one in profile.lines[:3]] == [
+        (40 * MIB, Category.TEMPORARIES, StepPhase.BACKWARD),
+        (20 * MIB, Category.ACTIVATIONS, StepPhase.FORWARD),
+        (3 * MIB, Category.GRADIENTS, StepPhase.BACKWARD),
+    ]
+
+
+def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> None:
+    program = Program()
+    program.free(*a_step(program)[:2])
+    a_step(program)
+    profile = program.profile()
+    assert profile.steps == 1
+    assert profile.peak.by_category[Category.OPTIMIZER_STATE] == 6 * MIB
+    peaks = {one.phase: one.peak_bytes for one in profile.phases}
+    assert peaks[StepPhase.OPTIMIZER] == (6 + 1 + 2 + 3 + 6 + 3) * MIB
+
+
+def test_what_checkpointing_computes_again_is_activations_until_the_backward_pass_drops_it() -> None:
+    program = Program()
+    kept = program.alloc(4 * MIB, FORWARD)
+    program.alloc(512, GRADS)
+    scratch, again = program.alloc(8 * MIB, AGAIN), program.alloc(16 * MIB, AGAIN)
+    program.free(scratch)
+    below = program.alloc(32 * MIB, AUTOGRAD)
+    program.free(below, again, kept)
+    peak = program.profile().peak
+    assert peak.by_category[Category.ACTIVATIONS] == (4 + 16) * MIB
+    assert peak.by_category[Category.TEMPORARIES] == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("frames", "pool", "category"),
+    [
+        (
+            [Frame("allocate", f"{SITE}/distributed/fsdp/_fully_shard/_fsdp_collectives.py", 80)],
+            0,
+            Category.COMMUNICATION,
+        ),
+        ([Frame("alloc_storage", f"{SITE}/distributed/fsdp/_fully_shard/_fsdp_param.py", 900)], 0, Category.PARAMETERS),
+        ([Frame("<lambda>", MODULE.filename, 1100), Frame("_apply", MODULE.filename, 934)], 0, Category.PARAMETERS),
+        ([Frame("__init__", f"{SITE}/nn/modules/linear.py", 106)], 0, Category.PARAMETERS),
+        ([Frame("forward", "model.py", 5), MODULE], 1, Category.CUDA_GRAPHS),
+    ],
+)
+def test_stack_and_pool_tell_what_the_phase_does_not(frames: list[Frame], pool: int, category: Category) -> None:
+    program = Program()
+    program.alloc(512, (LINE,))
+    program.alloc(8 * MIB, (*frames, LINE), pool=pool)
+    assert program.profile().peak.by_category[category] == 8 * MIB
+
+
+def test_a_recording_without_stacks_says_that_it_knows_nothing() -> None:
+    requests = Requests()
+    requests.alloc(3 * MIB)
+    profile = profile_of(requests.trace())
+    assert (profile.peak.by_category, profile.peak.unknown_share) == ({Category.UNKNOWN: 3 * MIB}, 1.0)
+    assert [one.phase for one in profile.phases] == [StepPhase.UNKNOWN]
+
+
+def test_rounding_is_a_category_of_its_own() -> None:
+    program = Program()
+    program.alloc(1000, FORWARD)
+    assert program.profile().peak.by_category == {Category.ACTIVATIONS: 1000, Category.ROUNDING: 24}
+
+
+def test_an_empty_recording_has_an_empty_profile() -> None:
+    profile = profile_of(Requests().trace())
+    assert (profile.peak.allocated_bytes, profile.peak.unknown_share, profile.lines) == (0, 0.0, ())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_categories_of_a_recording_sum_to_what_was_allocated(name: str) -> None:
+    trace = open_trace(SNAPSHOTS / name)
+    profile = profile_of(trace)
+    assert profile.is_exact
+    assert profile.peak.allocated_bytes == replay(trace).peak_allocated_bytes
+    assert sum(profile.peak.by_category.values()) == profile.peak.allocated_bytes
+    rounding = profile.peak.by_category.get(Category.ROUNDING, 0)
+    assert sum(line.held_bytes for line in profile.lines) + rounding == profile.peak.allocated_bytes
+    assert len(profile.timeline.events) <= MAX_TIMELINE_POINTS
+    sums = [sum(column) for column in zip(*profile.timeline.by_category.values(), strict=True)]
+    assert max(sums) == profile.peak.allocated_bytes
+    assert sums[0] <= profile.peak.allocated_bytes
+    assert max(one.peak_bytes for one in profile.phases) == profile.peak.allocated_bytes
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_sizes_of_blocks_are_those_that_the_snapshot_lists(name: str) -> None:
+    trace = open_trace(SNAPSHOTS / name)
+    lives = sorted((one.requested_bytes, one.size_bytes) for one in lives_of(trace).blocks if one.freed is None)
+    listed = sorted(
+        (block.requested_bytes, block.size_bytes)
+        for segment in trace.end or ()
+        for block in segment.blocks
+        if block.state is BlockState.ACTIVE_ALLOCATED
+    )
+    assert lives == listed
+
+
+def test_a_language_model_has_as_many_bytes_of_gradients_as_of_parameters_and_twice_as_many_of_adams_state() -> None:
+    held = profile_of(open_trace(SNAPSHOTS / "steady_lm.late.snap.zst")).peak.by_category
+    assert held[Category.GRADIENTS] == held[Category.PARAMETERS]
+    assert 0 <= held[Category.OPTIMIZER_STATE] - 2 * held[Category.PARAMETERS] < 16 * KIB
+    assert Category.UNKNOWN not in held
+
+
+def test_other_settings_than_the_recorded_ones_are_not_called_exact() -> None:
+    trace = open_trace(SNAPSHOTS / "steady_lm.late.snap.zst")
+    profile = profile_of(replace(trace, alloc_conf="roundup_power2_divisions:4"))
+    assert not profile.is_exact
+    assert sum(profile.peak.by_category.values()) == profile.peak.allocated_bytes
+
+
+STACKS = st.sampled_from([BATCH, FORWARD, LOSS, GRADS, AUTOGRAD, OPTIMIZER, AGAIN])
+EVENTS = st.lists(st.tuples(st.booleans(), st.integers(1, 30 * MIB), STACKS), max_size=60)
+
+
+@given(EVENTS)
+def test_categories_sum_to_the_live_bytes_whatever_a_program_does(events: list[tuple[bool, int, Stack]]) -> None:
+    program, alive, live_bytes, most_bytes = Program(), list[Held](), 0, 0
+    for is_alloc, size_bytes, stack in events:
+        if is_alloc or not alive:
+            alive.append(program.alloc(size_bytes, stack))
+            live_bytes += size_bytes
+        else:
+            held = alive.pop(size_bytes % len(alive))
+            program.free(held)
+            live_bytes -= held.size_bytes
+        most_bytes = max(most_bytes, live_bytes)
+    profile = program.profile()
+    timeline = profile.timeline
+    asked = [column for category, column in timeline.by_category.items() if category is not Category.ROUNDING]
+    assert max((sum(column) for column in zip(*asked, strict=True)), default=0) == most_bytes
+    assert sum(profile.peak.by_category.values()) == profile.peak.allocated_bytes >= most_bytes

@@ -1,0 +1,49 @@
+"""``tidegauge profile``: what fills the GPU at the peak, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidegauge.cli.main import main
+
+DATA = Path(__file__).parents[2] / "data"
+RECORDED = str(DATA / "snapshots" / "steady_lm.late.snap.zst")
+WITHOUT_STACKS = str(DATA / "allocator" / "mixed_cnn_s1_c0.npz")
+
+
+def test_profile_shows_the_peak_by_category_phase_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", RECORDED]) == 0
+    printed = capsys.readouterr().out
+    assert "Peak: 271.5 MiB allocated in the forward pass" in printed
+    for words in ("activations      82.1 MiB  30%", "optimizer  175.3 MiB", "train/scenarios.py:21 in forward"):
+        assert words in printed
+
+
+def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--top", "1", RECORDED]) == 0
+    assert "(14 more; --top 15 or --json shows all)" in capsys.readouterr().out
+
+
+def test_profile_as_json_has_the_whole_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--json", RECORDED]) == 0
+    profile = json.loads(capsys.readouterr().out)
+    assert (profile["file"], profile["version"], profile["steps"]) == (RECORDED, 1, 3)
+    assert sum(profile["peak"]["by_category"].values()) == profile["peak"]["allocated_bytes"]
+    assert len(profile["lines"]) == 15
+
+
+def test_profile_of_a_recording_without_stacks_says_how_to_record_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", WITHOUT_STACKS]) == 0
+    printed = capsys.readouterr().out
+    assert "_record_memory_history(context=" in printed
+    assert "Highest in each phase" not in printed
+
+
+def test_profile_refuses_a_file_that_is_no_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("import torch\n")
+    assert main(["profile", str(file)]) == 2
+    assert "is neither a snapshot" in capsys.readouterr().err

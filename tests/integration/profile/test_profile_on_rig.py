@@ -1,0 +1,50 @@
+"""Memory profiles of recorded training runs against what PyTorch's counters and the model itself say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakegpu.rig import Rig
+
+pytestmark = pytest.mark.rig
+
+JOB = Path(__file__).parents[1] / "rig_jobs" / "profiled_steps.py"
+MODES = ("eager", "amp", "checkpoint", "accumulate")
+
+
+def profiled(mode: str, rig: Rig, scratch: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The profile of a run, and the truth about it."""
+    out = scratch / mode
+    environ = rig.environ(devices=1, state=scratch / "gpus")
+    subprocess.run([str(rig.python), str(JOB), mode, str(out)], env=environ, check=True, timeout=200)
+    command = [sys.executable, "-m", "tidegauge", "profile", "--json", f"{out}.pickle"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    return json.loads(done.stdout), json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_profile_of_a_run_is_what_pytorch_counted(mode: str, rig: Rig, tmp_path: Path) -> None:
+    profile, truth = profiled(mode, rig, tmp_path)
+    held = profile["peak"]["by_category"]
+    assert profile["is_exact"]
+    assert profile["steps"] >= 2  # the last step's end is the end of the recording
+    assert profile["peak"]["allocated_bytes"] == truth["peak_allocated_bytes"] == sum(held.values())
+    assert profile["reserved_bytes"] == truth["peak_reserved_bytes"]
+    assert held["parameters"] == truth["parameter_bytes"]
+    assert held["optimizer state"] == truth["state_bytes"]
+    assert held.get("unknown", 0) <= 0.02 * truth["peak_allocated_bytes"]
+
+
+def test_activations_are_fewer_with_checkpointing_and_with_half_precision(rig: Rig, tmp_path: Path) -> None:
+    eager, amp, checkpointed = (
+        profiled(mode, rig, tmp_path)[0]["peak"]["by_category"]["activations"]
+        for mode in ("eager", "amp", "checkpoint")
+    )
+    assert checkpointed < eager
+    assert amp < eager
