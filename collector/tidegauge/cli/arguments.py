@@ -16,6 +16,8 @@ from tidegauge.core.units import IEC_UNITS
 
 SELECTION, OUTPUT, CONNECTION = "selection", "output", "connection and settings"
 """Titles of the groups that several commands have."""
+LIST_GOES_ON = "list_goes_on"
+"""``set_defaults(list_goes_on=NAME)``: positional arguments behind options belong to the list ``NAME`` as well."""
 _EXAMPLES = "examples:\n"
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)", re.ASCII)
 _UNITS = {unit.lower(): 1024**power for power, unit in enumerate(IEC_UNITS)}
@@ -37,7 +39,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
+        # argparse ends a list of positional arguments at the first option: the rest of it comes back as unknown.
+        more = getattr(parsed, LIST_GOES_ON, None)
+        if more is not None and not any(one.startswith("-") for one in unknown):
+            getattr(parsed, more).extend(unknown)
+        elif unknown:
             parser = getattr(parsed, "parser", self)
             parser.error(parser.about_unknown(unknown))
         return parsed

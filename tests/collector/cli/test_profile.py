@@ -47,3 +47,46 @@ def test_profile_refuses_a_file_that_is_no_snapshot(tmp_path: Path, capsys: pyte
     file.write_text("import torch\n")
     assert main(["profile", str(file)]) == 2
     assert "is neither a snapshot" in capsys.readouterr().err
+
+
+CURRICULUM = str(DATA / "snapshots" / "curriculum.late.snap.zst")
+
+
+def test_profile_diff_tells_what_the_higher_peak_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "diff", RECORDED, CURRICULUM]) == 0
+    printed = capsys.readouterr().out
+    assert "The peak is 228.2 MiB higher (+84.0%): 271.5 MiB before, 499.7 MiB after." in printed
+    assert "activations      82.1 MiB  246.5 MiB  +164.4 MiB" in printed
+
+
+@pytest.mark.parametrize(("most", "code"), [("2%", 1), ("84%", 1), ("85%", 0)])
+def test_profile_diff_fails_where_the_peak_grows_more_than_allowed(most: str, code: int) -> None:
+    assert main(["profile", "diff", RECORDED, CURRICULUM, "--fail-if-peak-grows", most]) == code
+    assert main(["profile", "diff", CURRICULUM, RECORDED, "--fail-if-peak-grows", most]) == 0
+
+
+def test_profile_diff_as_json_names_both_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "diff", "--json", RECORDED, CURRICULUM]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert (compared["before"], compared["after"]) == (RECORDED, CURRICULUM)
+    gap = compared["after_peak_bytes"] - compared["before_peak_bytes"]
+    assert sum(one["after_bytes"] - one["before_bytes"] for one in compared["categories"]) == gap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([RECORDED, CURRICULUM], "to compare two: tidegauge profile diff"),
+        (["diff", RECORDED], "diff compares two snapshots, and got 1"),
+        ([RECORDED, "--fail-if-peak-grows", "2%"], "needs two snapshots"),
+    ],
+)
+def test_profile_says_how_to_compare(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_profile_refuses_a_share_that_is_no_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "diff", RECORDED, CURRICULUM, "--fail-if-peak-grows", "2"])
+    assert "'2' is not a percentage, such as 2%" in capsys.readouterr().err

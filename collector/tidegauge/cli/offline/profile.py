@@ -1,50 +1,113 @@
-"""``tidegauge profile`` shows what fills the GPU at the peak of a recorded snapshot."""
+"""``tidegauge profile`` shows what fills the GPU at the peak of a recorded snapshot, and compares two."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, cast
 
-from tidegauge.cli.arguments import add_examples, add_json, positive_count
-from tidegauge.cli.errors import FINE, bad_file
+from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, add_json, group, positive_count
+from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file
 
-HELP = "show what fills the GPU at the peak of a recorded snapshot: by category, phase and line"
+if TYPE_CHECKING:
+    from tidegauge.core.profile.comparison import ProfileComparison
+    from tidegauge.core.profile.step_profile import StepProfile
+
+HELP = "show what fills the GPU at the peak of a recorded snapshot: by category, phase and line; or compare two"
+DIFF = "diff"
 DEFAULT_TOP = 12
+_PERCENT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] SNAPSHOT\n       %(prog)s [options] diff BEFORE AFTER"
     parser.add_argument(
-        "snapshot", metavar="SNAPSHOT", type=Path,
-        help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more",
+        "snapshots", metavar="SNAPSHOT", nargs="+",
+        help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more; "
+        "after the word diff, two: of two runs, commits, settings or ranks",
     )  # fmt: skip
+    parser.set_defaults(**{LIST_GOES_ON: "snapshots"})
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
-        "--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
-        help=f"show the N lines that hold most (default: {DEFAULT_TOP}); --json has all",
+        "--fail-if-peak-grows", type=_percent, metavar="SHARE",
+        help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%",
     )  # fmt: skip
-    add_json(parser, "print the profile as one JSON object")
-    add_examples(parser, "tidegauge profile snapshot.pickle", "tidegauge profile --json --device 1 rank-1.snap.zst")
+    output = group(parser, OUTPUT)
+    output.add_argument(
+        "--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
+        help=f"show the N lines that hold, or changed, most (default: {DEFAULT_TOP}); --json has all",
+    )  # fmt: skip
+    add_json(parser, "print one JSON object")
+    add_examples(
+        parser,
+        "tidegauge profile snapshot.pickle",
+        "tidegauge profile diff main.pickle branch.pickle --fail-if-peak-grows 2%",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    files = args.snapshots
+    if files[0] == DIFF and len(files) > 1:
+        return _diff(files[1:], args)
+    if len(files) > 1:
+        raise UsageError(f"one snapshot at a time; to compare two: tidegauge profile diff {files[0]} {files[1]}")
+    if args.fail_if_peak_grows is not None:
+        raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
+    profile = _profile(files[0], args.device)
+    if args.json:
+        print(json.dumps({"file": files[0], **_wire(profile)}))
+    else:
+        from tidegauge.cli.offline.profile_page import print_profile
+
+        print_profile(profile, args.top)
+    return FINE
+
+
+def _diff(files: list[str], args: argparse.Namespace) -> int:
+    if len(files) != 2:
+        raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
+    before, after = (_profile(file, args.device) for file in files)
+    from tidegauge.core.profile.comparison import compare_profiles
+
+    compared = compare_profiles(before, after)
+    if args.json:
+        print(json.dumps({"before": files[0], "after": files[1], **_wire(compared)}))
+    else:
+        from tidegauge.cli.offline.profile_page import print_comparison
+
+        print_comparison(compared, args.top)
+    most = args.fail_if_peak_grows
+    return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
+
+
+def _profile(file: str, device: Optional[int]) -> StepProfile:
     # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces.reading import open_trace
 
     try:
-        trace = open_trace(args.snapshot, device=args.device, on_read=prepare_model)
+        trace = open_trace(Path(file), device=device, on_read=prepare_model)
         # Only now: how the model is imported depends on the length of the trace.
         from tidegauge.analysis.profile.profile import profile_of
 
-        profile = profile_of(trace)
+        return profile_of(trace)
     except ValueError as error:
-        raise bad_file(args.snapshot, error) from error
-    from tidegauge.cli.offline.profile_page import print_page
+        raise bad_file(file, error) from error
+
+
+def _wire(value: StepProfile | ProfileComparison) -> Mapping[str, Any]:
     from tidegauge.core.wire import to_wire
 
-    if args.json:
-        print(json.dumps({"file": str(args.snapshot), **dict(to_wire(profile))}))  # type: ignore[arg-type] # SAFETY: a dataclass becomes a dict
-    else:
-        print_page(profile, args.top)
-    return FINE
+    return cast("Mapping[str, Any]", to_wire(value))
+
+
+def _percent(text: str) -> Fraction:
+    """``2%`` as a fraction. Raises ``ArgumentTypeError``."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage, such as 2%")
+    return Fraction(match[1]) / 100

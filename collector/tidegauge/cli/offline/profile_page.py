@@ -1,4 +1,4 @@
-"""The answer of ``tidegauge profile`` for people. Texts from snapshots are made printable by ``print_table``."""
+"""The answers of ``tidegauge profile`` for people. Texts from snapshots are made printable by ``print_table``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tidegauge.analysis.oom.answer import RECORD_STACKS
 from tidegauge.cli.output import bar, print_table, print_wrapped
 from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.categories import StepPhase
+from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count
@@ -27,7 +28,7 @@ _DURING = {
 }
 
 
-def print_page(profile: StepProfile, top: int) -> None:
+def print_profile(profile: StepProfile, top: int) -> None:
     peak = profile.peak
     phases = [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
     during = f" {_DURING[peak.phase]}" if phases else ""
@@ -60,10 +61,65 @@ def print_page(profile: StepProfile, top: int) -> None:
         [_line_cells(line) for line in profile.lines[:top]],
         gives_way=("called from", "phase"),
     )
-    if len(profile.lines) > top:
-        print(f"({len(profile.lines) - top:,} more; --top {len(profile.lines)} or --json shows all)")
+    _say_more(len(profile.lines), top)
     for sentence in _doubts(profile):
         print_wrapped("\n", sentence)
+
+
+def print_comparison(compared: ProfileComparison, top: int) -> None:
+    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
+    if compared.grown_bytes:
+        word = "higher" if compared.grown_bytes > 0 else "lower"
+        share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
+        print_wrapped("", f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}.")
+    else:
+        print_wrapped("", f"The peak is the same: {format_bytes(compared.after_peak_bytes)}.")
+    print("\nAllocated at the peak")
+    print_table(
+        ("category", "before", "after", "change"),
+        [
+            (
+                one.category.value,
+                format_bytes(one.before_bytes),
+                format_bytes(one.after_bytes),
+                _signed(one.grown_bytes),
+            )
+            for one in compared.categories
+        ],
+    )
+    if compared.phases:
+        print("\nHighest in each phase")
+        print_table(("phase", "before", "after", "change"), [_phase_cells(one) for one in compared.phases])
+    if compared.lines:
+        print("\nLines that changed most at the peak")
+        print_table(
+            ("change", "blocks", "category", "line"),
+            [
+                (
+                    _signed(one.grown_bytes),
+                    f"{one.after_blocks - one.before_blocks:+,}",
+                    one.category.value,
+                    NO_STACK if one.line is None else line_name(one.line),
+                )
+                for one in compared.lines[:top]
+            ],
+        )
+        _say_more(len(compared.lines), top)
+
+
+def _phase_cells(one: PhaseChange) -> tuple[str, ...]:
+    before, after = one.before_bytes, one.after_bytes
+    known = ["-" if held is None else format_bytes(held) for held in (before, after)]
+    return one.phase.value, *known, "-" if before is None or after is None else _signed(after - before)
+
+
+def _signed(count: int) -> str:
+    return f"{'+' if count > 0 else '-' if count < 0 else ''}{format_bytes(abs(count))}"
+
+
+def _say_more(lines: int, top: int) -> None:
+    if lines > top:
+        print(f"({lines - top:,} more; --top {lines} or --json shows all)")
 
 
 def _line_cells(line: ProfileLine) -> tuple[str, ...]:
