@@ -12,7 +12,16 @@ if TYPE_CHECKING:  # importing typing, or anything else, is left to those who ne
 
     _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
 
-__all__ = ["CheckpointRequest", "__version__", "attach", "estimate", "on_checkpoint_request", "step", "watch"]
+__all__ = [
+    "CheckpointRequest",
+    "__version__",
+    "attach",
+    "estimate",
+    "on_checkpoint_request",
+    "profile",
+    "step",
+    "watch",
+]
 
 
 def attach(level: str = "stats") -> None:
@@ -75,6 +84,18 @@ def watch(level: str = "auto") -> Any:
     from importlib import import_module
 
     return import_module("tidegauge.cli.verdict.watch").WatchedBlock(level)
+
+
+def profile(model: Any = None, optimizer: Any = None) -> Any:
+    """Profile the GPU memory of a block: ``with tidegauge.profile(model, optimizer) as p:`` around some training steps.
+
+    ``p.peak`` has what fills the GPU at its fullest, by category; ``p.profile`` lines and phases as well, and
+    ``print(p)`` shows them. Allocations are recorded with their Python stacks meanwhile. ``model`` and ``optimizer``
+    tell what was there before the block. Never raises for a failure of its own: ``p.problem`` has it.
+    """
+    from importlib import import_module
+
+    return import_module("tidegauge.cli.profile.block").ProfiledBlock(model, optimizer)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -38,7 +38,7 @@ GROUPS = {
         "estimate": "tidegauge.cli.offline.estimate",
         "oom": "tidegauge.cli.oom.command",
         "diff": "tidegauge.cli.offline.diff",
-        "profile": "tidegauge.cli.offline.profile",
+        "profile": "tidegauge.cli.profile.command",
         "export": "tidegauge.cli.offline.export",
         "whatif": "tidegauge.cli.offline.whatif",
         "replay": "tidegauge.cli.offline.replay",

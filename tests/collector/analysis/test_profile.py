@@ -18,7 +18,7 @@ from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, Stack
 from tidegauge.core.profile.categories import Category, StepPhase
-from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, StepProfile
+from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, OwnedMemory, StepProfile
 
 KIB, MIB = 1 << 10, 1 << 20
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
@@ -58,9 +58,9 @@ class Program:
         self._requests.free(*held)
         self._numbers += [-1] * (2 * len(held))
 
-    def profile(self) -> StepProfile:
+    def profile(self, *owned: OwnedMemory) -> StepProfile:
         trace = self._requests.trace()
-        return profile_of(replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks)))
+        return profile_of(replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks)), owned=owned)
 
 
 def a_step(program: Program) -> list[Held]:
@@ -162,6 +162,19 @@ def test_stack_and_pool_tell_what_the_phase_does_not(frames: list[Frame], pool: 
     program.alloc(512, (LINE,))
     program.alloc(8 * MIB, (*frames, LINE), pool=pool)
     assert program.profile().peak.by_category[category] == 8 * MIB
+
+
+def test_what_the_model_owns_is_told_by_address_whatever_made_it() -> None:
+    program = Program()
+    weight, bias, kept = program.alloc(8 * MIB, BATCH), program.alloc(512, AUTOGRAD), program.alloc(4 * MIB, AUTOGRAD)
+    program.free(weight)
+    again = program.alloc(9 * MIB, OPTIMIZER)
+    owned = [OwnedMemory(one.address, Category.PARAMETERS) for one in (bias, again)]
+    peak = program.profile(*owned, OwnedMemory(kept.address, Category.BUFFERS)).peak
+    assert peak.by_category == {
+        Category.PARAMETERS: 9 * MIB + 512,
+        Category.BUFFERS: 4 * MIB,
+    }
 
 
 def test_a_recording_without_stacks_says_that_it_knows_nothing() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import tidegauge
 from tidegauge.cli.main import main
 
 DATA = Path(__file__).parents[2] / "data"
@@ -90,3 +93,21 @@ def test_profile_refuses_a_share_that_is_no_percentage(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["profile", "diff", RECORDED, CURRICULUM, "--fail-if-peak-grows", "2"])
     assert "'2' is not a percentage, such as 2%" in capsys.readouterr().err
+
+
+def test_a_profiled_block_without_torch_says_so_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with tidegauge.profile() as p:
+        pass
+    assert p.problem == str(p) == "no profile: this process has no GPU that PyTorch can use"
+    with pytest.raises(RuntimeError, match="no GPU"):
+        _ = p.peak
+
+
+def test_a_profiled_block_that_cannot_record_leaves_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)))
+    with tidegauge.profile() as p:
+        trained = True
+    assert trained
+    assert p.problem is not None
+    assert "AttributeError" in p.problem

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tidegauge
 from fakegpu.rig import Rig
 
 pytestmark = pytest.mark.rig
@@ -18,14 +19,22 @@ JOB = Path(__file__).parents[1] / "rig_jobs" / "profiled_steps.py"
 MODES = ("eager", "amp", "checkpoint", "accumulate")
 
 
-def profiled(mode: str, rig: Rig, scratch: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The profile of a run, and the truth about it."""
+def ran(mode: str, rig: Rig, scratch: Path) -> dict[str, Any]:
+    """What the run says of itself."""
     out = scratch / mode
     environ = rig.environ(devices=1, state=scratch / "gpus")
+    environ["PYTHONPATH"] = str(Path(tidegauge.__file__).parents[1])
     subprocess.run([str(rig.python), str(JOB), mode, str(out)], env=environ, check=True, timeout=200)
+    said: dict[str, Any] = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    return said
+
+
+def profiled(mode: str, rig: Rig, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The profile of a run, and the truth about it."""
+    truth, out = ran(mode, rig, scratch), scratch / mode
     command = [sys.executable, "-m", "tidegauge", "profile", "--json", f"{out}.pickle"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    return json.loads(done.stdout), json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    return json.loads(done.stdout), truth
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -48,3 +57,14 @@ def test_activations_are_fewer_with_checkpointing_and_with_half_precision(rig: R
     )
     assert checkpointed < eager
     assert amp < eager
+
+
+def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig: Rig, tmp_path: Path) -> None:
+    said = ran("block", rig, tmp_path)
+    held = said["by_category"]
+    assert (said["problem"], said["still_recording"]) == (None, False)
+    assert said["profiled_peak_bytes"] == said["peak_allocated_bytes"] == sum(held.values())
+    assert held["parameters"] == said["parameter_bytes"]
+    assert held["optimizer state"] == said["state_bytes"]
+    assert held.get("unknown", 0) <= 0.02 * said["peak_allocated_bytes"]
+    assert "profiled_steps.py" in said["page"]

@@ -1,6 +1,7 @@
-"""Trains a small transformer and records its allocations: python profiled_steps.py eager|amp|checkpoint|accumulate OUT.
+"""Trains a small transformer and records it: python profiled_steps.py eager|amp|checkpoint|accumulate|block OUT.
 
-Writes the snapshot to OUT.pickle, and what PyTorch's counters and the model itself say to OUT.json.
+Writes the snapshot to OUT.pickle, and what PyTorch's counters and the model itself say to OUT.json; `block`: what
+`tidegauge.profile()` says, there as well.
 """
 
 from __future__ import annotations
@@ -55,18 +56,48 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100_000)
-model = Model().cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(STEPS):
-    step(model, optimizer)
-states = [value for state in optimizer.state.values() for value in state.values() if value.is_cuda]
-statistics = torch.cuda.memory_stats()
-torch.cuda.memory._dump_snapshot(f"{OUT}.pickle")
-with open(f"{OUT}.json", "w") as file:
-    json.dump({
+def truth(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    states = [value for state in optimizer.state.values() for value in state.values() if value.is_cuda]
+    statistics = torch.cuda.memory_stats()
+    return {
         "peak_allocated_bytes": statistics["allocated_bytes.all.peak"],
         "peak_reserved_bytes": statistics["reserved_bytes.all.peak"],
         "parameter_bytes": bytes_of(list(model.parameters())),
         "state_bytes": bytes_of(states),
-    }, file)  # fmt: skip
+    }
+
+
+def recorded() -> dict[str, object]:
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100_000)
+    model = Model().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(STEPS):
+        step(model, optimizer)
+    found = truth(model, optimizer)
+    torch.cuda.memory._dump_snapshot(f"{OUT}.pickle")
+    return found
+
+
+def in_a_block() -> dict[str, object]:
+    """The profile that the program makes of itself, of a model that was there before."""
+    import tidegauge
+
+    model = Model().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    torch.cuda.reset_peak_memory_stats()
+    with tidegauge.profile(model, optimizer) as p:
+        for _ in range(STEPS):
+            step(model, optimizer)
+    return {
+        **truth(model, optimizer),
+        "problem": p.problem,
+        "profiled_peak_bytes": p.peak.allocated_bytes,
+        "by_category": {category.value: held for category, held in p.peak.by_category.items()},
+        "page": str(p),
+        "still_recording": torch._C._cuda_isHistoryEnabled(),
+    }
+
+
+with open(f"{OUT}.json", "w") as file:
+    json.dump(in_a_block() if MODE == "block" else recorded(), file)

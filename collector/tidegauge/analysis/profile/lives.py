@@ -18,6 +18,7 @@ BEFORE = -1
 class BlockLife(NamedTuple):
     """One block, from its allocation until the program gave it back."""
 
+    address: int
     requested_bytes: int
     size_bytes: int
     """Of its block: what the allocator counts as allocated."""
@@ -86,13 +87,13 @@ def lives_of(trace: Trace) -> Lives:
         elif action == Action.FREE_REQUESTED and address in alive:
             one = alive.pop(address)
             allocated_bytes -= one.size_bytes
-            blocks.append(_closed(one, event))
-    blocks += (_closed(one, None) for one in alive.values())
+            blocks.append(_closed(address, one, event))
+    blocks += (_closed(address, one, None) for address, one in alive.items())
     return Lives(blocks, is_exact, replayed.peak_reserved_bytes)
 
 
-def _closed(one: _Open, freed: Optional[int]) -> BlockLife:
-    return BlockLife(one.requested_bytes, one.size_bytes, one.made, freed, one.stack, one.in_private_pool)
+def _closed(address: int, one: _Open, freed: Optional[int]) -> BlockLife:
+    return BlockLife(address, one.requested_bytes, one.size_bytes, one.made, freed, one.stack, one.in_private_pool)
 
 
 class _Sizes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Optional
 
@@ -16,6 +16,7 @@ from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, cal
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import (
     MAX_TIMELINE_POINTS,
+    OwnedMemory,
     PhasePeak,
     ProfileLine,
     ProfileMoment,
@@ -40,14 +41,15 @@ class _Moment(NamedTuple):
     """By category, in the order of ``_CATEGORIES``."""
 
 
-def profile_of(trace: Trace, *, roots: Optional[CodeRoots] = None) -> StepProfile:
+def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Optional[CodeRoots] = None) -> StepProfile:
     """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
-    ``roots`` tell the user's lines from those of libraries. Raises ``TraceError`` where events contradict each other.
+    ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries. Raises
+    ``TraceError`` where events contradict each other.
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, stretch_numbers(stretches, len(trace)))
+    purposes = Purposes(trace.stacks, stretches, stretch_numbers(stretches, len(trace)), owned)
     named = [_Named(block, purposes.category(block), purposes.phase(block)) for block in lives.blocks]
     moments = list(_moments(named, len(trace)))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)

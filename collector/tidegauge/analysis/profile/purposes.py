@@ -1,9 +1,9 @@
-"""The purpose of each block: by its pool, its stack, and the phases in which it was allocated and given back."""
+"""The purpose of each block: by its pool, the tensors of known purpose in it, its stack, and the phases of its life."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife
@@ -11,6 +11,7 @@ from tidegauge.analysis.profile.phases import Stretch, phase_of_stack
 from tidegauge.core.allocator.trace import Stack
 from tidegauge.core.evidence.owners import CUBLAS_WORKSPACE_BYTES
 from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.step_profile import OwnedMemory
 
 MAX_BATCHES_AHEAD = 2
 """A variable keeps a batch until the next one is there, a prefetcher one more."""
@@ -24,7 +25,14 @@ _MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
 class Purposes:
     """Tells the category of blocks of one recording."""
 
-    def __init__(self, stacks: Sequence[Stack], stretches: Sequence[Stretch], numbers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        stacks: Sequence[Stack],
+        stretches: Sequence[Stretch],
+        numbers: Sequence[int],
+        owned: Iterable[OwnedMemory] = (),
+    ) -> None:
+        self._owned = sorted(owned)
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = numbers
@@ -41,6 +49,9 @@ class Purposes:
     def category(self, block: BlockLife) -> Category:
         if block.in_private_pool:
             return Category.CUDA_GRAPHS
+        owner = self._owner(block)
+        if owner is not None:
+            return owner
         shown = self._by_stack[block.stack]
         if shown is not None:
             return shown
@@ -63,6 +74,12 @@ class Purposes:
             StepPhase.BACKWARD: Category.GRADIENTS,
             StepPhase.OPTIMIZER: Category.OPTIMIZER_STATE,
         }.get(phase, Category.OTHER)
+
+    def _owner(self, block: BlockLife) -> Optional[Category]:
+        """The category of the first tensor of known purpose in it."""
+        at = bisect_left(self._owned, (block.address,)) if block.freed is None else len(self._owned)
+        is_in = at < len(self._owned) and self._owned[at].address < block.address + block.size_bytes
+        return self._owned[at].category if is_in else None
 
     def _of_before(self, block: BlockLife) -> Category:
         if _may_be_workspace(block):

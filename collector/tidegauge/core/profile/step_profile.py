@@ -13,6 +13,14 @@ FORMAT_VERSION = 1
 MAX_TIMELINE_POINTS = 600
 
 
+class OwnedMemory(NamedTuple):
+    """A tensor of known purpose at the end of a recording: a parameter of the model, say."""
+
+    address: int
+    """Of its storage; its block may hold others as well."""
+    category: Category
+
+
 class ProfileMoment(NamedTuple):
     """All memory that was allocated just after one event of a recording."""
 

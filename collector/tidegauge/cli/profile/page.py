@@ -1,11 +1,12 @@
-"""The answers of ``tidegauge profile`` for people. Texts from snapshots are made printable by ``print_table``."""
+"""Pages of a memory profile, for people. Texts from snapshots are made printable where they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Union
 
 from tidegauge.analysis.oom.answer import RECORD_STACKS
-from tidegauge.cli.output import bar, print_table, print_wrapped
+from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, tame
 from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.categories import StepPhase
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
@@ -28,18 +29,53 @@ _DURING = {
 }
 
 
-def print_profile(profile: StepProfile, top: int) -> None:
+class PageTable(NamedTuple):
+    """A table of a page."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    gives_way: Sequence[str] = ()
+    """Columns that a narrow terminal leaves out."""
+
+
+Part = Union[str, PageTable]
+"""Of a page: a sentence or a table."""
+
+
+def print_page(parts: Iterable[Part]) -> None:
+    """Print a page to stdout, as wide as the terminal."""
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            print_wrapped("", part)
+        else:
+            print(f"{chr(10) if number else ''}{part.title}")
+            print_table(part.header, part.rows, gives_way=part.gives_way)
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """A page as text."""
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            found.append(tame(part))
+        else:
+            found += ["", part.title, *plain_lines(part.header, [tuple(map(tame, row)) for row in part.rows])]
+    return "\n".join(found)
+
+
+def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
     peak = profile.peak
     phases = [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
     during = f" {_DURING[peak.phase]}" if phases else ""
     torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
-    print(f"Device {profile.device}{torch}: {format_count(profile.steps, 'step')}, {profile.events:,} events.")
-    print_wrapped(
-        "", f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
-        f"{format_bytes(profile.reserved_bytes)} reserved at most.",
-    )  # fmt: skip
-    print("\nAllocated at the peak")
-    print_table(
+    yield f"Device {profile.device}{torch}: {format_count(profile.steps, 'step')}, {profile.events:,} events."
+    yield (
+        f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
+        f"{format_bytes(profile.reserved_bytes)} reserved at most."
+    )
+    yield PageTable(
+        "Allocated at the peak",
         ("category", "bytes", "share", ""),
         [
             (category.value, format_bytes(held), f"{held / peak.allocated_bytes:.0%}", bar(held / peak.allocated_bytes))
@@ -47,35 +83,34 @@ def print_profile(profile: StepProfile, top: int) -> None:
         ],
     )
     if phases:
-        print("\nHighest in each phase")
-        print_table(
+        yield PageTable(
+            "Highest in each phase",
             ("phase", "allocated", ""),
             [
                 (one.phase.value, format_bytes(one.peak_bytes), bar(one.peak_bytes / peak.allocated_bytes))
                 for one in phases
             ],
         )
-    print("\nLines that hold most at the peak")
-    print_table(
+    yield PageTable(
+        "Lines that hold most at the peak",
         ("bytes", "blocks", "category", "phase", "line", "called from"),
         [_line_cells(line) for line in profile.lines[:top]],
         gives_way=("called from", "phase"),
     )
-    _say_more(len(profile.lines), top)
-    for sentence in _doubts(profile):
-        print_wrapped("\n", sentence)
+    yield from _more(len(profile.lines), top)
+    yield from _doubts(profile)
 
 
-def print_comparison(compared: ProfileComparison, top: int) -> None:
+def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:
     peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
     if compared.grown_bytes:
         word = "higher" if compared.grown_bytes > 0 else "lower"
         share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
-        print_wrapped("", f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}.")
+        yield f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
     else:
-        print_wrapped("", f"The peak is the same: {format_bytes(compared.after_peak_bytes)}.")
-    print("\nAllocated at the peak")
-    print_table(
+        yield f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
+    yield PageTable(
+        "Allocated at the peak",
         ("category", "before", "after", "change"),
         [
             (
@@ -88,11 +123,12 @@ def print_comparison(compared: ProfileComparison, top: int) -> None:
         ],
     )
     if compared.phases:
-        print("\nHighest in each phase")
-        print_table(("phase", "before", "after", "change"), [_phase_cells(one) for one in compared.phases])
+        yield PageTable(
+            "Highest in each phase", ("phase", "before", "after", "change"), list(map(_phase_cells, compared.phases))
+        )
     if compared.lines:
-        print("\nLines that changed most at the peak")
-        print_table(
+        yield PageTable(
+            "Lines that changed most at the peak",
             ("change", "blocks", "category", "line"),
             [
                 (
@@ -104,7 +140,7 @@ def print_comparison(compared: ProfileComparison, top: int) -> None:
                 for one in compared.lines[:top]
             ],
         )
-        _say_more(len(compared.lines), top)
+        yield from _more(len(compared.lines), top)
 
 
 def _phase_cells(one: PhaseChange) -> tuple[str, ...]:
@@ -117,9 +153,9 @@ def _signed(count: int) -> str:
     return f"{'+' if count > 0 else '-' if count < 0 else ''}{format_bytes(abs(count))}"
 
 
-def _say_more(lines: int, top: int) -> None:
+def _more(lines: int, top: int) -> Iterator[str]:
     if lines > top:
-        print(f"({lines - top:,} more; --top {lines} or --json shows all)")
+        yield f"({lines - top:,} more; --top {lines} or --json shows all)"
 
 
 def _line_cells(line: ProfileLine) -> tuple[str, ...]:

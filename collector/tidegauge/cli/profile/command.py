@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"file": files[0], **_wire(profile)}))
     else:
-        from tidegauge.cli.offline.profile_page import print_profile
+        from tidegauge.cli.profile.page import print_page, profile_page
 
-        print_profile(profile, args.top)
+        print_page(profile_page(profile, args.top))
     return FINE
 
 
@@ -77,9 +77,9 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"before": files[0], "after": files[1], **_wire(compared)}))
     else:
-        from tidegauge.cli.offline.profile_page import print_comparison
+        from tidegauge.cli.profile.page import comparison_page, print_page
 
-        print_comparison(compared, args.top)
+        print_page(comparison_page(compared, args.top))
     most = args.fail_if_peak_grows
     return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
 

@@ -1,0 +1,126 @@
+"""``tidegauge.profile()``: the memory profile of a block of training code, made in the process that runs it.
+
+Nothing here raises for a failure of Tidegauge's own: ``ProfiledBlock.problem`` has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import pickle
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.cli.profile.page import profile_page, text_of
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
+from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.runtime.history import MAX_ENTRIES, History
+from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
+
+MAX_LINES = 12
+
+
+class ProfiledBlock:
+    """A context manager; after the block it has the profile of each device that was used in it."""
+
+    def __init__(self, model: Any = None, optimizer: Any = None) -> None:
+        self.profiles: Mapping[int, StepProfile] = {}
+        """By device."""
+        self.problem: str | None = None
+        """Why there is no profile, for people; ``None`` where nothing failed."""
+        self._model = model
+        self._optimizer = optimizer
+        self._history: History | None = None
+
+    def __enter__(self) -> ProfiledBlock:
+        with self._reporting():
+            torch = sys.modules.get("torch")
+            if torch is None or not torch.cuda.is_available():
+                self.problem = "no profile: this process has no GPU that PyTorch can use"
+                return self
+            torch.cuda.init()  # asking whether a history is on crashes before
+            self._history = History(torch, Faults())
+            self._history.begin(entries=MAX_ENTRIES, step=0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        history, self._history = self._history, None
+        if history is None:
+            return
+        with self._reporting():
+            torch = sys.modules["torch"]
+            try:
+                owned = list(owned_memory(self._model, self._optimizer))
+                with compiler_left_alone(torch), collector_held_off():
+                    recorded = torch.cuda.memory._snapshot()
+            finally:
+                history.end()
+            self.profiles = profiles_of(recorded, owned, torch.__version__)
+            if not self.profiles:
+                self.problem = "no profile: no GPU memory was allocated in the block"
+
+    @property
+    def profile(self) -> StepProfile:
+        """Of the device with the highest peak. Raises ``RuntimeError`` with the reason where there is none."""
+        if not self.profiles:
+            raise RuntimeError(self.problem or "no profile: it is there after the `with` block that trains")
+        return max(self.profiles.values(), key=lambda one: one.peak.allocated_bytes)
+
+    @property
+    def peak(self) -> ProfileMoment:
+        """The peak of that device: ``peak.allocated_bytes``, ``peak.by_category``, ``peak.phase``."""
+        return self.profile.peak
+
+    def __repr__(self) -> str:
+        # What a terminal's IPython shows below a cell, and print().
+        if not self.profiles:
+            return self.problem or "no profile yet"
+        return "\n\n".join(text_of(profile_page(one, MAX_LINES)) for one in self.profiles.values())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.problem = f"no profile: {describe(error)}"
+
+
+def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
+    """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer`` that are on a GPU; of a DTensor, the part
+    of this rank. Either may be ``None``."""
+    parameters = [] if model is None else list(model.parameters())
+    state = {} if optimizer is None else optimizer.state
+    found: list[tuple[Category, Iterable[Any]]] = [
+        (Category.PARAMETERS, parameters),
+        (Category.GRADIENTS, (one.grad for one in parameters)),
+        (Category.BUFFERS, [] if model is None else model.buffers()),
+        (Category.OPTIMIZER_STATE, (value for values in state.values() for value in values.values())),
+    ]
+    for category, tensors in found:
+        for tensor in tensors:
+            local = getattr(tensor, "_local_tensor", tensor)
+            if getattr(local, "is_cuda", False):
+                yield OwnedMemory(local.untyped_storage().data_ptr(), category)
+
+
+def profiles_of(recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], version: str) -> dict[int, StepProfile]:
+    """The profiles of ``torch.cuda.memory._snapshot()``, by device. Raises ``BadTraceError`` and ``TraceError``."""
+    owned = list(owned)
+    traces = read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces
+    return {
+        device: profile_of(with_beginning(replace(trace, torch_version=version)), owned=owned)
+        for device, trace in traces.items()
+        if len(trace)
+    }
