@@ -233,6 +233,13 @@ class CodeTest(HolderTestCase):
         self.assertIn("lru_cache of cached", self.held(3).path)
         self.assertEqual((default(), partial()), (1, 1))
 
+    def test_objects_of_methods_that_are_written_in_c(self) -> None:
+        deferred = [[tensor(1)].copy]
+        path = "deferred (list, 1 item) -> {} -> method's object (list, 1 item) -> Tensor"
+        self.assertIn(path.format("builtin_function_or_method"), self.held(1).path)
+        deferred[0] = [tensor(2)].__len__  # type: ignore[assignment]
+        self.assertIn(path.format("method-wrapper"), self.held(2).path)
+
     def test_arguments_of_kept_warnings_are_no_frames(self) -> None:
         caught = [UserWarning(tensor(number), "is not finite") for number in range(6)]
         holder = self.held(*range(6))

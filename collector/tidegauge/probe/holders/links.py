@@ -48,10 +48,12 @@ _MODULES_OF_GLOBAL_HOOKS = ("torch.nn.modules.module", "torch.optim.optimizer")
 _PART_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
 _LEAVES = (
         type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(Ellipsis), types.CodeType,
-        types.BuiltinFunctionType, types.ModuleType, types.GetSetDescriptorType, types.MemberDescriptorType,
-        types.MethodDescriptorType, types.WrapperDescriptorType, property,
+        types.ModuleType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
+        types.WrapperDescriptorType, property,
 )  # fmt: skip
 _LEAF_IDS = frozenset(map(id, _LEAVES))
+_METHODS_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)
+"""``tensor.mean``, ``list.append``, ``list.__len__`` of an object; functions of modules are of the first type."""
 _GENERATORS: dict[type, str] = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
@@ -82,6 +84,7 @@ class ObjectLinks:
         by_type: dict[type, Callable[[Any], Iterable[ObjectLink]]] = {
             types.FunctionType: _of_function,
             types.MethodType: _of_method,
+            **dict.fromkeys(_METHODS_IN_C, _of_method_in_c),
             types.CellType: _of_cell,
             types.FrameType: _of_frame,
             types.TracebackType: _of_traceback,
@@ -197,9 +200,13 @@ def _stepped(groups: Any) -> frozenset[int]:
 
 def leads_on(value: object) -> bool:
     """Whether a value may lead to other objects: the collector leaves those alone that refer to none, or to such."""
-    if not gc.is_tracked(value) or id(type(value)) in _LEAF_IDS:
+    cls = type(value)
+    if not gc.is_tracked(value) or id(cls) in _LEAF_IDS:
         return False
-    return type(value) is not types.FunctionType or not _is_bare(value)
+    if cls is types.FunctionType:
+        return not _is_bare(value)  # type: ignore[arg-type] # SAFETY: its very class
+    is_method_in_c = any(cls is one for one in _METHODS_IN_C)
+    return not is_method_in_c or leads_on(value.__self__)  # type: ignore[attr-defined] # SAFETY: likewise
 
 
 def _is_bare(obj: types.FunctionType) -> bool:
@@ -279,6 +286,10 @@ def _of_function(obj: types.FunctionType) -> Iterable[ObjectLink]:
 def _of_method(obj: types.MethodType) -> Iterable[ObjectLink]:
     yield ObjectLink(Via.OTHER, "method's object", obj.__self__)
     yield ObjectLink(Via.FUNCTION, "method's function", obj.__func__)
+
+
+def _of_method_in_c(obj: Any) -> Iterable[ObjectLink]:
+    yield ObjectLink(Via.OTHER, "method's object", obj.__self__)
 
 
 def _of_partial(obj: Any) -> Iterable[ObjectLink]:
