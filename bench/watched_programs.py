@@ -256,10 +256,12 @@ class Job:
 
     def _look(self, now_s: float) -> None:
         incidents = self._service.incidents_of(self.truth.name)
+        pieces = self._service.table.of_job(self.truth.name)
         seen = {
             "incident": bool(incidents),
-            "evidence": bool(self._service.table.of_job(self.truth.name)),
-            "named": any(one.evidence for one in incidents),
+            "told": bool(pieces),
+            "evidence": any(not one.searching for one in pieces),
+            "named": any(not brief.searching for one in incidents for brief in one.evidence),
         }
         self._after_s |= {name: now_s for name, there in seen.items() if there and name not in self._after_s}
 
@@ -290,7 +292,8 @@ class Result(NamedTuple):
     """As Tidegauge counted, by rank."""
     steps_late: int = 0
     after_s: Mapping[str, float] = {}
-    """From the start of the command to the first ``incident``, ``evidence``, and incident with evidence (``named``)."""
+    """From the start of the command to the first ``incident``, evidence whose search may go on (``told``), whole
+    ``evidence``, and incident with that (``named``)."""
     asked_to_end: bool = False
 
     @property

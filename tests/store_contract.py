@@ -32,6 +32,7 @@ from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import ids_so_far
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
     MAX_FINDINGS,
@@ -483,6 +484,14 @@ class StoreContract:
         for read in (store.evidence.recent(since_s=0.0, limit=20), store.evidence.of_open_incidents(limit=20)):
             assert iter(read) is read, "not all at once"
             assert [one.evidence for one in read] == pieces[10:]
+
+    def test_whole_evidence_takes_the_place_of_what_was_known_before(self, store: Store) -> None:
+        first, second = (evidence(evidence_id=one, searching=True) for one in ids_so_far(evidence().evidence_id))
+        another = evidence(job=JobKey(JOB.job_id, JOB.attempt, 7), evidence_id=first.evidence_id, searching=True)
+        assert list(store.evidence.keep([first, another], at_s=NOW_S)) == [first, another]
+        assert list(store.evidence.keep([second, evidence()], at_s=NOW_S + 1.0)) == [second, evidence()]
+        assert store.evidence.of_job(JOB, limit=9) == [evidence()]
+        assert store.evidence.of_job(another.job, limit=9) == [another]
 
     def test_jobs_may_call_their_evidence_alike_and_anything(self, store: Store) -> None:
         other = JobKey(JOB.job_id, JOB.attempt, 7)

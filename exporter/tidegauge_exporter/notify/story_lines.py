@@ -73,7 +73,8 @@ def known(incident: Incident) -> str | None:
     if best is None:
         return None
     held = "" if best.holder is None else "held"
-    return digest(repr(best.line), held, best.cause.value, best.confidence.value)
+    searching = ["searching"] if best.searching else []
+    return digest(repr(best.line), held, best.cause.value, best.confidence.value, *searching)
 
 
 def has_ended(record: DecisionRecord) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from fake_node import PID, FakeNode, FakeRank, gpu_reading, identity
 from rank_windows import (
     EARLY_STEP,
+    HOLDER,
     KEEPS,
     LATE_STEP,
     MIB,
@@ -40,6 +41,7 @@ from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import HolderSearch, ids_so_far
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
@@ -123,6 +125,24 @@ def test_a_window_becomes_evidence_with_the_line_the_holder_and_the_cause(stage:
     assert evidence.cause.cause is EvidenceCause.PYTHON_CONTAINER
     assert evidence.problems == ()
     assert pickle.loads(pickle.dumps(evidence)) == evidence
+
+
+def test_a_search_that_goes_on_is_told_with_its_line_and_no_cause_and_the_whole_follows(stage: Stage) -> None:
+    part = HolderSearch((HOLDER,), 30 * MIB, 30 * MIB, problem="still running after 9 references")
+    [so_far] = ids_so_far("auto-7")[:1]
+    leave_window(stage.beside, PID, window(PID, evidence_id=so_far, searching=True, search=part))
+    [piece] = stage.take()
+    assert (piece.evidence_id, piece.searching, piece.unfinished) == ("auto-7+1", True, False)
+    assert (piece.growth[0].line, piece.grown_bytes) == (KEEPS[0], 30 * MIB)
+    assert piece.search is not None
+    assert piece.search.holders[0].name == HOLDER.name
+    assert (piece.cause.cause, piece.bound, piece.snapshots) == (EvidenceCause.UNKNOWN, None, ())
+    assert piece.problems == ("the holder search is incomplete: still running after 9 references",)
+    leave_window(stage.beside, PID)
+    [first, whole] = stage.take()
+    assert (first, whole.evidence_id, whole.searching) == (piece, "auto-7", False)
+    assert whole.cause.cause is EvidenceCause.PYTHON_CONTAINER
+    assert len(whole.snapshots) == 2
 
 
 def test_evidence_collector_takes_the_uid_from_the_kernel_not_the_file(stage: Stage) -> None:
@@ -507,7 +527,7 @@ def test_a_flood_of_our_own_slips_is_logged_in_part(
         raise ZeroDivisionError("a slip of ours")
 
     monkeypatch.setattr(EvidenceWork, "do", slip)
-    for number in range(PIECES_OF_TENANT):
+    for number in range(LINES_PER_MINUTE + 10):
         leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
         take(stage.node)
     said = [record for record in caplog.records if "could not be processed" in record.getMessage()]

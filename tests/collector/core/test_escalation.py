@@ -170,6 +170,13 @@ def test_no_user_and_nobody_at_all_has_more_than_so_many_at_once(escalation: Esc
     assert len(escalation.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))) == 1
 
 
+def test_what_is_known_before_a_search_is_over_changes_nothing(escalation: Escalation) -> None:
+    (ask,) = escalation.turn(job(rank(0), rank(1)))
+    before = escalation.state
+    escalation.learn(news(ask.target.rank, evidence_id=f"{ask.evidence_id}+1", job=ask.job, searching=True))
+    assert escalation.state == before
+
+
 def test_a_rank_is_asked_again_after_a_period_that_doubles_while_nothing_new_is_learnt(escalation: Escalation) -> None:
     view, waits = job(rank()), []
     (ask,) = escalation.turn(view)

@@ -39,6 +39,14 @@ def test_evidence_is_one_sentence_with_line_share_speed_and_holder() -> None:
     )
 
 
+def test_a_search_that_goes_on_is_said_instead_of_a_cause() -> None:
+    brief = BRIEF._replace(searching=True, cause=EvidenceCause.UNKNOWN, confidence=Confidence.UNKNOWN, holder=None)
+    assert brief_facts(brief) == (
+        "Rank 1 kept 348.0 MiB (11.6 MiB a step) in 30 steps, allocated at train.py:41 in step. "
+        "The search for what holds it is not over yet."
+    )
+
+
 def test_stacks_through_one_line_count_together() -> None:
     other = StackGrowth(12 * MIB, 1, (LINE,), LINE, 12 * MIB)
     whole = replace(evidence(), growth=(*evidence().growth, other))

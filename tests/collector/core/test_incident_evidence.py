@@ -89,6 +89,17 @@ def test_a_window_that_was_cut_short_does_not_hide_what_is_known() -> None:
     assert [brief.evidence_id for brief in with_evidence(incident(), [late]).evidence] == ["cut"]
 
 
+def test_a_search_that_goes_on_does_not_hide_what_is_known() -> None:
+    part = news(evidence_id="auto-2+1", at_unix_s=NOW_S + 60.0, cause=CauseFound(), search=None, searching=True)
+    whole = news(evidence_id="auto-2", at_unix_s=NOW_S + 600.0)
+    assert [brief.evidence_id for brief in with_evidence(incident(), [news(), part]).evidence] == ["auto-1"]
+    told = with_evidence(incident(), [part])
+    assert [brief.evidence_id for brief in told.evidence] == ["auto-2+1"]
+    assert [brief.evidence_id for brief in with_evidence(told, [part, whole]).evidence] == ["auto-2"]
+    cut_short = news(evidence_id="auto-2", at_unix_s=NOW_S + 600.0, cause=CauseFound(), search=None)
+    assert is_news(told, with_evidence(told, [part, cut_short]))
+
+
 def test_the_piece_that_says_most_is_the_first() -> None:
     likely = news(2, cause=NAMED._replace(confidence=Confidence.LIKELY))
     line_only = news(0, cause=CauseFound(), search=None)

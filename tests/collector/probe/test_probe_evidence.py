@@ -18,7 +18,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk, WindowPhase
-from tidegauge.probe.evidence.work import Searches, gather
+from tidegauge.probe.evidence.work import Searches, SoFar, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
@@ -63,7 +63,7 @@ class WindowTestCase(unittest.TestCase):
             window.at_boundary()
 
     def gather(self, window: EvidenceWindow, *, search: Optional[Any] = None) -> None:
-        def look(blocks: Sequence[tuple[int, int]], pacer: Pacer) -> HolderSearch:
+        def look(blocks: Sequence[tuple[int, int]], pacer: Pacer, _so_far: SoFar) -> HolderSearch:
             self.looked_for.append(blocks)
             pacer.rest()
             return FOUND
@@ -266,7 +266,7 @@ class Ending(WindowTestCase):
         window = self.window()
         self.train(window, 8)
 
-        def search(_blocks: object, pacer: Pacer) -> HolderSearch:
+        def search(_blocks: object, pacer: Pacer, _so_far: SoFar) -> HolderSearch:
             self.assertEqual(self.written(), ["12-34.early.snap", "12-34.late.snap"])
             window.stop()
             with self.assertRaises(StoppedError):
@@ -304,13 +304,72 @@ class Ending(WindowTestCase):
         window = self.window()
         self.train(window, 8)
 
-        def search(_blocks: object, _pacer: Pacer) -> HolderSearch:
+        def search(_blocks: object, _pacer: Pacer, _so_far: SoFar) -> HolderSearch:
             raise ValueError("odd object")
 
         self.gather(window, search=search)
         evidence = self.evidence()
         self.assertEqual((evidence.late_step, evidence.search, evidence.search_failed), (48, None, True))
         self.assertIn("odd object", evidence.problem or "")
+
+    def test_a_search_over_slow_steps_tells_what_it_has_found_so_far(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        told: list[Optional[RankEvidence]] = []
+        part = HolderSearch((Holder(HolderKind.CONTAINER, "losses", MIB, 1),), problem="still running")
+
+        def search(_blocks: object, _pacer: Pacer, so_far: SoFar) -> HolderSearch:
+            finds = iter((FOUND, part))
+            for took_s in (59.0, 61.0, 599.0, 601.0, 9999.0):
+                so_far(took_s, lambda: next(finds))
+                told.append(self.evidence() if "12-34.evidence.json" in self.written() else None)
+            return FOUND._replace(objects=8)
+
+        self.gather(window, search=search)
+        self.assertIsNone(told[0])
+        first, second = told[1], told[3]
+        assert first is not None
+        assert second is not None
+        self.assertEqual((first.evidence_id, first.search, first.searching), ("e1+1", FOUND, True))
+        self.assertEqual((first.early_step, first.late_step, first.problem), (43, 48, None))
+        self.assertGreater(first.ended_unix_s, first.began_unix_s)
+        self.assertEqual(told[2], first)
+        self.assertEqual((second.evidence_id, second.search), ("e1+2", part))
+        self.assertEqual(told[4], second)
+        whole = self.evidence()
+        self.assertEqual((whole.evidence_id, whole.searching, whole.facts.process_groups), ("e1", False, 2))
+        self.assertEqual(whole.search, FOUND._replace(objects=8))
+
+    def test_a_search_that_finds_nothing_new_tells_it_once(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        told: list[str] = []
+
+        def search(_blocks: object, _pacer: Pacer, so_far: SoFar) -> HolderSearch:
+            for took_s in (61.0, 601.0):
+                so_far(took_s, lambda: FOUND)
+                told.append(self.evidence().evidence_id)
+            return FOUND
+
+        self.gather(window, search=search)
+        self.assertEqual(told, ["e1+1", "e1+1"])
+
+    def test_what_was_found_so_far_costs_no_search(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+
+        def odd() -> HolderSearch:
+            raise ValueError("odd group")
+
+        def search(_blocks: object, _pacer: Pacer, so_far: SoFar) -> HolderSearch:
+            so_far(61.0, odd)
+            so_far(601.0, odd)
+            return FOUND
+
+        self.gather(window, search=search)
+        evidence = self.evidence()
+        self.assertEqual((evidence.search, evidence.search_failed), (FOUND, False))
+        self.assertEqual((evidence.problem or "").count("odd group"), 1)
 
     def test_facts_that_fail_are_said_once(self) -> None:
         window = self.window()
@@ -319,7 +378,7 @@ class Ending(WindowTestCase):
         def fail(_pacer: Pacer) -> RankFacts:
             raise ValueError("odd")
 
-        gather(window, self.files, Searches(search=lambda _blocks, _pacer: FOUND, facts=fail))
+        gather(window, self.files, Searches(search=lambda _blocks, _pacer, _so_far: FOUND, facts=fail))
         evidence = self.evidence()
         self.assertEqual((evidence.facts, evidence.early_facts), (NO_FACTS, NO_FACTS))
         self.assertEqual((evidence.problem or "").count("odd"), 1)
@@ -333,7 +392,7 @@ class Ending(WindowTestCase):
             os.makedirs(in_the_way, exist_ok=True)
             return NO_FACTS
 
-        gather(window, self.files, Searches(search=lambda _blocks, _pacer: FOUND, facts=facts))
+        gather(window, self.files, Searches(search=lambda _blocks, _pacer, _so_far: FOUND, facts=facts))
         evidence = self.evidence()
         self.assertEqual((evidence.early_file, evidence.late_file), ("12-34.early.snap", None))
         self.assertEqual((evidence.late_step, evidence.search), (48, FOUND))

@@ -26,7 +26,7 @@ from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.pace import MAX_SLICE_S, Budget, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
-from tidegauge.probe.holders.search import search_holders
+from tidegauge.probe.holders.search import MAX_UNITS, search_holders
 from tidegauge.probe.holders.tensors import Tensors, WantedBlocks
 from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
@@ -684,15 +684,40 @@ class GuestTest(HolderTestCase):
         self.assertGreater(found.longest_pause_s, 0)
         self.assertLess(found.longest_pause_s, MAX_SLICE_S)
 
+    def test_holder_search_tells_between_slices_what_it_has_found(self) -> None:
+        kept = [[tensor(number)] for number in range(50)]
+        told: list[HolderSearch] = []
+        means: dict[str, Any] = {"pause": lambda: None, "at_boundary": at_once}
+        blocks = [(address(number), BLOCK) for number in range(50)]
+
+        def so_far(took_s: float, sum_up: Callable[[], HolderSearch]) -> None:
+            told.extend([sum_up(), sum_up()])
+            self.assertLessEqual(took_s, told[-1].took_s)
+
+        hours = itertools.count()
+        found = search_holders(
+            fake_tensor_torch(), blocks, **means, so_far=so_far, clock_s=lambda: next(hours) * 3600.0
+        )  # fmt: skip
+        alone = search_holders(fake_tensor_torch(), blocks, **means, clock_s=ticking())
+        self.assertEqual((found.holders, found.found_bytes), (alone.holders, 50 * BLOCK), len(kept))
+        self.assertEqual(told[0].holders, ())
+        held = [(one.holders[0].name, one.found_bytes) for one in told if one.holders]
+        self.assertEqual({name for name, _ in held}, {"kept"})
+        self.assertEqual(held, sorted(held))
+        self.assertGreater(len(set(held)), 1)
+        self.assertRegex(told[-1].problem or "", r"still running after [\d,]+ references")
+        self.assertFalse(told[-1].unfinished)
+        self.assertLess(len(held), sum(one.found_bytes > 0 for one in told), "what holds little is not told yet")
+
     def test_holder_search_ends_by_its_work_and_never_by_the_length_of_a_step(self) -> None:
         """A step of an hour each; of the second search there is too much."""
         kept = [[tensor(number)] for number in range(50)]
         clock = itertools.count()
 
-        def found(**limits: int) -> HolderSearch:
+        def found(most_units: int = MAX_UNITS) -> HolderSearch:
             return search_holders(
                 fake_tensor_torch(), [(address(49), BLOCK)], pause=lambda: None, at_boundary=at_once,
-                clock_s=lambda: next(clock) * 3600.0, **limits,
+                clock_s=lambda: next(clock) * 3600.0, most_units=most_units,
             )  # fmt: skip
 
         whole = found()

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from tidegauge.core.jobs.tenants import Tenant
 
 HOUR_S = 3600.0
-PIECES_OF_TENANT = 30
-"""In an hour: windows of eight ranks every half hour, and as many requested snapshots."""
-PIECES_OF_NODE = 120
+PIECES_OF_TENANT = 60
+"""In an hour: windows of eight ranks every half hour, each with two pieces of what is known before its search is over,
+and a dozen requested snapshots."""
+PIECES_OF_NODE = 240
 STORED_BYTES_OF_TENANT = 512 << 20
 """In an hour, compressed. A snapshot has 0.1 to 3 MB."""
 

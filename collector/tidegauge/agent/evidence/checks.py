@@ -17,7 +17,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.untrusted_files import decompressed, is_zlib
 from tidegauge.core import wire
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
-from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_ID_CHARS, MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
@@ -36,7 +36,7 @@ MAX_HEAD_BYTES = 4 << 20
 MAX_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 200_000, "blocks": 100_000, "events": 200_000}
 """The probe takes no snapshot of more than 30,000 blocks. Each becomes an object of some 200 bytes and costs some 40 us
 when it is compared: this bounds what a job may make the agent hold and work."""
-_ID = re.compile(r"[!-~]{1,100}")
+_ID = re.compile(rf"[!-~]{{1,{MAX_ID_CHARS}}}")
 
 
 def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:

@@ -48,8 +48,8 @@ class GrowthBounds:
         self._watches = {one.process: BoundWatch(one.bound) for one in self._load()}
 
     def learn(self, evidence: Evidence) -> None:
-        """Take the bound of a rank's newest window, unless that could compare nothing."""
-        if evidence.grown_bytes is None:
+        """Take the bound of a rank's newest window, unless that could compare nothing or is still searched for."""
+        if evidence.grown_bytes is None or evidence.searching:
             return
         with self._lock:
             known = self._watches.pop(evidence.process, None)

@@ -15,7 +15,7 @@ from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, MAX_LIVE, Evidence,
 from tidegauge.core.evidence.bound_finding import find_bound
 from tidegauge.core.evidence.brief import Confidence
 from tidegauge.core.evidence.cause_input import CauseInput
-from tidegauge.core.evidence.causes import name_cause
+from tidegauge.core.evidence.causes import name_cause, not_known
 from tidegauge.core.evidence.ledger import LinesByBlock, nodes_grown, without_addresses, without_still_graphs
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, NO_FACTS, HolderSearch, RankEvidence
@@ -79,7 +79,8 @@ def evidence_of(
     through = None if comparison is None else _through(comparison, growth)
     case = case._replace(growth=growth, through=through, search=_told_first(case))
     problems = (*problems, *_of_search(case.search))
-    cause = name_cause(case)
+    searching = found is not None and found.searching
+    cause = not_known(case) if searching else name_cause(case)
     return Evidence(
         evidence_id="files" if found is None else found.evidence_id,
         job=whose.job,
@@ -99,9 +100,10 @@ def evidence_of(
         late_pools=case.late_pools,
         search=None if case.search is None else without_addresses(case.search),
         unfinished=cause.confidence is not Confidence.NAMED and _is_unfinished(found),
+        searching=searching,
         facts=case.facts,
         cause=cause,
-        bound=find_bound(case),
+        bound=None if searching else find_bound(case),
         snapshots=tuple(snapshots),
         longest_stall_s=0.0 if found is None else found.longest_stall_s,
         problems=tuple(one_line(problem, MAX_TEXT_CHARS) for problem in problems),

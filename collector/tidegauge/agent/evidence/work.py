@@ -70,7 +70,7 @@ class EvidenceWork:
             if name is not None and file is None:
                 task.problems.append(f"{name} is gone")
             elif name is not None and file is not None:
-                snapshot = task.read(file, device=said.device)
+                snapshot = task.read(file, device=said.device, keep=not said.searching)
                 if snapshot is not None:
                     read[suffix] = snapshot
         evidence = evidence_of_window(said, node, read, snapshots=task.stored, problems=task.problems)
@@ -110,8 +110,9 @@ class _Task:
         self._now_s = now_s
         self._protected = set(protected)
 
-    def read(self, file: OpenFile, *, device: int | None) -> ReadSnapshot | None:
-        """Read a snapshot and store it; ``None`` where it is refused. A store that fails costs the stored copy only."""
+    def read(self, file: OpenFile, *, device: int | None, keep: bool = True) -> ReadSnapshot | None:
+        """Read a snapshot and, with ``keep``, store it; ``None`` where it is refused. A store that fails costs the
+        stored copy only."""
         try:
             content, packed = read_snapshot(file.read(MAX_SNAPSHOT_BYTES))
             snapshot = read_trace(packed, device)
@@ -120,6 +121,8 @@ class _Task:
             self.refused.append(error if isinstance(error, UnsafeFileError) else UnsafeFileError("content", why))
             self.problems.append(f"{file.name} cannot be used: {why}")
             return None
+        if not keep:
+            return snapshot
         try:
             self.stored.append(self._stored(content, snapshot, file))
         except SnapshotStoreError as error:

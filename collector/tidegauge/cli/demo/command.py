@@ -213,8 +213,8 @@ def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
     def look() -> EvidenceBrief | None:
         answer = client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)
         incidents = [from_wire(Incident, raw) for raw in answer["incidents"]]
-        found = (one for one in incidents if one.key.job.job_id == LEAKING and one.evidence)
-        return next((one.evidence[0] for one in found), None)
+        found = (one.evidence[0] for one in incidents if one.key.job.job_id == LEAKING and one.evidence)
+        return next((brief for brief in found if not brief.searching), None)
 
     with progress("demo") as say:
         say("waiting for evidence: the line that allocates, and what holds the memory")

@@ -14,6 +14,7 @@ from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.output import print_json, progress
 from tidegauge.cli.service_api import LOOK_EVERY_S, ask, ask_remote_rank, asks_here, read, until
 from tidegauge.core.evidence import Evidence, EvidenceReason
+from tidegauge.core.evidence.rank_evidence import ids_so_far
 from tidegauge.core.evidence.request import evidence_request, window_for
 from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.text import one_line
@@ -165,11 +166,13 @@ def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Ev
     path = "/api/v1/evidence?" + urlencode(chosen.view.key._asdict())
     longest_s = window_for(chosen.rank.verdict).most_s + SEARCH_AND_TRIP_S
 
-    def look() -> Optional[Evidence]:
-        pieces = [read(Evidence, raw) for raw in ask(args, path)["evidence"]]
-        return next((piece for piece in pieces if piece.evidence_id == evidence_id), None)
+    def look(*ids: str) -> Optional[Evidence]:
+        pieces = {piece.evidence_id: piece for piece in (read(Evidence, raw) for raw in ask(args, path)["evidence"])}
+        return next((pieces[one] for one in ids if one in pieces), None)
 
-    found = until(look, within_s=longest_s, every_s=4 * LOOK_EVERY_S)
+    found = until(lambda: look(evidence_id), within_s=longest_s, every_s=4 * LOOK_EVERY_S)
+    if found is None:  # its search for holders may go on
+        found = look(evidence_id, *reversed(ids_so_far(evidence_id)))
     if found is None:
         raise CommandError(f"no evidence within {longest_s:.0f} s; it may still arrive: see `tidegauge report` later")
     return found

@@ -19,7 +19,7 @@ from tidegauge.cli.attach.process import AttachTarget
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot.ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target
 from tidegauge.core.evidence import Evidence, EvidenceReason
-from tidegauge.core.evidence.rank_evidence import RankEvidence
+from tidegauge.core.evidence.rank_evidence import RankEvidence, ids_so_far
 from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.ids import JobKey
@@ -40,7 +40,8 @@ MAX_SENTENCE_CHARS = 1000
 
 
 def find_evidence(target: AttachTarget, *, max_events: int, say: Callable[[str], None]) -> Evidence:
-    """Request a window of evidence, wait for its end, and read it. Raises ``NoAnswerError``."""
+    """Request a window of evidence, wait for its end, and read it. Of a search that takes longer than anybody waits,
+    what it has found so far. Raises ``NoAnswerError``."""
     window, evidence_id = Window(), f"asked-{secrets.token_hex(8)}"
     request = evidence_request(evidence_id, EvidenceReason.ASKED, window, max_events=max_events)
     ask_rank(target, request, timeout_s=ANSWER_WITHIN_S)
@@ -49,9 +50,10 @@ def find_evidence(target: AttachTarget, *, max_events: int, say: Callable[[str],
     while True:
         answer = ask_rank(target, question, timeout_s=ANSWER_WITHIN_S)
         state = str(answer.get("state"))
-        if state == "done":
+        is_late = time.monotonic() >= deadline_s
+        if state == "done" or (state == "searching" and is_late):
             return _read(target, evidence_id)
-        if time.monotonic() >= deadline_s:
+        if is_late:
             raise NoAnswerError(f"no evidence within {window.most_s + SEARCH_AND_TRIP_S:.0f} s (state {state})")
         if state != told:
             say(f"{SENTENCES.get(state, 'in progress')} (step {answer.get('step')})")
@@ -82,7 +84,7 @@ def _read(target: AttachTarget, evidence_id: str) -> Evidence:
         found = read_evidence(read_file(target, evidence_name(claimed), MAX_EVIDENCE_BYTES), claimed)
     except UnsafeFileError as error:
         raise NoAnswerError(f"invalid evidence file: {error}") from error
-    if found.evidence_id != evidence_id:
+    if found.evidence_id not in (evidence_id, *ids_so_far(evidence_id)):
         raise NoAnswerError("a newer evidence window has started; run this again")
     problems = [found.problem] if found.problem else []
     early = _snapshot(target, found.early_file, found, problems)

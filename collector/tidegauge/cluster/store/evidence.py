@@ -14,6 +14,7 @@ from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, Store
 from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name, fits_column
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence.rank_evidence import ids_so_far
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 
@@ -54,12 +55,15 @@ class EvidenceStore:
     def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:
         """Write all pieces or, with an error, none; returns the new ones.
 
-        A piece that is too large even without its flame graph is left out.
+        A piece that is too large even without its flame graph is left out. Whole evidence takes the place of what was
+        known while its rank still searched.
         """
         if not pieces:
             return ()
         with self._database.writing() as connection:
             new = [piece for piece in pieces if _insert(connection, piece, at_s)]
+            for piece in new:
+                _delete_so_far(connection, piece)
             for job in {piece.job.whole for piece in new}:
                 _delete_beyond(connection, self._room.of_job, _of_job(job))
             if new:
@@ -133,6 +137,12 @@ def _insert(connection: Connection, piece: Evidence, at_s: float) -> bool:
     once = [evidence.c.job_id, evidence.c.attempt, evidence.c.uid, evidence.c.evidence_id]
     insert = insert.on_conflict_do_nothing(index_elements=once)
     return connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def _delete_so_far(connection: Connection, piece: Evidence) -> None:
+    if not piece.searching:
+        ids = [column_name(one) for one in ids_so_far(piece.evidence_id)]
+        connection.execute(delete(evidence).where(_of_job(piece.job), evidence.c.evidence_id.in_(ids)))
 
 
 def _text(piece: Evidence) -> str | None:

@@ -122,6 +122,9 @@ class Evidence:
     search: Optional[HolderSearch] = None
     unfinished: bool = False
     """The holder search failed or was cut short, and the cause is not named: another try may find more."""
+    searching: bool = False
+    """The holder search goes on: this is known so far, and names no cause. The whole evidence follows
+    (``rank_evidence.ids_so_far``)."""
     facts: RankFacts = NO_FACTS
     cause: CauseFound = NOT_KNOWN
     bound: Optional[GrowthBound] = None
@@ -159,4 +162,5 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         advice=evidence.cause.advice,
         bound=evidence.bound,
         unfinished=evidence.unfinished,
+        searching=evidence.searching,
     )

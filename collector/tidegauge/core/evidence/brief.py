@@ -65,3 +65,5 @@ class EvidenceBrief(NamedTuple):
     """As the rank's node sees it now, where it says so."""
     unfinished: bool = False
     """The holder search is worth another try soon (``Evidence.unfinished``)."""
+    searching: bool = False
+    """It goes on, and more follows (``Evidence.searching``)."""

@@ -145,7 +145,7 @@ def name_cause(case: CauseInput) -> CauseFound:
         if found is not None and found.confidence is Confidence.NAMED:
             return found
         likely = likely or found
-    return likely or _not_known(case)
+    return likely or not_known(case)
 
 
 def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
@@ -164,7 +164,7 @@ def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
     return CauseFound(rule.cause, confidence, tuple(said for _, said in seen), rule.advice(case))
 
 
-def _not_known(case: CauseInput) -> CauseFound:
+def not_known(case: CauseInput) -> CauseFound:
     """An unknown cause with what was seen all the same: a place to look is worth more than a guess."""
     if case.grown_bytes is None:
         return CauseFound(because=("there are no two snapshots to compare",))

@@ -13,6 +13,8 @@ from typing import NamedTuple, Optional
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 
 MAX_HOLDERS = 20
+MAX_ID_CHARS = 100
+"""Characters of an evidence id."""
 MAX_TEXT_CHARS = 400
 """Characters of a path or a name."""
 ARROW = " -> "
@@ -152,12 +154,17 @@ class RankFacts(NamedTuple):
 NO_FACTS = RankFacts()
 
 
+def ids_so_far(evidence_id: str) -> tuple[str, ...]:
+    """The ids of what a rank writes of a window before its holder search is over, in this order."""
+    return tuple(f"{evidence_id[: MAX_ID_CHARS - 2]}+{number}" for number in (1, 2))
+
+
 @dataclass(frozen=True)
 class RankEvidence:
     """The probe's report beside its ring, written last: ``<pid>-<starttime>.evidence.json``, by ``core.wire``."""
 
     evidence_id: str
-    """As it was given in the command."""
+    """As it was given in the command; while ``searching`` one of its ``ids_so_far``."""
     reason: str
     device: int
     """Ordinal of the device that the snapshots are read for."""
@@ -176,6 +183,8 @@ class RankEvidence:
     search: Optional[HolderSearch] = None
     search_failed: bool = False
     """It ended with an error, which ``problem`` tells; ``search`` is ``None``."""
+    searching: bool = False
+    """The search goes on, over slow steps: ``search`` has what it has found so far. The whole evidence follows."""
     facts: RankFacts = NO_FACTS
     early_facts: RankFacts = NO_FACTS
     """The same as the window began: what rose meanwhile (groups, optimizers, pinned memory) is evidence."""

@@ -60,6 +60,7 @@ _SMALLER = {
     "cublas": "create fewer streams, or reuse a few",
 }
 """What makes it smaller, by its kind."""
+STILL_SEARCHING = "The search for what holds it is not over yet."
 CONFIDENCES = {
     Confidence.NAMED: "two independent lines of evidence agree",
     Confidence.LIKELY: "one line of evidence says so, none contradicts it",
@@ -134,7 +135,8 @@ def brief_facts(brief: EvidenceBrief) -> str:
     """Sentences about the growing line, its holder and the cause, as far as known."""
     held = None if brief.holder is None else f"It is held by {brief.holder[:MAX_PATH_CHARS]}."
     ends = None if brief.bound is None else _sentence(bound_words(brief.bound))
-    return " ".join(filter(None, (_grown(brief), held, _cause(brief), ends)))
+    cause = STILL_SEARCHING if brief.searching else _cause(brief)
+    return " ".join(filter(None, (_grown(brief), held, cause, ends)))
 
 
 def brief_sentences(brief: EvidenceBrief) -> tuple[str, ...]:

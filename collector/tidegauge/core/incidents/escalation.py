@@ -145,7 +145,9 @@ def learnt(
     state: EscalationState, news: EvidenceNews, *, now_s: float, rules: EscalationRules = DEFAULT_RULES
 ) -> EscalationState:
     """Take in evidence that has come, whoever asked for it. Also rebuilds the state after a restart: all evidence,
-    oldest first, with the times at which it came."""
+    oldest first, with the times at which it came. What is known before a search is over changes nothing."""
+    if news.brief.searching:
+        return state
     place, brief = (news.job, news.brief.rank), news.brief
     look = state.looks.get(place)
     if look is None or (look.evidence_id != brief.evidence_id and now_s >= look.ends_s):

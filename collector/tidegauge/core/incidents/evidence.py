@@ -82,10 +82,11 @@ def says_most_first(briefs: Iterable[EvidenceBrief]) -> tuple[EvidenceBrief, ...
 def newest_of_ranks(pieces: Iterable[EvidenceNews]) -> tuple[EvidenceNews, ...]:
     """The newest of each rank, the one that says most first, at most ``MAX_RANKS``.
 
-    One that found nothing does not take the place of one that found something: its window was cut short, say.
+    One that found nothing does not take the place of one that found something: its window was cut short, say. Nor does
+    one whose search goes on take the place of one whose search is over.
     """
     chosen: dict[int, EvidenceNews] = {}
-    for piece in sorted(pieces, key=lambda piece: (_found_anything(piece.brief), piece.brief.at_unix_s)):
+    for piece in sorted(pieces, key=_says_last):
         chosen[piece.brief.rank] = piece
     ordered = sorted(chosen.values(), key=lambda piece: _telling(piece.brief), reverse=True)
     return tuple(ordered[:MAX_RANKS])
@@ -167,11 +168,16 @@ def _places(pieces: Iterable[EvidenceNews]) -> dict[str, None]:
 
 def _essence(brief: EvidenceBrief) -> tuple[object, ...]:
     bound = None if brief.bound is None else brief.bound.state
-    return brief.rank, brief.line, brief.holder is not None, brief.cause, brief.confidence, bound
+    return brief.rank, brief.line, brief.holder is not None, brief.cause, brief.confidence, bound, brief.searching
 
 
 def _found_anything(brief: EvidenceBrief) -> bool:
     return brief.line is not None or brief.holder is not None or brief.cause is not EvidenceCause.UNKNOWN
+
+
+def _says_last(piece: EvidenceNews) -> tuple[bool, bool, float]:
+    brief = piece.brief
+    return _found_anything(brief), not brief.searching, brief.at_unix_s
 
 
 def _telling(brief: EvidenceBrief) -> tuple[int, bool, bool, int, int]:

@@ -213,7 +213,9 @@ class EvidenceRecorder:
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
         looks = Searches(
-            search=lambda blocks, pacer: self.search(blocks, pacer=pacer, wait_s=WAIT_S, patience_s=window.patience_s),
+            search=lambda blocks, pacer, so_far: self.search(
+                blocks, pacer=pacer, wait_s=WAIT_S, patience_s=window.patience_s, so_far=so_far
+            ),
             facts=lambda pacer: self._facts(
                 self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary, patience_s=window.patience_s
             ),
@@ -245,7 +247,7 @@ class EvidenceRecorder:
         pacer: Pacer,
         most_s: float = math.inf,
         wait_s: float = 0.0,
-        **limits: float,
+        **means: Any,
     ) -> HolderSearch:
         """Search for the holders of blocks, (address, bytes) each, over as many steps as it takes. Raises
         ``RequestRefusedError`` during another search."""
@@ -253,7 +255,7 @@ class EvidenceRecorder:
             raise RequestRefusedError("busy", "another search for holders is running; retry later")
         try:
             return self._search(
-                self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary, **limits
+                self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary, **means
             )
         finally:
             self._searching.release()

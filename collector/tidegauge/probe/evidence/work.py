@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeRoots
-from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderKind, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.evidence.rank_evidence import (
+    NO_FACTS,
+    HolderKind,
+    HolderSearch,
+    RankEvidence,
+    RankFacts,
+    ids_so_far,
+)
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
@@ -17,11 +26,17 @@ from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 
+TELL_AFTER_S = (60.0, 600.0)
+"""Since the search began. Where steps are slow it takes many minutes: what is known is told meanwhile, first the line
+and what names of the program led to. Most searches are over sooner."""
+SoFar = Callable[[float, Callable[[], HolderSearch]], None]
+"""Called again and again while a search goes on, with its seconds and a function that sums up what it has found."""
+
 
 class Searches(NamedTuple):
     """Functions that search the job's own objects."""
 
-    search: Callable[[Sequence[tuple[int, int]], Pacer], HolderSearch]
+    search: Callable[[Sequence[tuple[int, int]], Pacer, SoFar], HolderSearch]
     """For what holds the blocks, given as (address, bytes)."""
     facts: Callable[[Pacer], RankFacts]
 
@@ -67,29 +82,31 @@ class _Work:
         late = self._next(LATE_SUFFIX) if early is not None else None
         self._pacer.rest()
         grown = self._grown(early, late)
-        search = self._search(grown) if grown is not None and self._window.ask.holders else None
-        facts = self._facts()
-        self._pacer.rest()
-        window, problems = self._window, dict.fromkeys(filter(None, [self._window.problem, *self._problems]))
-        return RankEvidence(
+        window = self._window
+        known = RankEvidence(
             evidence_id=window.ask.evidence_id,
             reason=window.ask.reason,
             device=grown.device if grown is not None else _device(early),
             began_unix_s=window.began_unix_s,
-            ended_unix_s=max(time.time(), window.began_unix_s),  # somebody may have set the clock back meanwhile
+            ended_unix_s=window.began_unix_s,
             began_step=window.began_step,
             early_step=early.step if early is not None else None,
             late_step=late.step if late is not None else None,
             early_file=early.file if early is not None else None,
             late_file=late.file if late is not None else None,
             longest_stall_s=window.longest_stall_s,
-            search=search,
-            search_failed=self._search_failed,
-            facts=facts,
             early_facts=early_facts,
             roots=roots,
-            problem="; ".join(problems) or None,
         )
+        search = self._search(grown, known) if grown is not None and window.ask.holders else None
+        known = replace(known, search=search, search_failed=self._search_failed, facts=self._facts())
+        self._pacer.rest()
+        return self._ended_now(known)
+
+    def _ended_now(self, evidence: RankEvidence) -> RankEvidence:
+        problems = dict.fromkeys(filter(None, [self._window.problem, *self._problems]))
+        ended_unix_s = max(time.time(), evidence.began_unix_s)  # somebody may have set the clock back meanwhile
+        return replace(evidence, ended_unix_s=ended_unix_s, problem="; ".join(problems) or None)
 
     def _grown(self, early: Optional[_Kept], late: Optional[_Kept]) -> Optional[GrownBlocks]:
         if early is None or late is None:
@@ -109,10 +126,31 @@ class _Work:
             self._problems.append(f"the snapshot at step {raw.step} could not be written ({describe(error)})")
         return _Kept(raw.step, packed, file)
 
-    def _search(self, grown: GrownBlocks) -> Optional[HolderSearch]:
-        try:
-            found = self._looks.search(grown.blocks, self._pacer)
+    def _search(self, grown: GrownBlocks, known: RankEvidence) -> Optional[HolderSearch]:
+        """What holds the blocks. While that takes long, ``known`` is told with what was found so far."""
+        due = deque(zip(TELL_AFTER_S, ids_so_far(known.evidence_id)))
+        told: list[tuple[str, ...]] = []
+
+        def sure(found: HolderSearch) -> HolderSearch:
             return _unsure_of_locals(found) if grown.in_progress else found
+
+        def tell(took_s: float, sum_up: Callable[[], HolderSearch]) -> None:
+            if not due or took_s < due[0][0]:
+                return
+            _, evidence_id = due.popleft()
+            try:
+                found = sure(sum_up())
+                holders = tuple(holder.path for holder in found.holders)
+                if holders not in told:
+                    told.append(holders)
+                    so_far = replace(known, evidence_id=evidence_id, search=found, searching=True)
+                    self._files.write_evidence(self._ended_now(so_far))
+            except Exception as error:  # the search itself goes on
+                due.clear()
+                self._problems.append(f"what was found meanwhile could not be written ({describe(error)})")
+
+        try:
+            return sure(self._looks.search(grown.blocks, self._pacer, tell))
         except StoppedError:
             raise
         except Exception as error:

@@ -7,15 +7,17 @@ It never looks at all objects, which cannot be cut into slices. Source-compatibl
 from __future__ import annotations
 
 import atexit
+import copy
 import math
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import ATEXIT, MAX_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes, format_count
-from tidegauge.probe.holders.finds import Finds
+from tidegauge.probe.holders.finds import FindGroup, Finds
 from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
@@ -30,6 +32,8 @@ EXPLAINED = 0.9
 """Share of the wanted bytes beyond which the search is over."""
 MOSTLY_EXPLAINED = 0.5
 """Share beyond which libraries are left alone: these are a hundred times as many objects as a program's own."""
+TELLING = 0.4
+"""Share of them from which on a holder is told before the search is over."""
 MAX_KINDS = 6
 """Kinds of unnamed tensors, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
@@ -62,6 +66,7 @@ def search_holders(
     patience_s: float = PATIENCE_S,
     pause: Callable[[], None],
     at_boundary: AtBoundary,
+    so_far: Callable[[float, Callable[[], HolderSearch]], None] = lambda _took_s, _sum_up: None,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> HolderSearch:
     """Find what keeps the tensors in ``blocks`` alive, given as (address, bytes): some hundred at most.
@@ -69,14 +74,18 @@ def search_holders(
     ``at_boundary`` does the search, in slices during which training stands still (``pace``). This thread
     only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_units``
     of work bound the whole, over as many steps as it takes, and ``most_s`` where somebody waits for it; ``patience_s``
-    without a step end it too. A search that is cut short tells what it has found. Never called in a training thread.
+    without a step end it too. A search that is cut short tells what it has found. ``so_far`` is called between slices,
+    with the seconds since the search began and what sums up its finds. Never called in a training thread.
     """
-    return _Search(
-        torch,
-        blocks,
-        Slices(torch, Budget(most_units, most_s, patience_s), pause=pause, at_boundary=at_boundary, clock_s=clock_s),
-        pause,
-    ).run()
+
+    def between() -> None:
+        pause()
+        so_far(slices.took_s, search.so_far)
+
+    budget = Budget(most_units, most_s, patience_s)
+    slices = Slices(torch, budget, pause=between, at_boundary=at_boundary, clock_s=clock_s)
+    search = _Search(torch, blocks, slices, pause)
+    return search.run()
 
 
 class _Search:
@@ -103,20 +112,31 @@ class _Search:
                     self._pause()
             for _ in self._finds.share_out():
                 pass
-        holders = [holder_of(group, self._finds.bound_of(group)) for group in self._finds.groups()]
-        found_bytes = sum(holder.held_bytes for holder in holders)
+        found = self._summed_up(self._finds)
         left = self._rest_holder()
-        if left is not None:
-            holders = sorted([*holders, left], key=lambda holder: -holder.held_bytes)
+        holders = found.holders if left is None else sorted([*found.holders, left], key=lambda one: -one.held_bytes)
+        return found._replace(
+            holders=tuple(holders[:MAX_HOLDERS]), problem=self._problem, unfinished=self._unfinished
+        )  # fmt: skip
+
+    def so_far(self) -> HolderSearch:
+        """What was found until now, without what holds little: while the rest is not known, that would seem to be the
+        holder. Between slices."""
+        found = self._summed_up(_copy_of(self._finds))
+        told = tuple(one for one in found.holders if one.held_bytes >= TELLING * found.wanted_bytes)
+        problem = f"still running after {self._slices.objects:,} references"
+        return found._replace(holders=told, problem=problem)
+
+    def _summed_up(self, finds: Finds) -> HolderSearch:
+        """All finds, which are joined in this."""
+        holders = tuple(holder_of(group, finds.bound_of(group)) for group in finds.groups())
         return HolderSearch(
-            holders=tuple(holders[:MAX_HOLDERS]),
+            holders=holders,
             wanted_bytes=self._wanted.total_bytes,
-            found_bytes=found_bytes,
+            found_bytes=sum(holder.held_bytes for holder in holders),
             objects=self._slices.objects,
             took_s=self._slices.took_s,
             longest_pause_s=self._slices.longest_slice_s,
-            problem=self._problem,
-            unfinished=self._unfinished,
         )
 
     def _left(self) -> int:
@@ -220,6 +240,22 @@ class _Search:
             held_bytes=self._left(),
             tensors=len(blocks),
         )
+
+
+def _copy_of(finds: Finds) -> Finds:
+    """Whose groups may be joined while those of the original grow."""
+    copied = copy.copy(finds)
+    copied.held = {key: _copy_of_group(group) for key, group in finds.held.items() if group.held_bytes}
+    copied.rooted = {key: _copy_of_group(group) for key, group in finds.rooted.items() if group.held_bytes}
+    return copied
+
+
+def _copy_of_group(group: FindGroup) -> FindGroup:
+    copied = copy.copy(group)
+    for name, value in vars(group).items():
+        if isinstance(value, (list, Counter)):
+            setattr(copied, name, value.copy())
+    return copied
 
 
 def _with_exit_callbacks(trail: RefPath, tensors: int) -> RefPath:
