@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
+import tidegauge  # noqa: E402
 from fakegpu.rig import Rig  # noqa: E402
 from tidegauge.agent.direct_reporter import DirectReporter  # noqa: E402
 from tidegauge.agent.job_settings import open_job_settings  # noqa: E402
@@ -440,7 +441,10 @@ class Result(NamedTuple):
                 return {
                     "because": piece.cause.because,
                     "problems": piece.problems,
+                    "searching": piece.searching,
                     "search_problem": None if search is None else search.problem,
+                    "search_s": None if search is None else round(search.took_s, 1),
+                    "search_objects": None if search is None else search.objects,
                     "holders": [] if search is None else [[one.path, one.held_bytes] for one in search.holders],
                     "window_grown_bytes": piece.grown_bytes,
                 }
@@ -549,7 +553,7 @@ def place_on(where: str) -> Place:
     if where == "gpu":
         paths = [str(Path(path).resolve()) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         return Place(sys.executable, {**environ, "PYTHONPATH": os.pathsep.join(paths)})
-    environ.pop("PYTHONPATH", None)
+    environ["PYTHONPATH"] = str(Path(tidegauge.__file__).parents[1])  # the probe is of this checkout, too
     return Place(os.environ["TIDEGAUGE_BENCH_PYTHON"], environ)
 
 
