@@ -143,6 +143,14 @@ class AWindow(WindowTestCase):
         self.train(slow, 8, step_s=12.0)
         self.assertEqual(slow.patience_s, 120.0)
 
+    def test_a_window_knows_how_long_a_step_takes_at_least(self) -> None:
+        window = self.window(ASK._replace(most_s=600.0))
+        self.train(window, 1)
+        self.assertEqual(window.step_s, 0.0)
+        self.train(window, 1, step_s=90.0)
+        self.train(window, 3, step_s=12.0)
+        self.assertEqual(window.step_s, 12.0)
+
     def test_a_clock_that_is_set_back_meanwhile_makes_no_time_that_the_agent_refuses(self) -> None:
         window = self.window()
         self.train(window, 8)

@@ -88,6 +88,7 @@ class CommandsTestCase(unittest.TestCase):
         pause: Callable[[], None],
         at_boundary: Callable[[Callable[[], bool]], bool],
         patience_s: float = 30.0,
+        step_s: float = 0.0,
         so_far: Optional[Callable[..., None]] = None,
     ) -> HolderSearch:
         self.assertGreater(most_s, 0)

@@ -958,6 +958,30 @@ class WorkOfASliceTest(unittest.TestCase):
         self.assertGreater(len(calls.of_slices), 20)
         self.assertLess(max(calls.of_slices), self.MOST)
 
+    def test_the_first_slice_is_longer_where_steps_are_known_to_be_slow(self) -> None:
+        def slices_ms(step_s: float) -> list[int]:
+            now_ms, slices = [0], []
+
+            def work() -> Work[None]:
+                for _ in range(30):
+                    now_ms[0] += 1
+                    yield False
+
+            def at_boundary(call: Callable[[], bool]) -> bool:
+                began_ms = now_ms[0]
+                done = call()
+                slices.append(now_ms[0] - began_ms)
+                now_ms[0] += 10_000
+                return done
+
+            Slices(
+                fake_tensor_torch(), Budget(1_000, step_s=step_s), pause=lambda: None, at_boundary=at_boundary,
+                clock_s=lambda: now_ms[0] / 1000,
+            ).run(work())  # fmt: skip
+            return slices
+
+        self.assertEqual((slices_ms(0.0), slices_ms(10.0)), ([8, 22], [30]))
+
 
 class FactsTest(unittest.TestCase):
     def test_facts_of_this_process(self) -> None:

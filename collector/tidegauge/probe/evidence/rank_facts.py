@@ -45,15 +45,15 @@ def read_facts(
     pause: Callable[[], None],
     at_boundary: AtBoundary,
     patience_s: float = PATIENCE_S,
+    step_s: float = 0.0,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> RankFacts:
     """This process's facts: looks at the objects that names lead to, and at graphs, at step boundaries. Exceptions of
     ``pause`` pass through, no others."""
     seen = _Seen()
     with suppress(OutOfWorkError, NoBoundaryError):
-        Slices(
-            torch, Budget(MAX_UNITS, patience_s=patience_s), pause=pause, at_boundary=at_boundary, clock_s=clock_s
-        ).run(_look(torch, seen))
+        budget = Budget(MAX_UNITS, patience_s=patience_s, step_s=step_s)
+        Slices(torch, budget, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
     return RankFacts(
         gc_enabled=gc.isenabled(),
         gc_frozen=_or_none(gc.get_freeze_count),

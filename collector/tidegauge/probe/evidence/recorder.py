@@ -214,10 +214,14 @@ class EvidenceRecorder:
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
         looks = Searches(
             search=lambda blocks, pacer, so_far: self.search(
-                blocks, pacer=pacer, wait_s=WAIT_S, patience_s=window.patience_s, so_far=so_far
+                blocks, pacer=pacer, wait_s=WAIT_S, so_far=so_far, patience_s=window.patience_s, step_s=window.step_s
             ),
             facts=lambda pacer: self._facts(
-                self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary, patience_s=window.patience_s
+                self._backend.torch,
+                pause=pacer.rest,
+                at_boundary=self._at_boundary,
+                patience_s=window.patience_s,
+                step_s=window.step_s,
             ),
         )
         try:

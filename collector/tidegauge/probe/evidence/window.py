@@ -7,6 +7,7 @@ never left on because somebody died or waits.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -87,6 +88,7 @@ class EvidenceWindow:
         self._boundary_s: Optional[float] = None
         """Time of the last boundary; ``None``: history has not begun."""
         self._longest_step_s = 0.0
+        self._shortest_step_s = math.inf
         self._boundary_us = 0
         """The same as Unix time, by which the allocator dates its events."""
         self._early_step: Optional[int] = None
@@ -104,6 +106,7 @@ class EvidenceWindow:
             began_s, began_us = self._clock_s(), time.time_ns() // 1000
             if self._boundary_s is not None:
                 self._longest_step_s = max(self._longest_step_s, began_s - self._boundary_s)
+                self._shortest_step_s = min(self._shortest_step_s, began_s - self._boundary_s)
             try:
                 self._advance(self._snapshots.steps(), began_s)
             except NoSnapshotError as error:
@@ -190,6 +193,11 @@ class EvidenceWindow:
     def patience_s(self) -> float:
         """How long to wait for the end of another step: one that takes longer does not come."""
         return max(_PATIENCE_S, _PATIENCE_STEPS * self._longest_step_s)
+
+    @property
+    def step_s(self) -> float:
+        """How long each of its steps took at least; 0: there was none."""
+        return 0.0 if self._shortest_step_s == math.inf else self._shortest_step_s
 
     # ----------------------------------------------------------------- in any thread
 

@@ -59,6 +59,8 @@ class Budget(NamedTuple):
     """For one that somebody waits for."""
     patience_s: float = PATIENCE_S
     """Without a step boundary: the job makes no more steps."""
+    step_s: float = 0.0
+    """Duration of a step, as far as it is known, for the first slice."""
 
 
 class Slices:
@@ -137,7 +139,7 @@ class Slices:
     def _slice(self, work: Work[None]) -> bool:
         """Do as much work as fits; whether that was all."""
         began_s = self._clock_s()
-        step_s = 0.0 if self._boundary_s is None else began_s - self._boundary_s
+        step_s = self._budget.step_s if self._boundary_s is None else began_s - self._boundary_s
         self._boundary_s = began_s
         slice_s = min(max(SLICE_S, SHARE_OF_STEP * step_s), MAX_SLICE_S)
         if backward_runs(self._torch):

@@ -64,6 +64,7 @@ def search_holders(
     most_s: float = math.inf,
     most_units: int = MAX_UNITS,
     patience_s: float = PATIENCE_S,
+    step_s: float = 0.0,
     pause: Callable[[], None],
     at_boundary: AtBoundary,
     so_far: Callable[[float, Callable[[], HolderSearch]], None] = lambda _took_s, _sum_up: None,
@@ -74,15 +75,16 @@ def search_holders(
     ``at_boundary`` does the search, in slices during which training stands still (``pace``). This thread
     only waits; ``pause`` is called between slices, and its exceptions end the search and pass through. ``most_units``
     of work bound the whole, over as many steps as it takes, and ``most_s`` where somebody waits for it; ``patience_s``
-    without a step end it too. A search that is cut short tells what it has found. ``so_far`` is called between slices,
-    with the seconds since the search began and what sums up its finds. Never called in a training thread.
+    without a step end it too; ``step_s`` is how long one takes, if that is known. A search that is cut short tells what
+    it has found. ``so_far`` is called between slices, with the seconds since the search began and what sums up its
+    finds. Never called in a training thread.
     """
 
     def between() -> None:
         pause()
         so_far(slices.took_s, search.so_far)
 
-    budget = Budget(most_units, most_s, patience_s)
+    budget = Budget(most_units, most_s, patience_s, step_s)
     slices = Slices(torch, budget, pause=between, at_boundary=at_boundary, clock_s=clock_s)
     search = _Search(torch, blocks, slices, pause)
     return search.run()
