@@ -77,6 +77,10 @@ class FakeBackend(Backend):
         self.snapshot_taken: Optional[Mapping[str, Any]] = None
         self.snapshots_with_history: list[bool] = []
         self.step_hook: Optional[StepHook] = None
+        self.module_hook: Optional[Callable[[object], None]] = None
+        self.module_hook_error: Optional[Exception] = None
+        self.has_module_hook = True
+        """Whether this process does not compile."""
         self.observers: list[OutOfMemoryCall] = []
         self._devices = devices
         self._initialised_in: Optional[int] = None
@@ -150,6 +154,23 @@ class FakeBackend(Backend):
 
     def on_optimizer_step(self, hook: StepHook) -> None:
         self.step_hook = hook
+
+    def on_module_call(self, call: Callable[[object], None]) -> Optional[Callable[[], None]]:
+        if self.module_hook_error is not None:
+            raise self.module_hook_error
+        if not self.has_module_hook:
+            return None
+        self.module_hook = call
+
+        def remove() -> None:
+            self.module_hook = None
+
+        return remove
+
+    def call_module(self, module: object) -> None:
+        """What an outermost module's call does."""
+        if self.module_hook is not None:
+            self.module_hook(module)
 
     def distributed(self) -> Optional[tuple[int, int]]:
         return self.group
@@ -281,6 +302,10 @@ def wrapped_step(optimizer: FakeOptimizer, backend: FakeBackend, inner: Optional
         inner()
     if backend.step_hook is not None:
         backend.step_hook(optimizer, sys._getframe(0))
+
+
+class FakeModule:
+    """Has weak references, as torch's modules do."""
 
 
 def facts_of_this_process() -> OwnProcessFacts:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.rig
 RESEARCHER = Path(__file__).parents[2] / "docs" / "researcher"
 SCRIPT = RESEARCHER / "leaky_train.py"
 OOM_CASES = Path(__file__).parent / "rig_jobs" / "oom_cases.py"
+NO_OPTIMIZER = Path(__file__).parent / "rig_jobs" / "no_optimizer.py"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,22 @@ def test_private_pools_that_pile_up_are_told_from_fragmentation(rig: Rig, tmp_pa
     assert line is not None
     assert "torch.empty(size_bytes" in OOM_CASES.read_text(encoding="utf-8").splitlines()[line.line - 1], line
     assert (run.cause.advice or "").endswith("`expandable_segments:True` does not help")
+
+
+@pytest.mark.parametrize(
+    ("loop", "holder", "cause"),
+    [("by_hand", "seen", EvidenceCause.HOOK), ("inference", "features", EvidenceCause.PYTHON_CONTAINER)],
+)
+def test_a_leak_in_a_loop_without_an_optimizer_is_found(
+    loop: str, holder: str, cause: EvidenceCause, rig: Rig, tmp_path: Path
+) -> None:
+    environ = rig.environ(devices=1, total_bytes=1 << 40, state=tmp_path / "gpus")
+    run = run_script([str(rig.python), str(NO_OPTIMIZER), loop], environ=environ, run_dir=tmp_path / "run")
+    assert run.evidence.problem is None
+    texts = [NO_OPTIMIZER.read_text(encoding="utf-8").splitlines()[line - 1] for line in run.lines(NO_OPTIMIZER.name)]
+    assert [text for text in texts if f"{holder}.append(" in text and "# LEAK" in text], run.comparison.lines[:3]
+    assert holder in run.path
+    assert (run.cause.cause, run.cause.confidence) == (cause, Confidence.NAMED), run.cause
 
 
 def train(rig: Rig, tmp_path: Path, *flags: str, python: Sequence[str] = ()) -> EvidenceRun:

@@ -2,9 +2,10 @@
 # ruff: noqa: PT009
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Optional
 
 from probe_fakes import fake_torch
@@ -21,6 +22,43 @@ def register_optimizer_step_post_hook(hook: Callable[..., None]) -> None:
 
 class Optimizer:
     """Lives in the module that has the hook, as torch's does."""
+
+
+class ModuleHandle:
+    """What registering a module hook returns."""
+
+    hooks: ClassVar[list[Callable[..., None]]] = []
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self.hook = hook
+
+    def remove(self) -> None:
+        self.hooks.remove(self.hook)
+
+
+def register_module_forward_pre_hook(hook: Callable[..., None]) -> ModuleHandle:
+    """This module plays ``torch.nn.modules.module``, too."""
+    ModuleHandle.hooks.append(hook)
+    return ModuleHandle(hook)
+
+
+class Module:
+    """Calls its hooks as torch's does, from a function within ``_call_impl``."""
+
+    def __init__(self, *children: Module) -> None:
+        self.children = children
+
+    def __call__(self) -> None:
+        self._call_impl()
+
+    def _call_impl(self) -> None:
+        def inner() -> None:
+            for hook in tuple(ModuleHandle.hooks):
+                hook(self, ())
+            for child in self.children:
+                child()
+
+        inner()
 
 
 class Device:
@@ -147,6 +185,65 @@ class OnCuda(unittest.TestCase):
                     get_world_size=lambda: 4,
                 )
                 self.assertEqual(Cuda(torch).distributed(), answer)
+
+
+class CallsOfModules(unittest.TestCase):
+    def setUp(self) -> None:
+        self.task = -1
+        self.compiles = False
+        self.torch = fake_torch(
+            __name__="torch_of_this_test",
+            __version__="2.13.0",
+            nn=SimpleNamespace(Module=Module),
+            compiler=SimpleNamespace(is_compiling=lambda: self.compiles),
+            cuda=SimpleNamespace(memory_stats_as_nested_dict=dict),
+            _C=SimpleNamespace(_current_graph_task_id=lambda: self.task),
+        )
+        self.model = Module(Module(Module()), Module())
+        self.called: list[object] = []
+        self.addCleanup(ModuleHandle.hooks.clear)
+
+    def listen(self) -> Optional[Callable[[], None]]:
+        return Cuda(self.torch).on_module_call(self.called.append)
+
+    def test_only_a_module_that_no_other_calls_is_told(self) -> None:
+        self.listen()
+        self.model()
+        self.model()
+        self.assertEqual(self.called, [self.model, self.model])
+
+    def test_nothing_is_told_once_it_is_removed(self) -> None:
+        remove = self.listen()
+        assert remove is not None
+        remove()
+        self.model()
+        self.assertEqual((self.called, ModuleHandle.hooks), ([], []))
+
+    def test_a_module_that_backward_calls_is_not_told(self) -> None:
+        self.listen()
+        self.task = 7  # a checkpointed layer is computed anew
+        self.model()
+        self.assertEqual(self.called, [])
+
+    def test_the_compiler_finds_nothing_in_it(self) -> None:
+        self.listen()
+        self.compiles = True
+        self.model()
+        self.assertEqual(self.called, [])
+
+    def test_a_torch_that_does_not_tell_when_it_compiles_gets_no_hook(self) -> None:
+        self.torch.compiler = SimpleNamespace()
+        self.assertEqual((self.listen(), ModuleHandle.hooks), (None, []))
+
+    def test_a_process_that_compiles_gets_no_hook(self) -> None:
+        for backends, hooked in (({1: None, 2: "inductor"}, False), ({}, True), ({1: None}, True), (None, False)):
+            with self.subTest(backends=backends):
+                compiler = ModuleType("eval_frame")
+                if backends is not None:  # else a torch that has not got it
+                    compiler.cached_backends = backends  # type: ignore[attr-defined]
+                sys.modules["torch_of_this_test._dynamo.eval_frame"] = compiler
+                self.addCleanup(sys.modules.pop, "torch_of_this_test._dynamo.eval_frame", None)
+                self.assertEqual(self.listen() is not None, hooked)
 
 
 class ChoosingTheBackend(unittest.TestCase):

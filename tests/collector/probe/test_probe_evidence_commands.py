@@ -11,8 +11,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from probe_fakes import MIB, FakeBackend, FakeOptimizer, block, facts_of_this_process, torch_snapshot
+from probe_fakes import (
+    MIB,
+    FakeBackend,
+    FakeModule,
+    FakeOptimizer,
+    Ring,
+    block,
+    facts_of_this_process,
+    rings_below,
+    torch_snapshot,
+)
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch
+from tidegauge.core.samples import RecordKind
 from tidegauge.core.snapshot_columns import unpack
 from tidegauge.probe.evidence.recorder import (
     DEFAULT_ENTRIES,
@@ -25,7 +36,7 @@ from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
 from tidegauge.probe.session.commands import Commands
-from tidegauge.probe.session.probe import Probe
+from tidegauge.probe.session.probe import MIN_QUIET_AFTER_STEPS_S, MIN_QUIET_S, MIN_WINDOW_S, Probe
 from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
 from waiting import PATIENCE_S
 
@@ -48,6 +59,7 @@ class CommandsTestCase(unittest.TestCase):
         self.searched: list[Sequence[tuple[int, int]]] = []
         self.found = HolderSearch(wanted_bytes=5)
         self.threads: list[threading.Thread] = []
+        self.model = FakeModule()
 
     def probe(self, level: str = "stats", **environ: str) -> Probe:
         probe = Probe(
@@ -109,6 +121,13 @@ class CommandsTestCase(unittest.TestCase):
                 watch._last_step_ns -= 1 << 60  # it is long ago
             FakeOptimizer(self.backend, [self.run_dir]).step()
 
+    def quiet_for(self, probe: Probe, quiet_s: float) -> None:
+        """No step ended for so long."""
+        watch = probe.watch
+        assert watch is not None
+        now_ns = max(watch._began_ns, watch._last_step_ns) + round(quiet_s * 1e9)
+        watch._mono_ns = lambda: now_ns
+
     def finished(self) -> None:
         for thread in self.threads:
             thread.join(PATIENCE_S)
@@ -135,6 +154,87 @@ class AskingForEvidence(CommandsTestCase):
         self.assertEqual(self.searched, [((BASE + MIB, MIB),)])
         self.assertTrue(self.backend.recording.as_it_was)
         self.assertEqual((probe.faults.count, probe.evidence.window), (0, None))
+
+    def infer(self, probe: Probe, steps: int = 1) -> None:
+        """Steps of a loop that only calls its model, each an age after the last."""
+        for _ in range(steps):
+            if probe.evidence.window is not None:
+                probe.evidence.window._early_s -= MIN_WINDOW_S
+            self.backend.call_module(self.model)
+
+    def test_a_window_runs_at_calls_of_the_model_where_no_optimizer_steps(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**ASK)
+        self.assertIsNone(self.backend.module_hook)
+        probe.tick()
+        self.infer(probe, 3)
+        self.assertEqual(self.ask("evidence_status", id="e1")["state"], "recording")
+        self.infer(probe)
+        self.finished()
+        status = self.ask("evidence_status", id="e1")
+        self.assertEqual((status["state"], status["step"], status["problem"]), ("done", 3, None))
+        self.assertEqual((probe.steps.steps, probe.steps.raw_steps), (0, 0))
+        samples = Ring(rings_below(self.run_dir)[0]).samples()
+        self.assertNotIn(RecordKind.STEP, [sample.kind for sample in samples])
+        probe.tick()
+        self.assertIsNone(self.backend.module_hook)
+
+    def test_such_a_window_has_its_time_though_calls_are_close(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**ASK)
+        probe.tick()
+        for _ in range(100):
+            self.backend.call_module(self.model)
+        self.assertEqual(self.ask("evidence_status", id="e1")["state"], "recording")
+
+    def test_calls_of_the_model_are_left_alone_while_steps_may_come(self) -> None:
+        for steps, quiet_s, hooked in (
+            (0, MIN_QUIET_S - 1.0, False),
+            (0, MIN_QUIET_S, True),
+            (1, MIN_QUIET_AFTER_STEPS_S - 1.0, False),
+            (1, MIN_QUIET_AFTER_STEPS_S, True),
+        ):
+            with self.subTest(steps=steps, quiet_s=quiet_s):
+                self.setUp()
+                probe = self.probe()
+                self.step(probe, steps)
+                self.quiet_for(probe, quiet_s)
+                self.ask(**ASK)
+                probe.tick()
+                self.assertEqual(self.backend.module_hook is not None, hooked)
+
+    def test_an_optimizer_that_steps_takes_over(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**ASK)
+        probe.tick()
+        self.infer(probe, 3)
+        self.step(probe)
+        self.assertIsNone(self.backend.module_hook)
+        self.finished()
+        self.assertIsNone(self.ask("evidence_status", id="e1")["problem"])
+
+    def test_a_snapshot_that_waits_for_a_step_gets_a_call_of_the_model(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        taken: list[int] = []
+        probe.at_next_step(lambda: taken.append(1))
+        self.infer(probe, 2)
+        self.assertEqual(taken, [1])
+
+    def test_nothing_looks_at_calls_of_the_model_after_a_detach(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**ASK)
+        probe.tick()
+        probe.detach()
+        self.assertIsNone(self.backend.module_hook)
+        probe.module_calls.switch_on()  # by a thread that was about to, when watching ended
+        self.infer(probe, 2)
+        self.assertIsNone(self.backend.module_hook)
+        self.finished()
 
     def test_asking_again_is_harmless_and_another_has_to_wait(self) -> None:
         probe = self.probe()

@@ -25,7 +25,6 @@ from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import MAX_EVENTS, RankSnapshots
 from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
-from tidegauge.probe.step_counting.steps import StepCounter
 from tidegauge.probe.step_counting.watch import Watch
 
 # Events that the level ``trace`` records: ``TIDEGAUGE_TRACE_ENTRIES``.
@@ -115,15 +114,15 @@ class EvidenceRecorder:
 
     # ----------------------------------------------------------------- beginning and ending
 
-    def open(self, run_files: RunFiles, watch: Watch, steps: StepCounter, level: str) -> None:
-        """Watching begins; the device is initialised in this very process."""
+    def open(self, run_files: RunFiles, watch: Watch, steps: Callable[[], int], level: str) -> None:
+        """Watching begins; the device is initialised in this very process. ``steps``: boundaries so far."""
         try:
             self._open(run_files, watch, steps)
             self.follow(level)
         except Exception as error:  # the readings begin all the same
             self._faults.caught("starting to record", error)
 
-    def _open(self, run_files: RunFiles, watch: Watch, steps: StepCounter) -> None:
+    def _open(self, run_files: RunFiles, watch: Watch, steps: Callable[[], int]) -> None:
         if self.history is None:
             self.history = self._backend.history(self._faults)
         self.files = run_files.evidence_files
@@ -132,7 +131,7 @@ class EvidenceRecorder:
             self.history,
             identity=lambda: run_files.identity,
             devices=lambda: watch.used,
-            steps=lambda: steps.steps,
+            steps=steps,
         )
 
     def follow(self, level: str) -> None:
@@ -174,13 +173,13 @@ class EvidenceRecorder:
 
     # ----------------------------------------------------------------- windows
 
-    def at_boundary(self) -> None:
-        """A training step ended, in the training thread, while ``window`` is there."""
+    def at_boundary(self, *, least_s: float = 0.0) -> None:
+        """A training step ended, in the training thread, while ``window`` is there; ``least_s`` is the window's."""
         window = self.window
         if window is None:
             return
         try:
-            window.at_boundary()
+            window.at_boundary(least_s=least_s)
         finally:
             if not window.waits_for_steps:
                 self.window = None

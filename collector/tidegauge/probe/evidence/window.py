@@ -98,8 +98,9 @@ class EvidenceWindow:
 
     # ----------------------------------------------------------------- in the training thread
 
-    def at_boundary(self) -> None:
-        """A training step ended. An error of torch ends the window and passes through."""
+    def at_boundary(self, *, least_s: float = 0.0) -> None:
+        """A training step ended; ``least_s``: between the snapshots, where boundaries may be closer than steps. An
+        error of torch ends the window and passes through."""
         with self._lock:
             if not self.waits_for_steps or self._snapshots.capturing:
                 return
@@ -108,7 +109,7 @@ class EvidenceWindow:
                 self._longest_step_s = max(self._longest_step_s, began_s - self._boundary_s)
                 self._shortest_step_s = min(self._shortest_step_s, began_s - self._boundary_s)
             try:
-                self._advance(self._snapshots.steps(), began_s)
+                self._advance(self._snapshots.steps(), began_s, least_s)
             except NoSnapshotError as error:
                 self._end(str(error))
             except Exception as error:
@@ -133,7 +134,7 @@ class EvidenceWindow:
         """Training steps that the process has finished."""
         return self._snapshots.steps()
 
-    def _advance(self, step: int, now_s: float) -> None:
+    def _advance(self, step: int, now_s: float, least_s: float) -> None:
         if self._boundary_s is None:
             self._begin(step)
         elif self._early_step is None:
@@ -141,7 +142,7 @@ class EvidenceWindow:
                 self._taken.put(self._snapshots.take(most_events=0))
                 self._early_step, self._early_s = step, now_s
                 self.phase = WindowPhase.RECORDING
-        elif self._complete(step, now_s, self._boundary_s):
+        elif self._complete(step, now_s, self._boundary_s, least_s):
             self._note_recorder()
             self.step_began_us = self._boundary_us
             self._taken.put(self._snapshots.take(most_events=self.ask.max_events))
@@ -157,11 +158,13 @@ class EvidenceWindow:
         late = now_s - self._began_s >= min(self.ask.enough_s, self.ask.most_s) / _WARM_UP_SHARE
         return step >= self.began_step + self.ask.warm_up_steps or (late and step > self.began_step)
 
-    def _complete(self, step: int, now_s: float, last_s: float) -> bool:
+    def _complete(self, step: int, now_s: float, last_s: float, least_s: float) -> bool:
         assert self._early_step is not None
         steps, next_s = step - self._early_step, now_s + _NEXT_STEP * (now_s - last_s)
-        is_enough = steps >= ENOUGH_STEPS and now_s - self._early_s >= self.ask.enough_s
-        return steps >= self.ask.window_steps or is_enough or next_s >= self._deadline_s
+        apart_s = now_s - self._early_s
+        is_whole = steps >= self.ask.window_steps and apart_s >= least_s
+        is_enough = steps >= ENOUGH_STEPS and apart_s >= self.ask.enough_s
+        return is_whole or is_enough or next_s >= self._deadline_s
 
     def _note_recorder(self) -> None:
         if self._ours and self._history.taken_over:

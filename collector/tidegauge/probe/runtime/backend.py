@@ -23,6 +23,8 @@ OutOfMemoryCall = Callable[[int, int, int, int], None]
 
 StepHook = Callable[[Any, FrameType], None]
 """``(optimizer, frame of torch's wrapper around its step)``."""
+_MODULE_CALL = "_call_impl"
+"""The function through which torch calls every module with a hook."""
 
 
 class Backend:
@@ -116,6 +118,11 @@ class Backend:
         while it calls them, so removing one from within, or from a thread, would raise in the job's step."""
         register_step_hook(self.torch, hook)
 
+    def on_module_call(self, call: Callable[[object], None]) -> Optional[Callable[[], None]]:
+        """Have ``call`` called with each module that no other module calls, before its forward, outside of backward
+        passes; returns what ends it. ``None``: not in this process, which compiles, or whose torch cannot tell."""
+        return register_module_hook(self.torch, call)
+
     def distributed(self) -> Optional[tuple[int, int]]:
         """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
         distributed = self.torch.distributed
@@ -202,6 +209,47 @@ def register_step_hook(torch: Any, hook: StepHook) -> None:
     # What torch.compiler.disable() sets, without importing the compiler, which must not trace the probe into a graph.
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     _optimizer_module(torch).register_optimizer_step_post_hook(stepped)
+
+
+def register_module_hook(torch: Any, call: Callable[[object], None]) -> Optional[Callable[[], None]]:
+    """Register the global forward pre-hook, for torch 2.2 and later; the function removes it."""
+    is_compiling, in_backward = getattr(torch.compiler, "is_compiling", None), torch._C._current_graph_task_id
+    if is_compiling is None or _compiles(torch):
+        return None
+
+    def called(module: object, _args: object) -> None:
+        # The compiler traces through it and finds nothing; marked as the other one, it would refuse a full graph.
+        if is_compiling():
+            return
+        if in_backward() == -1 and _is_outermost(sys._getframe(1)):
+            call(module)
+
+    # torch goes through a copy of its hooks, so that this one may be removed from within.
+    modules = sys.modules[torch.nn.Module.__module__]
+    remove: Callable[[], None] = modules.register_module_forward_pre_hook(called).remove
+    return remove
+
+
+def _compiles(torch: Any) -> bool:
+    """Whether this process has called ``torch.compile``: a compiled module warns of global hooks, and what would be
+    compiled beside one is compiled again without it."""
+    compiler = sys.modules.get(f"{torch.__name__}._dynamo.eval_frame")
+    if compiler is None:
+        return False
+    backends = getattr(compiler, "cached_backends", None)
+    # What only keeps the compiler off, such as a checkpointed layer, has the backend None.
+    return backends is None or any(backend for backend in list(backends.values()))
+
+
+def _is_outermost(hook_caller: Optional[FrameType]) -> bool:
+    """Whether the module whose hook is running was not called by another module."""
+    calls = 0
+    while hook_caller is not None:
+        calls += hook_caller.f_code.co_name == _MODULE_CALL
+        if calls > 1:
+            return False
+        hook_caller = hook_caller.f_back
+    return calls == 1
 
 
 def has_step_hook(torch: Any) -> bool:

@@ -33,11 +33,18 @@ from tidegauge.probe.runtime.fraction import DeviceCap, complaint
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
 from tidegauge.probe.step_counting.boundary_calls import LOOK_WAIT_S, BoundaryCalls
+from tidegauge.probe.step_counting.module_calls import ModuleCalls
 from tidegauge.probe.step_counting.steps import StepCounter, inside_another_step, stepped_key
 from tidegauge.probe.step_counting.watch import Watch
 
 MAX_TICKS_ALONE = int(TICKS_ALONE_S / TICK_PERIOD_S)
 """Ticks without a step after which the job is told about ``tidegauge.step()``."""
+MIN_QUIET_S = 20.0
+"""Without a step since watching began, until calls of modules are taken for boundaries."""
+MIN_QUIET_AFTER_STEPS_S = TICKS_ALONE_S
+"""The same where steps ended before: as long as it takes until memory is judged over time."""
+MIN_WINDOW_S = 10.0
+"""Of a window by calls of modules, which may be closer than steps: a model that generates is called for each token."""
 
 
 class Probe:
@@ -69,6 +76,7 @@ class Probe:
         """Set the initial state, at construction and in a forked child."""
         self.watch = None
         self.steps = StepCounter()
+        self.module_calls = ModuleCalls(self._backend, self._module_boundary, self.faults)
         self.helper: Optional[Helper] = None
         self.cap = DeviceCap(self._backend)
         boundary = BoundaryCalls(self.at_next_step, self.capturing, wait_s=LOOK_WAIT_S)
@@ -144,7 +152,7 @@ class Probe:
         self.watch = watch
         if not self._observing:
             self._observing = self._backend.on_out_of_memory(self.out_of_memory)
-        self.evidence.open(self._run_files, watch, self.steps, self.level)
+        self.evidence.open(self._run_files, watch, self._boundaries, self.level)
 
     def _publish_identity(self) -> None:
         with self._lock:  # the training thread and the helper may both have news, and the older must not come last
@@ -193,10 +201,36 @@ class Probe:
     def _boundary(self, watch: Watch) -> None:
         watch.step()
         self.cap.catch_up(used=watch.used)
+        if self.module_calls.on:
+            self.module_calls.switch_off()
+        self._serve_waiting()
+
+    def _module_boundary(self) -> None:
+        """A boundary of a loop that steps no optimizer: for what waits, never a record or a step."""
+        if self.watch is not None:
+            self._serve_waiting(least_s=MIN_WINDOW_S)
+        else:
+            self.module_calls.switch_off()  # another thread switched it on just when watching ended
+
+    def _serve_waiting(self, *, least_s: float = 0.0) -> None:
         if self.evidence.window is not None:
-            self.evidence.at_boundary()
+            self.evidence.at_boundary(least_s=least_s)
         while self._at_step:
             self._at_step.popleft()()
+
+    def _boundaries(self) -> int:
+        return self.steps.steps + self.module_calls.boundaries
+
+    def _look_for_boundaries(self) -> None:
+        """Look at calls of modules for as long as something waits for a boundary and no steps come."""
+        watch = self.watch
+        waits = self.evidence.window is not None or bool(self._at_step)
+        if watch is None or not waits:
+            self.module_calls.switch_off()
+        elif watch.used and watch.quiet_s >= (
+            MIN_QUIET_AFTER_STEPS_S if self.steps.raw_steps or self.steps.steps else MIN_QUIET_S
+        ):
+            self.module_calls.switch_on()
 
     def _stepped_before_device(self) -> None:
         if self._backend.ready():  # initialised past the queue of calls
@@ -222,6 +256,7 @@ class Probe:
             return
         watch.tick()
         self._look_for_steps()
+        self._look_for_boundaries()
         self.cap.catch_up(used=watch.used)
         if self._run_files is not None and not self._run_files.place_known and self._backend.distributed() is not None:
             self._publish_identity()
@@ -290,6 +325,7 @@ class Probe:
     def at_next_step(self, call: Callable[[], None]) -> None:
         """Have ``call`` run in the training thread at the next recorded step boundary."""
         self._at_step.append(call)
+        self._look_for_boundaries()
 
     def capturing(self) -> bool:
         """Whether the calling thread captures a CUDA graph, in which the allocator must be left alone."""
@@ -322,6 +358,7 @@ class Probe:
         try:
             run_files, helper = self._run_files, self.helper
             self._forked = True
+            self.module_calls.abandon()
             self.evidence.abandon()
             self._reset(self.checkpoints.save)
             if helper is not None:
@@ -357,6 +394,7 @@ class Probe:
 
     def _end_watching(self) -> None:
         watch, self.watch = self.watch, None
+        self.module_calls.switch_off()
         self.evidence.shut()
         if watch is not None:
             watch.note(EventCode.DETACHED)

@@ -47,10 +47,16 @@ class Watch:
         self._unused = list(range(device_count))
         self._last: dict[int, Counts] = {}
         self._mono_ns = mono_ns
+        self._began_ns = mono_ns()
         self._last_step_ns = -MIN_STEP_GAP_NS
         self._last_record_ns = -TICK_GAP_NS
         self._ticks = 0
         self._looks_at_steps = 8
+
+    @property
+    def quiet_s(self) -> float:
+        """Since the last step boundary, or since watching began."""
+        return (self._mono_ns() - max(self._began_ns, self._last_step_ns)) / 1e9
 
     def step(self) -> None:
         """A step boundary: one record for each device in use, unless the last one was a moment ago."""
