@@ -108,8 +108,6 @@ class Program(NamedTuple):
     """2.4 GiB of 80: growth of a MiB each 10 s matters, too."""
     seconds: float | None = None
     """It is ended after so long; ``None``: it ends by itself."""
-    evidence_within_s: float | None = None
-    """Of a leak that may never have evidence: it is ended so long after its incident."""
 
 
 @dataclass
@@ -271,9 +269,6 @@ class Job:
             return False
         if self.truth.host_process:
             return "incident" in self._after_s
-        within_s, since_s = self._program.evidence_within_s, self._after_s.get("incident")
-        if within_s is not None and since_s is not None and time.monotonic() - self._began_s - since_s > within_s:
-            return True
         return ("evidence" if self._until == "evidence" else "named") in self._after_s
 
 
