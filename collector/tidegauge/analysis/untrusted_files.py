@@ -16,6 +16,9 @@ from tidegauge.core.units import format_bytes
 
 MAX_CONTENT_BYTES = 2 << 30
 """Decompressed. A snapshot takes some 60 to 200 bytes an event (allocator notes, 3.4): ten million events and more."""
+MIN_UNZIPPED_LIMIT_BYTES, MAX_UNZIPPED_RATIO = 256 << 20, 100
+"""What compressed content may become: this much, or this many times its own size where that is more. Snapshots become
+10 to 50 times smaller; what becomes 1,000 times smaller was made to fill the reader's memory."""
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -44,12 +47,16 @@ def decompressed(content: bytes, *, most_bytes: int = MAX_CONTENT_BYTES) -> byte
     unpack = _unpacker(content)
     if unpack is None:
         return content
+    most_bytes = min(most_bytes, max(MIN_UNZIPPED_LIMIT_BYTES, MAX_UNZIPPED_RATIO * len(content)))
     chunks: list[bytes] = []
     length = 0
     for chunk in unpack(content):
         length += len(chunk)
         if length > most_bytes:
-            raise BadTraceError(f"unzips to more than {format_bytes(most_bytes)}, which is more than is read")
+            raise BadTraceError(
+                f"unzips from {format_bytes(len(content))} to more than {format_bytes(most_bytes)}, which is more than "
+                "is read"
+            )
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.snapshots.restricted_pickle import loads
-from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
+from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, MIN_UNZIPPED_LIMIT_BYTES, read_content
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -195,7 +195,7 @@ def test_lists_nested_deeply_are_only_lists() -> None:
 
 def test_a_zip_bomb_stops_at_the_limit() -> None:
     bomb = gzip.compress(bytes(10_000_000))
-    with pytest.raises(BadTraceError, match=r"unzips to more than 1\.0 MiB"):
+    with pytest.raises(BadTraceError, match=r"unzips from .* to more than 1\.0 MiB"):
         load(io.BytesIO(bomb), most_bytes=1 << 20)
 
 
@@ -226,3 +226,9 @@ def _with_short_numbers(plain: Any) -> Any:
     if isinstance(plain, dict):
         return {key: _with_short_numbers(value) for key, value in plain.items()}
     return list(map(_with_short_numbers, plain)) if isinstance(plain, list) else plain
+
+
+def test_bomb_is_refused_by_what_it_becomes_beside_its_own_size() -> None:
+    bomb = gzip.compress(bytes(MIN_UNZIPPED_LIMIT_BYTES + 1))
+    with pytest.raises(BadTraceError, match=r"unzips from \d+\.\d KiB to more than 256\.0 MiB"):
+        read_content(io.BytesIO(bomb))

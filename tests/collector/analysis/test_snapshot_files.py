@@ -77,7 +77,7 @@ def test_decompression_refuses_a_bomb_before_it_fills_memory(wrap: Any) -> None:
     bomb = wrap(bytes(64 * MIB))
     tracemalloc.start()
     try:
-        with pytest.raises(BadTraceError, match=r"unzips to more than 1\.0 MiB"):
+        with pytest.raises(BadTraceError, match=r"unzips from .* to more than 1\.0 MiB"):
             decompressed(bomb, most_bytes=MIB)
         # One piece given to zstandard may become 32 MiB.
         assert tracemalloc.get_traced_memory()[1] < 40 * MIB

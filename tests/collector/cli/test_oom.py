@@ -264,3 +264,9 @@ def test_a_snapshot_of_another_process_is_doubted(run: Run, message: str, doubte
 
 def test_an_empty_text_is_said_to_be_so(run: Run) -> None:
     assert "empty input" in run.text(" ", expect=USAGE)
+
+
+def test_a_snapshot_in_a_zip_bomb_is_refused(run: Run, tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.pickle.gz"
+    bomb.write_bytes(gzip.compress(b"\x80\x04" + bytes(257 << 20)))
+    assert "more than 256.0 MiB, which is more than is read" in run.text(bomb, expect=USAGE)

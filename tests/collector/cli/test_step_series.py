@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
+from tidegauge.cli.offline.step_series import MAX_LINE_CHARS, BadSeriesError, read_step_series
 
 TEXT = "step,allocated,reserved\n1,10,20\n"
 
@@ -31,3 +31,10 @@ def test_columns_of_other_names_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     path.write_text("step,allocated,reserved,loss,time,lr,gpu_util\n1,10,20,0.5,3,0.1,90\n")
     assert len(list(read_step_series(path))) == 1
+
+
+def test_a_line_without_an_end_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes(gzip.compress(bytes(MAX_LINE_CHARS + 1)))
+    with pytest.raises(BadSeriesError, match="a line of more than 1,048,576 characters"):
+        list(read_step_series(path))

@@ -15,6 +15,7 @@ REQUIRED = ("step", "allocated", "reserved")
 OPTIONAL = ("t", "peak_allocated", "inactive_split", "nvml_process", "host_rss")
 ENCODING = "utf-8-sig"
 """UTF-8, with or without the byte order mark of spreadsheets."""
+MAX_LINE_CHARS = 1 << 20
 LARGEST = 2.0**62
 """Upper limit of bytes and steps, which also excludes NaN and infinity."""
 
@@ -64,8 +65,16 @@ def _open(path: Path) -> io.TextIOWrapper:
     return path.open(encoding=ENCODING, newline="")
 
 
+def _short_lines(path: Path, lines: io.TextIOWrapper) -> Iterator[str]:
+    """The lines, none of which is read whole where it is endless."""
+    for line in iter(lambda: lines.readline(MAX_LINE_CHARS + 1), ""):
+        if len(line) > MAX_LINE_CHARS:
+            raise BadSeriesError(f"{path}: has a line of more than {MAX_LINE_CHARS:,} characters")
+        yield line
+
+
 def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(_short_lines(path, lines))
     columns = reader.fieldnames or []
     missing = [name for name in REQUIRED if name not in columns]
     if missing:

@@ -162,17 +162,20 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
 def _of_stream(
     stream: io.BufferedReader, snapshot: Optional[OomSnapshot], args: argparse.Namespace
 ) -> tuple[OomLog, Optional[OomSnapshot]]:
-    if stream.peek(_PEEK).startswith(_GZIP):
-        with gzip.GzipFile(fileobj=stream) as unzipped, io.BufferedReader(unzipped) as plain:
-            return _of_plain(plain, snapshot, args)
-    return _of_plain(stream, snapshot, args)
+    begin = stream.peek(_PEEK)
+    if not begin.startswith(_GZIP):
+        return _of_plain(stream, begin[:_PEEK], snapshot, args)
+    begin = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(begin, _PEEK)
+    if _is_snapshot(begin):  # bounded by its reader, which unzips it
+        return _of_plain(stream, begin, snapshot, args)
+    with gzip.GzipFile(fileobj=stream) as unzipped, io.BufferedReader(unzipped) as plain:
+        return _of_plain(plain, begin, snapshot, args)
 
 
 def _of_plain(
-    stream: io.BufferedReader[Any], snapshot: Optional[OomSnapshot], args: argparse.Namespace
+    stream: io.BufferedReader[Any], begin: bytes, snapshot: Optional[OomSnapshot], args: argparse.Namespace
 ) -> tuple[OomLog, Optional[OomSnapshot]]:
-    begin = stream.peek(_PEEK)[:_PEEK]
-    if not begin.startswith(_PICKLES) and not is_own_form(begin):
+    if not _is_snapshot(begin):
         return read_log(_lines(stream)), snapshot
     if snapshot is not None:
         raise UsageError("two snapshots given: give the error message, and its snapshot with --snapshot")
@@ -180,6 +183,10 @@ def _of_plain(
         return OomLog(), look_into(read_stream(stream), device=args.device, cap_bytes=args.cap)
     except BadTraceError as error:
         raise type(error)(f"{_input_name(args.what)}: {error}") from error
+
+
+def _is_snapshot(begin: bytes) -> bool:
+    return begin.startswith(_PICKLES) or is_own_form(begin)
 
 
 def _lines(stream: io.BufferedReader[Any]) -> Iterator[str]:
