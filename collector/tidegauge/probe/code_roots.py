@@ -17,6 +17,7 @@ from typing import Any, Optional
 from urllib.parse import unquote, urlsplit
 
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
+from tidegauge.probe.faults import say
 
 LIBRARIES_VARIABLE = "TIDEGAUGE_LIBRARY_ROOTS"
 """Further folders of libraries, separated as ``PATH`` is."""
@@ -35,8 +36,10 @@ def known_roots() -> Optional[CodeRoots]:
 
 
 def take_roots(pause: Callable[[], None] = lambda: None) -> CodeRoots:
-    """This process's roots, read at the first call; ``pause`` is called between files."""
+    """This process's roots, read at the first call, which complains about variables; ``pause``: between files."""
     if _Known.roots is None:
+        for line in filter(None, (complaint(os.environ, name) for name in (LIBRARIES_VARIABLE, OWN_VARIABLE))):
+            say(line)
         _Known.roots = code_roots(_globals("__main__"), os.environ, sys.path, pause)
     return _Known.roots
 
@@ -64,6 +67,16 @@ def code_roots(
     given = [one for one in _variable(environ, "PYTHONPATH") if one not in projects and _project(one) is None]
     own = [*_variable(environ, OWN_VARIABLE), *own, *given]
     return CodeRoots(_usable(libraries), _usable(own))
+
+
+def complaint(environ: Mapping[str, str], name: str) -> Optional[str]:
+    """One line about folders in a variable that cannot be meant, or ``None``."""
+    given = [one for one in environ.get(name, "").split(os.pathsep) if one]
+    wrong = next((one for one in given if not os.path.isabs(one) or not os.path.isdir(one)), None)
+    if wrong is None:
+        return None
+    why = "no folder here" if os.path.isabs(wrong) else "a relative path, which means another folder where a job starts"
+    return f"{name}: {wrong[:160]!r} is {why}; give folders by their absolute paths, separated by {os.pathsep!r}"
 
 
 def _globals(module: str) -> Mapping[str, Any]:

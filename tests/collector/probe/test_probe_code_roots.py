@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import sysconfig
 import tempfile
 import unittest
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import tidegauge
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.probe.code_roots import code_roots
+from tidegauge.probe.code_roots import LIBRARIES_VARIABLE, OWN_VARIABLE, code_roots, complaint
 
 
 def project(folder: Path, *, named: str = "pyproject.toml") -> Path:
@@ -34,6 +36,21 @@ class CodeRootsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
+
+    def test_a_variable_that_names_no_folder_is_complained_about(self) -> None:
+        missing = str(self.folder / "missing")
+        for value, why in ((f"{self.folder}{os.pathsep}{missing}", "is no folder here"), ("libs", "a relative path")):
+            line = complaint({LIBRARIES_VARIABLE: value}, LIBRARIES_VARIABLE)
+            self.assertIn(why, line or "")
+        self.assertIsNone(complaint({LIBRARIES_VARIABLE: str(self.folder)}, LIBRARIES_VARIABLE))
+        self.assertIsNone(complaint({}, LIBRARIES_VARIABLE))
+
+    def test_a_wrong_variable_is_told_once_by_the_process_that_reads_it(self) -> None:
+        code = "from tidegauge.probe.code_roots import take_roots; take_roots(); take_roots()"
+        environ = {**os.environ, OWN_VARIABLE: "own", "PYTHONPATH": str(Path(tidegauge.__file__).parents[1])}
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        (line,) = done.stderr.splitlines()
+        self.assertIn("tidegauge: TIDEGAUGE_CODE_ROOTS: 'own' is a relative path", line)
 
     def test_a_folder_called_torch_is_the_users_if_the_script_is_in_it(self) -> None:
         script = self.folder / "torch" / "train.py"
