@@ -29,7 +29,7 @@ def conf_names(torch_version: Optional[str]) -> tuple[str, ...]:
     The CUDA name always wins. Up to 2.9 it is the only one on CUDA, although 2.9 prints that it is deprecated.
     """
     names = [CUDA_NAME]
-    if torch_version is not None and "rocm" in torch_version:
+    if _of_rocm(torch_version):
         names.append(HIP_NAME)
     if torch_version is None or torch_at_least(torch_version, 2, 10):
         names.append(GENERAL_NAME)
@@ -42,7 +42,7 @@ def merge_alloc_conf(
     """The variable to set, so that ``settings`` are in force beside those of ``environ``; empty without settings.
 
     ``environ`` is the job's. The variable is the one that is in force there; where none is, or the torch is unknown,
-    the one that every version reads.
+    the one that every version reads: the HIP name, which hipify makes of the CUDA name, where it is one of ROCm.
     """
     if not settings:
         return {}
@@ -53,7 +53,7 @@ def merge_alloc_conf(
         merged[same[0] if same else key] = value
     if in_force is None:
         known_new = torch_version is not None and torch_at_least(torch_version, 2, 10)
-        name = GENERAL_NAME if known_new else CUDA_NAME
+        name = GENERAL_NAME if known_new else HIP_NAME if _of_rocm(torch_version) else CUDA_NAME
     else:
         name = CUDA_NAME if torch_version is None else in_force
     return {name: format_alloc_conf(merged)}
@@ -92,6 +92,10 @@ def _parts(text: str) -> list[str]:
         else:
             parts[-1] += char
     return [part.strip() for part in parts if part.strip()]
+
+
+def _of_rocm(torch_version: Optional[str]) -> bool:
+    return torch_version is not None and "rocm" in torch_version
 
 
 def _canonical(key: str) -> str:

@@ -143,6 +143,8 @@ def test_refused_calls_that_the_allocator_got_over_are_no_error() -> None:
         ("RuntimeError: CUDA error: out of memory", "driver"),
         ("torch.AcceleratorError: CUDA error: out of memory", "driver"),
         ("RuntimeError: CUDA driver error: out of memory", "driver_mapping"),
+        ("RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "xpu_driver"),
+        ("UR error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "xpu_driver"),
         ('RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1407', "text_lost"),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
          "tried to allocate 1125899906842624 bytes. Error code 12 (Cannot allocate memory)", "cpu_allocator"),

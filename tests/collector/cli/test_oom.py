@@ -266,6 +266,19 @@ def test_an_empty_text_is_said_to_be_so(run: Run) -> None:
     assert "empty input" in run.text(" ", expect=USAGE)
 
 
+def test_a_message_of_rocm_is_answered_with_its_own_variable(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text((DATA / "pieces.txt").read_text().replace("CUDA out of memory", "HIP out of memory"))
+    assert "export PYTORCH_HIP_ALLOC_CONF=expandable_segments:True" in run.text(log, "--torch-version", "2.6.0")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_of_powershell_is_read(run: Run, tmp_path: Path, encoding: str) -> None:
+    log = tmp_path / "job.log"
+    log.write_bytes(("\ufeff" + (DATA / "pieces.txt").read_text()).encode(encoding))
+    assert run.json(log)["kind"] == "fragmentation"
+
+
 def test_a_snapshot_in_a_zip_bomb_is_refused(run: Run, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.pickle.gz"
     bomb.write_bytes(gzip.compress(b"\x80\x04" + bytes(257 << 20)))

@@ -34,6 +34,8 @@ values = st.one_of(
         # A torch that is not known may be either; the CUDA name is read by both.
         ({GENERAL: "b:2"}, None, {CUDA: "b:2,expandable_segments:True"}),
         ({HIP: "c:3"}, "2.11.0+rocm6.4", {HIP: "c:3,expandable_segments:True"}),
+        ({}, "2.6.0+rocm6.2", {HIP: "expandable_segments:True"}),
+        ({}, "2.11.0+rocm6.4", {GENERAL: "expandable_segments:True"}),
         ({HIP: "c:3"}, "2.11.0+cu130", {GENERAL: "expandable_segments:True"}),
     ],
 )  # fmt: skip

@@ -25,8 +25,8 @@ RECORD_STACKS = 'torch.cuda.memory._record_memory_history(context="alloc", stack
 ESTIMATE = "What a smaller batch, checkpointing or sharding would save, without a GPU: tidegauge estimate."
 WHATIF = "What each setting would do"
 OWN_SETTINGS = (
-    "If settings are set already, in PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF, add it to them there: where both "
-    "are set, the latter wins."
+    "If settings are set already, in PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF or (ROCm) PYTORCH_HIP_ALLOC_CONF, "
+    "add it to them there: where several are set, PYTORCH_CUDA_ALLOC_CONF wins."
 )
 _XPU_ALLOCATION_BYTES = 4 << 30
 SETTINGS = ("export ", "unset ", OWN_SETTINGS, WHATIF)
@@ -59,6 +59,8 @@ def explain_text(
     text = found.text
     held = None if snapshot is None else snapshot.held
     version = torch_version or (None if snapshot is None else snapshot.torch_version) or text.at_least
+    if text.backend == "HIP" and "rocm" not in (version or ""):
+        version = f"{version or ''}+rocm"
     case = figures_of(text, expandable=found.expandable)
     if case is None or text.form is OomTextForm.REJECTED:
         return _of_little(found, held)

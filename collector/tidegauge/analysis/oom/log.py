@@ -78,6 +78,13 @@ KINDS = (
         "an H200. Let graphs share one pool, or run without expandable_segments. Else the GPU is full: see nvidia-smi.",
     ),
     Elsewhere(
+        "xpu_driver",
+        re.compile(r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)|ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
+        "the driver of an Intel GPU (XPU) ran out of memory: for a kernel, or because other processes fill the GPU",
+        "Limit or lower what PyTorch takes (torch.xpu.memory_reserved() tells), and see xpu-smi for other processes.",
+        beside_allocator=True,
+    ),
+    Elsewhere(
         "text_lost",
         re.compile(r"NVML_SUCCESS == r INTERNAL ASSERT FAILED"),
         "PyTorch's allocator ran out of memory, and NVML failed while the message was written (pytorch #185240)",
@@ -195,7 +202,7 @@ its cache; with ``expandable_segments:True`` for each refused mapping."""
 
 _HINTS = (
     "memor", "alloc", "kill", "mmap", "memalign", "shm", "nvml", "unable to", "insufficient", "bus error", "1455",
-    "exit", "cuda",
+    "exit", "cuda", "out_of_",
 )  # fmt: skip
 """One of these words, in small letters, is in every line that a pattern of this module fits: nearly all lines of a log
 have none, and need no further look."""

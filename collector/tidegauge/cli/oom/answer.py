@@ -6,6 +6,7 @@ Texts from logs and snapshots are made printable here.
 from __future__ import annotations
 
 import argparse
+import codecs
 import gzip
 import io
 import os
@@ -34,6 +35,7 @@ LOOKED_FOR = (
 _PICKLES = (b"\x80", b"(dp")
 """The first bytes of a pickled dict, protocols 2 to 5, and 0; no text begins with them."""
 _GZIP = b"\x1f\x8b"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PEEK = 8
 _LONG_TEXT = 60
 MAX_OWNERS = 15
@@ -190,8 +192,18 @@ def _is_snapshot(begin: bytes) -> bool:
 
 
 def _lines(stream: io.BufferedReader[Any]) -> Iterator[str]:
-    """Lines of bounded length."""
+    """Lines of bounded length. Of UTF-16, as PowerShell's redirection writes it, where a byte order mark says so."""
+    if stream.peek(_PEEK).startswith(_UTF_16):
+        return _lines_of_utf_16(stream)
     return (line.decode(errors="replace") for line in iter(lambda: stream.readline(MAX_LINE_CHARS), b""))
+
+
+def _lines_of_utf_16(stream: io.BufferedReader[Any]) -> Iterator[str]:
+    text = io.TextIOWrapper(stream, encoding="utf-16", errors="replace")
+    try:
+        yield from iter(lambda: text.readline(MAX_LINE_CHARS), "")
+    finally:
+        text.detach()  # whoever opened the stream closes it
 
 
 def _is_file(what: str) -> bool:
