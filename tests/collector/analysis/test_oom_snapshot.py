@@ -11,7 +11,7 @@ import pytest
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom.answer import RECORD_STACKS, explain_elsewhere, explain_snapshot
-from tidegauge.analysis.oom.log import KINDS, FoundElsewhere
+from tidegauge.analysis.oom.log import KINDS, FoundElsewhere, OomLog
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import read_bytes
 
@@ -125,7 +125,7 @@ def test_a_snapshot_without_a_word_on_the_refusal_says_what_is_missing() -> None
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_other_memory_has_advice(kind: Any) -> None:
-    answer = explain_elsewhere(FoundElsewhere(kind, 3, None, "a line"))
+    answer = explain_elsewhere(FoundElsewhere(kind, 3, None, "a line"), OomLog())
     assert (answer.kind, answer.advice) == (kind.kind, (kind.advice,))
 
 

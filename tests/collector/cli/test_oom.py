@@ -279,6 +279,24 @@ def test_a_log_of_powershell_is_read(run: Run, tmp_path: Path, encoding: str) ->
     assert run.json(log)["kind"] == "fragmentation"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[12.6] Out of memory: Killed process 812 (chrome) total-vm:1234kB",
+        "[12.5] train.py invoked oom-killer: gfp_mask=0x1\n[12.6] oom-kill:constraint=NONE,task=chrome,pid=812,uid=0",
+    ],
+)
+def test_whom_the_oom_killer_killed_is_told_and_whether_it_is_known_to_be_the_jobs(
+    run: Run, tmp_path: Path, line: str
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(f"{line}\n")
+    text = " ".join(run.text(log).split())
+    assert "It killed chrome (pid 812), which no other line of the log names: it is not known to be the job's." in text
+    log.write_text(f"(Worker pid=812, ip=10.0.0.1) step 3\n{line}\n")
+    assert "chrome (pid 812), which other lines of the log name as well." in " ".join(run.text(log).split())
+
+
 def test_a_snapshot_in_a_zip_bomb_is_refused(run: Run, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.pickle.gz"
     bomb.write_bytes(gzip.compress(b"\x80\x04" + bytes(257 << 20)))

@@ -30,7 +30,7 @@ def oom(data: bytes) -> None:
         for field in dataclasses.fields(found.text):
             _sane(getattr(found.text, field.name))
     for seen in log.elsewhere:
-        require(bool(explain_elsewhere(seen).sentence), "an explanation without words")
+        require(bool(explain_elsewhere(seen, log).sentence), "an explanation without words")
     message = parse_message(text)
     require(message is None or parse_message(text + "\nend") is not None, "more text hides a message")
 

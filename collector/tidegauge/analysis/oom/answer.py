@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from tidegauge.analysis.oom.forms import OomText, OomTextForm, figures_of, neighbours
-from tidegauge.analysis.oom.log import FoundElsewhere, FoundOom
+from tidegauge.analysis.oom.log import FoundElsewhere, FoundOom, OomLog
 from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.words import export_line, line_for
@@ -86,11 +86,24 @@ def explain_snapshot(snapshot: OomSnapshot, *, torch_version: Optional[str] = No
     return OomAnswer(UNKNOWN, None, sentence, tuple(_stacks_advice(held)), held=held, device=snapshot.device)
 
 
-def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
-    """Explain another kind of out-of-memory line."""
+def explain_elsewhere(seen: FoundElsewhere, log: OomLog) -> OomAnswer:
+    """Explain another kind of out-of-memory line of ``log``."""
     what = seen.what
     of_whom = "; PyTorch's allocator did not fail" if what.beside_allocator else ""
-    return OomAnswer(what.kind, None, f"{what.what}{of_whom}.", (what.advice,))
+    return OomAnswer(what.kind, None, f"{elsewhere_words(seen, log)}{of_whom}.", (what.advice,))
+
+
+def elsewhere_words(seen: FoundElsewhere, log: OomLog) -> str:
+    """The memory that ran out, as a clause; of the OOM killer with whom it killed, which may be a neighbour's."""
+    if seen.what.kind != "killed" or log.victim is None:
+        return seen.what.what
+    pid, name = log.victim
+    whose = (
+        "which other lines of the log name as well"
+        if pid in log.pids
+        else "which no other line of the log names: it is not known to be the job's"
+    )
+    return f"{seen.what.what}. It killed {name} (pid {pid}), {whose}"
 
 
 def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:

@@ -240,6 +240,21 @@ _TRACEBACK = "Traceback (most recent call last)"
 _CARETS = re.compile(r"^[\s~^]*$")
 
 
+_VICTIM = re.compile(
+    r"Kill(?:ed)? process (?P<pid>\d{1,10}) \((?P<name>[^)]{1,64})\)|"
+    r"oom-kill:.{0,1000}\btask=(?P<task>[^,]{1,64}),pid=(?P<task_pid>\d{1,10})"
+)
+_PID = re.compile(r"\bpid[ =:]{1,3}(\d{1,10})\b|line \d{1,9}: {1,8}(\d{1,10}) Killed\b", re.IGNORECASE)
+MAX_PIDS = 10_000
+
+
+class Victim(NamedTuple):
+    """A process that the kernel's OOM killer ended, by the kernel's own line."""
+
+    pid: int
+    name: str
+
+
 class LogPlace(NamedTuple):
     """A line of a traceback: the innermost one that is not a library's."""
 
@@ -281,6 +296,10 @@ class OomLog:
     """The first of each kind."""
     refused_mallocs: int = 0
     """Lines about refused calls of ``cudaMalloc``, in vain or got over."""
+    victim: Optional[Victim] = None
+    """The first of the kernel's lines."""
+    pids: set[int] = field(default_factory=set)
+    """Processes that other lines name."""
     lines: int = 0
     not_kept: int = 0
 
@@ -307,6 +326,7 @@ def read_log(lines: Iterable[str]) -> OomLog:
         line = ahead.popleft()
         ahead.extend(islice(cleaned, 1))
         log.lines = line.number
+        _note_processes(log, line)
         if may_tell(line.text):
             refused = MAPPING_FAILED.search(line.text)
             if refused:
@@ -339,6 +359,15 @@ def _look_elsewhere(log: OomLog, line: _Line) -> None:
     what = recognise(line.text)
     if what is not None and all(known.what.kind != what.kind for known in log.elsewhere):
         log.elsewhere.append(FoundElsewhere(what, line.number, line.rank, line.text.strip()))
+
+
+def _note_processes(log: OomLog, line: _Line) -> None:
+    found = _VICTIM.search(line.text) if "ill" in line.text else None
+    if found is None:
+        for pid in _PID.findall(f"{line.mark} {line.text}") if len(log.pids) < MAX_PIDS else ():
+            log.pids.add(int(pid[0] or pid[1]))
+    elif log.victim is None:
+        log.victim = Victim(int(found["pid"] or found["task_pid"]), found["name"] or found["task"])
 
 
 def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:

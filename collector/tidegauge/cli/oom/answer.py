@@ -16,7 +16,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional, Union, cast
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
+from tidegauge.analysis.oom.answer import (
+    OomAnswer,
+    elsewhere_words,
+    explain_elsewhere,
+    explain_snapshot,
+    explain_text,
+    in_the_light_of,
+)
 from tidegauge.analysis.oom.log import MAX_LINE_CHARS, FoundOom, LogPlace, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, history_of, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read_snapshot, read_stream
@@ -97,7 +104,7 @@ def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace
     elif snapshot is not None:
         first = explain_snapshot(snapshot, torch_version=version)
     elif log.cause_elsewhere is not None:
-        first = explain_elsewhere(log.cause_elsewhere)
+        first = explain_elsewhere(log.cause_elsewhere, log)
     elif log.refused_mallocs:
         first = _got_over(log)
     else:
@@ -362,7 +369,7 @@ def _beside(page: OomPage) -> Iterator[str]:
         )
     if page.first.found is not None or page.snapshot is not None:
         for seen in page.log.elsewhere:
-            yield f"Also in the log, line {seen.line_number:,}: {seen.what.what}."
+            yield f"Also in the log, line {seen.line_number:,}: {one_line(elsewhere_words(seen, page.log), 1000)}."
 
 
 def _error_name(found: Optional[FoundOom], kind: str) -> str:
