@@ -23,6 +23,7 @@ from tidegauge.core.evidence.words import (
     brief_sentences,
     cause_words,
     evidence_sentence,
+    file_name,
     holder_sentence,
     holder_words,
     line_words,
@@ -165,3 +166,18 @@ def test_whatever_a_rank_says_it_is_told_in_bounds(one: Evidence) -> None:
     assert len(evidence_sentence(one)) < long
     assert len(brief_line(brief) or "") < long
     assert all(len(text) < long + len(brief.advice or "") for text in brief_sentences(brief))
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/home/ada/lm/models/__init__.py", "models/__init__.py"),
+        ("C:\\lm\\data\\utils.py", "data/utils.py"),
+        ("models/main.py", "models/main.py"),
+        ("/__main__.py", "__main__.py"),
+        ("__main__.py", "__main__.py"),
+        ("/home/ada/lm/train.py", "train.py"),
+    ],
+)
+def test_a_file_whose_name_says_nothing_alone_is_shown_with_its_folder(path: str, shown: str) -> None:
+    assert file_name(path) == file_name(shown) == shown

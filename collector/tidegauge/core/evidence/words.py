@@ -28,6 +28,8 @@ _CUT = "..."
 """At the end of a path that was too long."""
 _CONTAINER = re.compile(r"(\w+), [\d,]+ items?\)")
 _NAME = re.compile(r"[\w.*]+")
+_SAID_BY_FOLDER = frozenset(("__init__.py", "__main__.py", "main.py", "utils.py"))
+"""Files that a project has more than once: `models/__init__.py` and `data/__init__.py`."""
 
 CAUSES = {
     EvidenceCause.RETAINED_GRAPH: "a retained autograd graph",
@@ -80,8 +82,11 @@ def lines_words(line: CodeLine, caller: Optional[CodeLine]) -> str:
 
 
 def file_name(path: str) -> str:
-    """The last part of a path, of either kind of slash."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1][-MAX_NAME_CHARS:]
+    """The last part of a path, of either kind of slash; with its folder where it says nothing alone."""
+    *folders, name = path.replace("\\", "/").rsplit("/", 2)
+    if name in _SAID_BY_FOLDER and folders:
+        name = f"{folders[-1]}/{name}".lstrip("/")
+    return name[-MAX_NAME_CHARS:]
 
 
 def holder_words(path: str) -> str:
