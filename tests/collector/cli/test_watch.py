@@ -26,26 +26,29 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_growing_process_is_judged_in_the_block_and_after_it(run_dir: Path, tmp_path: Path) -> None:
+def test_the_growing_process_is_judged_in_the_block_and_after_it(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_ring(run_dir, os.getpid(), leak_bytes=4 * MIB, job_id="whatever")
     with tidegauge.watch() as watching:
         eventually(lambda: watching.verdict == "growing")
-        with pytest.raises(RuntimeError, match="after the `with` block"):
-            watching.report(tmp_path / "early.html")
+        assert watching.report(tmp_path / "early.html") is None
+        assert "after the `with` block" in capsys.readouterr().out
     assert (watching.verdict, watching.evidence, watching.problem) == ("growing", None, None)
     assert str(watching).startswith("rank 0: growing: allocated memory grows by 4.0 MiB a step")
-    assert "Rank 0 grows" in watching.report(tmp_path / "report.html").read_text()
+    assert watching.report(tmp_path / "report.html") == tmp_path / "report.html"
+    assert "Rank 0 grows" in (tmp_path / "report.html").read_text()
     shown = watching._repr_html_()
     assert shown.startswith("<pre>rank 0: growing")
     assert "srcdoc=" in shown
 
 
-def test_a_process_without_gpu_memory_is_not_judged(run_dir: Path) -> None:
+def test_a_process_without_gpu_memory_is_not_judged(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with tidegauge.watch() as watching:
         assert watching.verdict is None
     assert str(watching) == "no GPU memory of this process was seen"
-    with pytest.raises(RuntimeError, match="no report"):
-        watching.report(run_dir / "r.html")
+    assert watching.report(run_dir / "r.html") is None
+    assert capsys.readouterr().out == "no report: no GPU memory of this process was seen\n"
 
 
 def test_a_service_that_watches_is_not_doubled(run_dir: Path) -> None:

@@ -77,13 +77,20 @@ class WatchedBlock:
         found: list[str] = self._now().get("lines") or ["no GPU memory of this process was seen"]
         return [self.problem] if self.problem is not None else found
 
-    def report(self, path: str | os.PathLike[str] = "tidegauge-report.html") -> Path:
-        """Write the HTML report, after the block. Raises ``RuntimeError`` where there is none, and ``OSError``."""
+    def report(self, path: str | os.PathLike[str] = "tidegauge-report.html") -> Path | None:
+        """Write the HTML report, after the block. Where there is none, print why; raises ``OSError``."""
         page = self._answer.get("page")
         if page is None:
-            raise RuntimeError(f"no report: {self.problem or 'call it after the `with` block that trains'}")
+            print(f"no report: {self._why_no_page()}")
+            return None
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
+
+    def _why_no_page(self) -> str:
+        if self._process is not None:
+            return self.problem or "call it after the `with` block that trains"
+        judged = self.problem is None and self._answer.get("verdict") is not None
+        return "the package tidegauge_exporter is not installed here" if judged else self.lines[0]
 
     def __repr__(self) -> str:
         # What a terminal's IPython shows below a cell, and print().
