@@ -98,6 +98,11 @@ def profile(model: Any = None, optimizer: Any = None) -> Any:
     return import_module("tidegauge.cli.profile.block").ProfiledBlock(model, optimizer)
 
 
+_MAGIC_HELP = """%%tidegauge [LEVEL]
+Runs the cell and shows the verdict on its GPU memory, with line, holder, cause and advice.
+LEVEL: auto (default), stats or trace; docs/probe.md explains them."""
+
+
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext tidegauge``: the cell magic ``%%tidegauge [LEVEL]`` runs a cell in ``watch(level)``.
 
@@ -105,6 +110,9 @@ def load_ipython_extension(ipython: Any) -> None:
     """
 
     def run_cell(line: str, cell: str) -> Any:
+        if line.strip() in ("-h", "--help"):
+            print(_MAGIC_HELP)
+            return None
         with watch(line.strip() or "auto") as watching:
             result = ipython.run_cell(cell)
         error = result.error_before_exec or result.error_in_exec

@@ -103,6 +103,14 @@ def test_the_cell_magic_runs_the_cell_in_a_watch(run_dir: Path) -> None:
     assert repr(shown) == "no GPU memory of this process was seen"
 
 
+def test_the_cell_magic_prints_its_help_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = Shell()
+    tidegauge.load_ipython_extension(shell)
+    assert shell.magic("--help", "train()") is None
+    assert capsys.readouterr().out.startswith("%%tidegauge [LEVEL]\n")
+    assert shell.cells == []
+
+
 def test_a_cell_that_fails_stops_the_notebook(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_dir.is_dir()
     shell = Shell(ValueError("mine"))

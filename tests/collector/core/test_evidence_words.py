@@ -177,6 +177,8 @@ def test_whatever_a_rank_says_it_is_told_in_bounds(one: Evidence) -> None:
         ("/__main__.py", "__main__.py"),
         ("__main__.py", "__main__.py"),
         ("/home/ada/lm/train.py", "train.py"),
+        ("<ipython-input-3-0123abcd>", "cell In [3]"),
+        ("/tmp/ipykernel_123/4567.py", "notebook cell"),
     ],
 )
 def test_a_file_whose_name_says_nothing_alone_is_shown_with_its_folder(path: str, shown: str) -> None:

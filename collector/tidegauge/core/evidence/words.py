@@ -30,6 +30,7 @@ _CONTAINER = re.compile(r"(\w+), [\d,]+ items?\)")
 _NAME = re.compile(r"[\w.*]+")
 _SAID_BY_FOLDER = frozenset(("__init__.py", "__main__.py", "main.py", "utils.py"))
 """Files that a project has more than once: `models/__init__.py` and `data/__init__.py`."""
+_CELL = re.compile(r"^<ipython-input-(\d{1,9})-[^>]*>$|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 CAUSES = {
     EvidenceCause.RETAINED_GRAPH: "a retained autograd graph",
@@ -82,7 +83,13 @@ def lines_words(line: CodeLine, caller: Optional[CodeLine]) -> str:
 
 
 def file_name(path: str) -> str:
-    """The last part of a path, of either kind of slash; with its folder where it says nothing alone."""
+    """The last part of a path, of either kind of slash; with its folder where it says nothing alone.
+
+    A cell of IPython has no file of its own: `<ipython-input-3-0123abcd>`, `/tmp/ipykernel_123/4567.py`.
+    """
+    cell = _CELL.search(path)
+    if cell is not None:
+        return f"cell In [{cell[1]}]" if cell[1] else "notebook cell"
     *folders, name = path.replace("\\", "/").rsplit("/", 2)
     if name in _SAID_BY_FOLDER and folders:
         name = f"{folders[-1]}/{name}".lstrip("/")
