@@ -143,6 +143,10 @@ def test_a_holder_is_told_with_its_share() -> None:
     assert holder_sentence(HolderSearch()) is None
 
 
+def test_the_cause_of_an_optimizer_is_true_of_one_that_gains_parameters_too() -> None:
+    assert cause_words(EvidenceCause.OPTIMIZER_REBUILT, Confidence.NAMED) == "optimizer state that accumulates"
+
+
 def test_because_lines_are_sentences() -> None:
     assert because_lines(evidence()) == ["One line allocated 97 % of what grew.", "A list holds it."]
 

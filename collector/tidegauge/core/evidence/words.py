@@ -39,7 +39,7 @@ CAUSES = {
     EvidenceCause.HOOK: "a hook that stores tensors",
     EvidenceCause.EXCEPTION_FRAME: "a stored exception that keeps its frames alive",
     EvidenceCause.CYCLE: "uncollected reference cycles",
-    EvidenceCause.OPTIMIZER_REBUILT: "optimizers that are recreated and kept",
+    EvidenceCause.OPTIMIZER_REBUILT: "optimizer state that accumulates",
     EvidenceCause.CUDA_GRAPHS: "private pools of CUDA graphs (or MemPool)",
     EvidenceCause.FRAGMENTATION: "fragmentation",
     EvidenceCause.COMMUNICATORS: "communicators (process groups) that accumulate",
