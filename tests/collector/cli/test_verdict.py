@@ -22,11 +22,12 @@ from tidegauge.cli.verdict.answer import (
     default_report,
     live_lines,
     try_report,
+    verdict_sentence,
 )
 from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.cli.verdict.process import VerdictProcess
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
-from tidegauge.core.verdicts import OK, LeakState
+from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.osproc.processes import identity_of
 
@@ -271,3 +272,10 @@ def test_a_base_install_is_enough(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     named = set(done.stdout.split()) - sys.stdlib_module_names
     assert {name for name in named if not name.startswith(("tidegauge", "_"))} == set()
+
+
+def test_a_suspicion_doubts_that_growth_lasts_and_not_what_holds_it() -> None:
+    suspected = Verdict(LeakState.SUSPECTED, signal=Signal.ALLOCATED, onset_step=7)
+    assert verdict_sentence(suspected) == (
+        "suspected: allocated memory grows since step 7; whether it lasts is not certain yet"
+    )

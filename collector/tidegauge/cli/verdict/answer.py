@@ -93,6 +93,9 @@ def verdict_sentence(verdict: Verdict) -> str:
     if verdict.onset_step is not None:
         parts.append(f"since step {verdict.onset_step}")
     text = " ".join(parts)
+    if verdict.state is LeakState.SUSPECTED:
+        # The evidence below may name line and holder beyond doubt: what is in doubt is whether it goes on.
+        text += "; whether it lasts is not certain yet"
     if verdict.seconds_to_oom is not None:
         text += f"; out of memory in {format_band(verdict.seconds_to_oom)}"
     return text
