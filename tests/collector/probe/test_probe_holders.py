@@ -930,6 +930,27 @@ class WorkOfASliceTest(unittest.TestCase):
         self.assertGreater(len(calls.of_slices), 10, records)
         self.assertLess(max(calls.of_slices), self.MOST)
 
+    def test_a_search_adds_few_objects_for_the_garbage_collector(self) -> None:
+        """Those that it tracks bring forward its collections of all objects. Each record is four of them; what the
+        search knows of classes is made without records, too."""
+        without = self.most_added()
+        records = [{"at": [number], f"next_{number}": {"n": [number]}} for number in range(5_000)]
+        self.assertLess(self.most_added() - without, 4 * len(records) // 20)
+
+    def most_added(self) -> int:
+        """Tracked objects that a search adds, at the end of a slice."""
+        tracked: list[int] = []
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            done = call()
+            tracked.append(len(gc.get_objects()))
+            return done
+
+        gc.collect()
+        before = len(gc.get_objects())
+        search_here([(address(1), BLOCK)], at_boundary=at_boundary)
+        return max(tracked) - before
+
     def test_blocks_are_shared_out_in_slices(self) -> None:
         """300 blocks beside 2,000 tensors that are gone, and beside graphs of 300 sizes each."""
         torch, size_bytes = fake_tensor_torch(), 1 << 20

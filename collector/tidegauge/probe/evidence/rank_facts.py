@@ -132,6 +132,7 @@ def _look(torch: Any, seen: _Seen) -> Work[None]:
     forward = Forward(tensors, ObjectLinks(torch), census, most_objects=MAX_OBJECTS)
     yield from forward.run()
     yield from forward.forget()
+    yield from forward.trails.forget()
     for one in young:
         yield from census.stray(one)
     seen.optimizers, seen.parameter_bytes = census.optimizers, census.parameter_bytes

@@ -60,7 +60,7 @@ class Fills:
         if found is not None:
             container, item = found
             fill = self._fills.setdefault(_place(container), {}).setdefault(container, _Fill())
-            is_item = item is trail  # then each tensor is an item, whichever of them the trail is of
+            is_item = item == trail  # then each tensor is an item, whichever of them the trail is of
             fill.add(item if is_own or not is_item else RefPath(item.step), block_bytes, is_counted=is_own or is_item)
 
     def bound_of(self, trail: RefPath) -> Optional[ContainerBound]:
@@ -163,11 +163,11 @@ class FindGroup:
         """The references that lead from a chain's link to the next, the chain's first."""
         for trail in (self.trail, *self.trails):
             at: Optional[RefPath] = trail
-            while at is not None and at.first is not chain:
+            while at is not None and at.first != chain:
                 at = at.before
             steps: list[RefStep] = []
             at = None if at is None else at.before
-            while at is not None and at is not chain and at.first is not chain:
+            while at is not None and at != chain and at.first != chain:
                 steps.append(at.step)
                 at = at.before
             if at is not None:
@@ -214,8 +214,8 @@ class Finds:
         self._sizes = frozenset(wanted.sizes.values())
         self._others: list[tuple[weakref.ref[Any], TensorDescription, RefPath]] = []
         """Tensors in other blocks, large and of sizes that were wanted."""
-        self._second_ways: dict[int, tuple[RefPath, RefPath]] = {}
-        self._upstream: dict[int, tuple[RefPath, RefPath]] = {}
+        self._second_ways: dict[RefPath, RefPath] = {}
+        self._upstream: dict[RefPath, RefPath] = {}
         self.blocks: dict[int, int] = {}
         """Wanted blocks that are not explained yet, with their sizes."""
         self.blocks.update(wanted.sizes)
@@ -291,7 +291,7 @@ class Finds:
     def second_way(self, known: RefPath, other: RefPath) -> None:
         """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
         ways = self._second_ways if other.hooked else self._upstream
-        ways.setdefault(id(known), (known, other))
+        ways.setdefault(known, other)
 
     def share_out(self) -> Work[None]:
         """Count blocks that no Python reference explains to the graphs whose nodes output tensors of their size."""
@@ -338,7 +338,7 @@ class Finds:
         for group in found:
             trail: Optional[RefPath] = group.trail
             while trail is not None and group.second is None:
-                group.second = self._second_ways.get(id(trail), (None, None))[1]
+                group.second = self._second_ways.get(trail)
                 trail = trail.before
             if self._upstream:
                 self._go_up(group)
@@ -348,10 +348,10 @@ class Finds:
         """Let a group's paths begin where their chain does."""
         at: Optional[RefPath] = group.trail
         while at is not None:
-            if id(at) in self._upstream:
-                known, other = self._upstream[id(at)]
-                group.trails = [trail.after(known, other) for trail in group.trails]
-                group.trail = group.trails[0] if group.trails else group.trail.after(known, other)
+            other = self._upstream.get(at)
+            if other is not None:
+                group.trails = [trail.after(at, other) for trail in group.trails]
+                group.trail = group.trails[0] if group.trails else group.trail.after(at, other)
                 group.is_folded = group.trail.turns >= MIN_LINKS
                 return
             at = at.before

@@ -20,7 +20,7 @@ from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, global_hooks, leads_on, tensor_hooks
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.ref_paths import NumberedNames, RefPath, RefStep, Via, is_numbered, numberless
+from tidegauge.probe.holders.ref_paths import RefPath, Trails, Via, is_numbered, numberless, rare
 from tidegauge.probe.holders.tensors import Tensors
 
 MAX_OBJECTS = 300_000
@@ -29,13 +29,8 @@ MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
 
 
-_Families = dict[tuple[str, str], NumberedNames]
-"""Of one namespace, by the name without its number and the type of what it leads to."""
-
-
-class _Entry(NamedTuple):
-    obj: Any
-    trail: RefPath
+_Families = dict[tuple[str, str], int]
+"""Numbered names (``Trails``) of one namespace, by the name without its number and the type of what it leads to."""
 
 
 class _Kind(NamedTuple):
@@ -78,10 +73,15 @@ class Forward:
         self._links = links
         self._finds = finds
         self._most_objects = most_objects
-        self._graphs: deque[tuple[Any, str, RefPath]] = deque()
-        """Nodes to walk from, with their tensor's name."""
-        self._queue: deque[_Entry] = deque()
-        self._first_ways: dict[int, RefPath] = {}
+        self.trails = Trails()
+        """The ways to all objects that were met; those that ``finds`` was told are in it."""
+        self._graphs: deque[tuple[Any, str, int]] = deque()
+        """Nodes to walk from, with their tensor's name and its row of ``trails``."""
+        self._queue: deque[Any] = deque()
+        self._rows: deque[int] = deque()
+        """Of the queue's objects."""
+        self._first_ways: dict[int, int] = {}
+        """Rows, by the objects' ids."""
         self._followed_again: set[int] = set()
         self._kinds: dict[int, _Kind] = {}
         self._in_libraries = False
@@ -107,9 +107,10 @@ class Forward:
         yield from self._follow_all()
 
     def forget(self) -> Iterator[bool]:
-        """Let go of everything, object by object: a million at once hold training up."""
+        """Let go of everything but ``trails``, object by object: a million at once hold training up."""
         while self._queue:
             self._queue.pop()
+            self._rows.pop()
             yield False
         while self._first_ways:
             self._first_ways.popitem()
@@ -120,10 +121,10 @@ class Forward:
         yield from self._walk_graphs()
         followed = 0
         while self._queue and followed < self._most_objects:
-            entry = self._queue.popleft()
-            yield from self._follow(self._links_of(entry.obj), entry.trail)
+            obj = self._queue.popleft()
+            yield from self._follow(self._links_of(obj), self._rows.popleft())
             followed += 1
-            del entry  # a container that is dropped meanwhile must be able to die
+            del obj  # a container that is dropped meanwhile must be able to die
             yield False
         self.was_cut = bool(self._queue)
 
@@ -168,27 +169,25 @@ class Forward:
         except Exception:  # changed by another thread meanwhile, or an object like no other
             return
 
-    def _follow(self, links: Iterable[ObjectLink], trail: RefPath) -> Work[None]:
+    def _follow(self, links: Iterable[ObjectLink], row: int) -> Work[None]:
         children = 0
         families: _Families = {}
         for link in links:
             if children < MAX_CHILDREN:
-                children += self._meet(link, trail, families)
+                children += self._meet(link, row, families)
             elif self._tensors.is_tensor(link.child):
-                self._meet(link, trail, families)
+                self._meet(link, row, families)
             yield False
         yield from self._walk_graphs()
 
     def _walk_graphs(self) -> Work[None]:
         while self._graphs:
-            node, name, trail = self._graphs.popleft()
-            contexts = yield from self._finds.graph(node, name, trail)
+            node, name, row = self._graphs.popleft()
+            contexts = yield from self._finds.graph(node, name, self.trails.path(row))
             for context in contexts:
-                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), trail, {})
+                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), row, {})
 
-    def _meet(
-        self, link: ObjectLink, before: Optional[RefPath], families: _Families, thread: Optional[str] = None
-    ) -> bool:
+    def _meet(self, link: ObjectLink, before: Optional[int], families: _Families, thread: Optional[str] = None) -> bool:
         """Note a tensor, or put another object into the queue; whether it did the latter. ``families``: those of the
         names that were met in the same namespace."""
         child = link.child
@@ -199,46 +198,63 @@ class Forward:
             bound = bound_of(child, link.most_items) if may_be_bounded else None
         except Exception:  # a class like no other
             return False
-        step = RefStep(link.via, link.text, kind.name, items, link.where, thread, bound)
+        names, place = None, 0
         if link.via is not Via.ITEM and is_numbered(link.text):
-            family = families.setdefault((numberless(link.text), numberless(kind.name)), NumberedNames())
-            step = step._replace(family=family, place=family.names)
-            family.names += 1
-        trail = RefPath(step, before)
+            key = (numberless(link.text), numberless(kind.name))
+            names = families.get(key)
+            if names is None:
+                names = families[key] = self.trails.new_names()
+            place = self.trails.add_name(names)
+        is_usual = thread is None and bound is None and names is None
+        seldom = None if is_usual else rare(thread, bound, names, place)
+        row = self.trails.add(link.via, link.text, kind.name, items, link.where, seldom, before)
+        is_told, is_new = self._tell(child, kind, row)
+        if is_new:
+            self._queue.append(child)
+            self._rows.append(row)
+        elif not is_told:
+            self.trails.drop(row)
+        return is_new
+
+    def _tell(self, child: Any, kind: _Kind, row: int) -> tuple[bool, bool]:
+        """Whether ``finds`` was told of this way to an object, and whether the object is to be followed on it."""
+        is_told = False
         if self._tensors.is_tensor(child):
-            self._meet_tensor(child, trail)
+            is_told = self._meet_tensor(child, row)
             if self._tensors.is_plain(child):
-                return False
+                return is_told, False
         elif kind.is_own or (kind.is_class and not self._is_searched(child)):
-            return False
+            return False, False
         known = self._first_ways.get(id(child))
-        if known is not None:
-            if trail.first is not None and kind.base is None and _is_upstream(trail, known):
-                self._finds.second_way(known, trail)
-            if not trail.hooked or known.hooked or id(child) in self._followed_again:
-                return False
-            self._finds.second_way(known, trail)
-            self._followed_again.add(id(child))
-        else:
-            self._first_ways[id(child)] = trail
+        if known is None:
+            self._first_ways[id(child)] = row
             if kind.is_noted:
                 self._finds.note(child)
-        self._queue.append(_Entry(child, trail))
-        return True
+            return is_told, True
+        hooked = self.trails.hooked
+        is_from_hook = hooked(row) and not hooked(known) and id(child) not in self._followed_again
+        if is_from_hook or (kind.base is None and _is_upstream(self.trails, row, known)):
+            self._finds.second_way(self.trails.path(known), self.trails.path(row))
+            is_told = True
+        if is_from_hook:
+            self._followed_again.add(id(child))
+        return is_told, is_from_hook
 
     def _is_searched(self, cls: type) -> bool:
         """Whether a class is the user's own, or libraries are searched."""
         return self._in_libraries or looks.is_users(looks.module_file(looks.type_module(cls)))
 
-    def _meet_tensor(self, tensor: Any, trail: RefPath) -> None:
-        if not self._finds.tensor(tensor, trail):
-            return
+    def _meet_tensor(self, tensor: Any, row: int) -> bool:
+        """Whether it is on a device and was not met before."""
+        if not self._finds.tensor(tensor, self.trails.path(row)):
+            return False
         node = self._tensors.node(tensor)
         if node is not None:
-            self._graphs.append((node, self._tensors.look(tensor).name, trail))
+            self._graphs.append((node, self._tensors.look(tensor).name, row))
         for hooks in self._tensors.hooks(tensor):
             for link in tensor_hooks(hooks):
-                self._meet(link, trail, {})
+                self._meet(link, row, {})
+        return True
 
     def _kind(self, cls: type) -> _Kind:
         known = self._kinds.get(id(cls))
@@ -255,12 +271,15 @@ class Forward:
         return known
 
 
-def _is_upstream(trail: RefPath, known: RefPath) -> bool:
-    """Whether ``trail`` leads along a chain to the object at which ``known`` comes into the chain from elsewhere."""
-    kind, above = trail.step.leads_to, trail.before
-    comes_from_chain = known.before is not None and known.before.step.leads_to == kind
-    if above is None or above.step.leads_to != kind or comes_from_chain:
+def _is_upstream(trails: Trails, row: int, known: int) -> bool:
+    """Whether a way leads along a chain to the object at which the ``known`` one comes into the chain from
+    elsewhere."""
+    if trails.first(row) is None:
         return False
-    while above is not None and above is not known:
-        above = above.before
+    kind, above, before_known = trails.leads_to(row), trails.before(row), trails.before(known)
+    comes_from_chain = before_known is not None and trails.leads_to(before_known) == kind
+    if above is None or trails.leads_to(above) != kind or comes_from_chain:
+        return False
+    while above is not None and above != known:
+        above = trails.before(above)
     return above is None

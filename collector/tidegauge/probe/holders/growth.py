@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import CHAIN
 from tidegauge.probe.holders.finds import FindGroup
-from tidegauge.probe.holders.ref_paths import MIN_LINKS, RefPath, RefStep, Via, numberless
+from tidegauge.probe.holders.ref_paths import MIN_LINKS, NumberedNames, RefPath, RefStep, Via, numberless
 
 MIN_OLDER = 4
 """What grows has entries that were there before: so many at least, and half as many as were found."""
@@ -60,15 +60,13 @@ def _numbered(ways: Sequence[Sequence[RefPath]], steps: Sequence[RefStep]) -> Op
     for at, step in enumerate(steps):
         if step.via is Via.ITEM or len({way[at].step.text for way in ways}) < MIN_LINKS:
             continue
-        places: dict[int, set[int]] = {}
-        families = {}
+        places: dict[NumberedNames, set[int]] = {}
         for way in ways:
             one = way[at].step
             if one.family is not None:
-                families[id(one.family)] = one.family
-                places.setdefault(id(one.family), set()).add(one.place)
-        grown = [family.names for number, family in families.items() if _were_added(family.names, places[number])]
-        if grown and len(grown) == len(families):
+                places.setdefault(one.family, set()).add(one.place)
+        grown = [family.names for family, found in places.items() if _were_added(family.names, found)]
+        if grown and len(grown) == len(places):
             return HolderGrowth(at, _noun(step, is_tensor=at == len(steps) - 1), max(grown), names=True)
     return None
 
@@ -79,8 +77,8 @@ def _container(ways: Sequence[Sequence[RefPath]], steps: Sequence[RefStep]) -> O
         return None
     parts: list[tuple[float, int]] = []
     for at in range(len(steps) - 1):
-        containers = {id(way[at]): way[at].step.items for way in ways}
-        items = len({id(way[at + 1]) for way in ways})
+        containers = {way[at]: way[at].step.items for way in ways}
+        items = len({way[at + 1] for way in ways})
         if steps[at].items is None or 2 * items < 3 * len(containers):
             continue
         if _has_older(sum(count or 0 for count in containers.values()), items):

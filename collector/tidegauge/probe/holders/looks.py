@@ -10,9 +10,9 @@ import collections
 import gc
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Optional
 
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots, is_library
@@ -143,9 +143,11 @@ def items_of(obj: object, base: type[Any], most: int) -> list[Any]:
     return list(islice(base.__iter__(obj), most))
 
 
-def entries_of(obj: object, most: int) -> list[tuple[Any, Any]]:
-    """The same of a dict."""
-    return list(islice(dict.items(obj), most))  # type: ignore[arg-type]  # whoever calls knows that it is one
+def entries_of(obj: object, most: int) -> Iterator[tuple[Any, Any]]:
+    """The same of a dict, without a tuple for each that the garbage collector would have to track."""
+    entries = dict.items(obj)  # type: ignore[arg-type,var-annotated]  # whoever calls knows that it is one
+    copied = iter(list(chain.from_iterable(islice(entries, most))))
+    return zip(copied, copied)
 
 
 def module_file(name: str) -> Optional[str]:

@@ -12,7 +12,7 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import ATEXIT, MAX_HOLDERS, Holder, HolderKind, HolderSearch
@@ -109,12 +109,11 @@ class _Search:
             self._slices.run(self._look())
         except (OutOfWorkError, NoBoundaryError) as error:
             self._problem, self._unfinished = str(error), True
-            for number, _ in enumerate(self._forward.forget()):
-                if number % UNITS_AT_ONCE == 0:
-                    self._pause()
+            self._release(self._forward.forget())
             for _ in self._finds.share_out():
                 pass
         found = self._summed_up(self._finds)
+        self._release(self._forward.trails.forget())
         left = self._rest_holder()
         holders = found.holders if left is None else sorted([*found.holders, left], key=lambda one: -one.held_bytes)
         return found._replace(
@@ -140,6 +139,11 @@ class _Search:
             took_s=self._slices.took_s,
             longest_pause_s=self._slices.longest_slice_s,
         )
+
+    def _release(self, objects: Iterator[bool]) -> None:
+        for number, _ in enumerate(objects):
+            if number % UNITS_AT_ONCE == 0:
+                self._pause()
 
     def _left(self) -> int:
         return sum(self._finds.blocks.values())
