@@ -262,7 +262,7 @@ class InCode(ActivationTestCase):
             print(*tidegauge.__all__, *(name for name in tidegauge.__all__ if not hasattr(tidegauge, name)))
             """
         )
-        self.check(result, "CheckpointRequest __version__ attach estimate on_checkpoint_request step watch")
+        self.check(result, "CheckpointRequest __version__ attach estimate on_checkpoint_request profile step watch")
 
     def test_a_checkpoint_callback_may_be_registered_whenever_and_is_given_back(self) -> None:
         for code in (
