@@ -10,11 +10,18 @@ from typing import Any, Optional
 FLOAT_BYTES = 4
 
 
+STRIDED = "torch.strided"
+
+
 class Tensor:
     """So many floats at an address."""
 
-    def __init__(self, address: int, *shape: int, grad_fn: Optional[Node] = None) -> None:
+    def __init__(
+        self, address: int, *shape: int, grad_fn: Optional[Node] = None, parts: Optional[tuple[int, int]] = None
+    ) -> None:
+        """``parts``: addresses of indices and values of a sparse one, which has no storage of its own."""
         self.address = address
+        self.parts = parts
         self.shape = shape
         self.node = grad_fn
         self.hooks: Optional[dict[int, Any]] = None
@@ -37,12 +44,27 @@ class Tensor:
         return True
 
     @property
+    def layout(self) -> str:
+        return STRIDED if self.parts is None else "torch.sparse_coo"
+
+    @property
     def grad_fn(self) -> Optional[Node]:
         return self.node
 
     @property
     def _backward_hooks(self) -> Optional[dict[int, Any]]:
         return self.hooks
+
+    def _indices(self) -> Tensor:
+        return self._part(0)
+
+    def _values(self) -> Tensor:
+        return self._part(1)
+
+    def _part(self, number: int) -> Tensor:
+        if self.parts is None:
+            raise RuntimeError("it is not sparse")
+        return Tensor(self.parts[number], 1)
 
 
 class Parameter(Tensor):
@@ -119,6 +141,7 @@ def fake_tensor_torch() -> Any:
     """The module."""
     return SimpleNamespace(
         Tensor=Tensor,
+        strided=STRIDED,
         nn=SimpleNamespace(Module=Module, Parameter=Parameter),
         optim=SimpleNamespace(Optimizer=Optimizer),
         cuda=SimpleNamespace(is_initialized=lambda: False),

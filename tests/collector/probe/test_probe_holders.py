@@ -145,6 +145,11 @@ class NamesTest(HolderTestCase):
         inside = [Tensor(address(1) + 512, 8)]
         self.assertEqual(self.held(1).name, "inside", inside)
 
+    def test_indices_and_values_of_a_sparse_tensor_are_held_by_what_holds_it(self) -> None:
+        graphs = [Tensor(0, 9, parts=(address(2 * number), address(2 * number + 1))) for number in range(3)]
+        holder = self.held(*range(6))
+        self.assertIn(f"graphs (list, {len(graphs)} items) -> Tensor[9]", holder.path)
+
     def test_other_threads(self) -> None:
         ready, done = threading.Event(), threading.Event()
 

@@ -228,17 +228,16 @@ class Finds:
         if id(tensor) in self._met:
             return False
         self._met.add(id(tensor))
-        address = self._tensors.address(tensor)
-        if address is None:
-            return False
-        block = self._wanted.at(address)
-        if block is not None and block in self.blocks:
-            self.claim(self._group(self.held, trail), self._tensors.look(tensor), block, trail)
-        elif block is None and len(self._others) < MAX_OTHERS:
-            look = self._tensors.look(tensor)
-            if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
-                self._others.append((weakref.ref(tensor), look, trail))
-        return True
+        addresses = self._tensors.addresses(tensor)
+        for address in addresses:
+            block = self._wanted.at(address)
+            if block is not None and block in self.blocks:
+                self.claim(self._group(self.held, trail), self._tensors.look(tensor), block, trail)
+            elif block is None and len(self._others) < MAX_OTHERS:
+                look = self._tensors.look(tensor)
+                if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
+                    self._others.append((weakref.ref(tensor), look, trail))
+        return bool(addresses)
 
     def graph(self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()) -> Work[Sequence[Any]]:
         """Walk the graph of a tensor called ``name``, as far as it was not walked before; the Python nodes in it."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.units import format_bytes
 from tidegauge.probe.holders.looks import MAX_YOUNG_TENSORS, has_base, mro, type_name, young_objects
 
 MAX_DIMS = 8
+_PARTS = ("_indices", "_values", "crow_indices", "row_indices", "ccol_indices", "col_indices", "values")
+"""Methods of ``torch.Tensor`` that give parts of a sparse tensor: COO, then CSR, BSR, CSC and BSC."""
 PINNED_BY_VIEW = 2
 """A tensor is shown as a view where its storage is this many times larger."""
 
@@ -70,6 +73,9 @@ class Tensors:
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._is_cuda = torch.Tensor.is_cuda.__get__
         self._dtype = torch.Tensor.dtype.__get__
+        self._layout = torch.Tensor.layout.__get__
+        self._strided = torch.strided
+        self._parts = [getattr(torch.Tensor, name) for name in _PARTS if hasattr(torch.Tensor, name)]
 
     def is_tensor(self, obj: object) -> bool:
         """Whether ``obj`` is a tensor, by its class; cached by class."""
@@ -87,6 +93,22 @@ class Tensors:
             return self._address(tensor) or None
         except Exception:
             return None
+
+    def addresses(self, tensor: Any) -> Sequence[int]:
+        """The same, of each of its parts where it is sparse: indices and values."""
+        address = self.address(tensor)
+        if address is not None:
+            return (address,)
+        try:
+            if not self._is_cuda(tensor) or self._layout(tensor) is self._strided:
+                return ()
+        except Exception:
+            return ()
+        found = []
+        for read in self._parts:
+            with suppress(Exception):  # it has another layout
+                found.append(self.address(read(tensor)))
+        return [one for one in found if one is not None]
 
     def node(self, tensor: Any) -> Optional[Any]:
         """Its autograd node, if it came from an operation. ``None`` also where that cannot be read."""
