@@ -356,12 +356,19 @@ class TestAdvice:
             ("Trainer.losses", "append `loss.detach().cpu()`"),
             ("outputs", "append `output.detach().cpu()`"),
             ("Trainer.certainties", "append `certainty.detach().cpu()`"),
+            ("batches", "append `batch.detach().cpu()`"),
+            ("boxes", "append `box.detach().cpu()`"),
             ("history", "append `tensor.detach().cpu()`"),
         ],
     )
     def test_is_in_the_words_of_the_code(self, name: str, words: str) -> None:
         advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name=name))).advice or ""
         assert advice.startswith(f"`{name}` (list, train.py) keeps a tensor of each step: {words}")
+
+    def test_an_item_that_is_no_tensor_has_no_name_of_its_container(self) -> None:
+        path = "train.py: replays (list, 45 items) -> function -> a default of replay -> Tensor[8] float32"
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name="replays", path=path))).advice or ""
+        assert "append `tensor.detach().cpu()`" in advice
 
     def test_a_name_that_is_no_name_of_the_code_is_not_quoted_as_one(self) -> None:
         advice = name_cause(grown(*ONE, search=kept(HolderKind.HOOK, name="hook closure's outputs"))).advice or ""

@@ -14,6 +14,7 @@ from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
 from tidegauge.core.evidence.rank_evidence import ARROW, ATEXIT, CHAIN, KEPT_BY_CTX, NAMES, Holder, HolderKind
 from tidegauge.core.evidence.words import (
+    TENSOR_PART,
     container_of,
     elements_of,
     holder_words,
@@ -376,14 +377,20 @@ def _put_in(holder: Holder) -> str:
 
 
 def _one_of(holder: Holder) -> str:
-    """A name for one of its items: ``loss`` of ``self.losses``; ``tensor`` where the holder's name tells nothing."""
+    """A name for one of its items: ``loss`` of ``self.losses``; ``tensor`` where the holder's name tells nothing, or
+    its items are no tensors."""
     name = (holder.name or "").rsplit(".", 1)[-1]
+    item = _item_of(holder)
+    if item is not None and not TENSOR_PART.match(item):
+        return "tensor"
     if not name.isidentifier() or not name.isascii() or len(name) > _MAX_NAME_CHARS:
         return "tensor"
     if "loss" in name.lower():
         return "loss"
     if name.endswith("ies"):
         return f"{name[:-3]}y"
+    if name.endswith(("ches", "shes", "sses", "xes")):
+        return name[:-2]
     if len(name) >= _MIN_PLURAL_CHARS and name.endswith("s") and not name.endswith(("ss", "us", "is")):
         return name[:-1]
     return "tensor"

@@ -21,7 +21,7 @@ from tidegauge.core.units import format_bytes, format_count
 
 MAX_NAME_CHARS = 60
 MAX_PATH_CHARS = 160
-_TENSOR = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
+TENSOR_PART = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
 """Where a path comes to the tensor: ``Tensor[8,128,4096] float32``."""
 _SHAPE = re.compile(r"[\w.]+\[([\d, ]*)\]")
 _CUT = "..."
@@ -99,7 +99,7 @@ def file_name(path: str) -> str:
 def holder_words(path: str) -> str:
     """The path without the tensor that it leads to: "train.py: Trainer.history (list, 412 items)"."""
     first, *further = path.split(ARROW)
-    return ARROW.join([first, *itertools.takewhile(lambda part: not _TENSOR.match(part), further)])[:MAX_PATH_CHARS]
+    return ARROW.join([first, *itertools.takewhile(lambda part: not TENSOR_PART.match(part), further)])[:MAX_PATH_CHARS]
 
 
 def named_holder(holder: Holder) -> str:
@@ -126,7 +126,7 @@ def elements_of(holder: Holder) -> Optional[int]:
     """The number of elements of each tensor that the path leads to, by its shape; ``None``: the path shows none."""
     if holder.path.endswith(_CUT):
         return None
-    shapes = [_SHAPE.match(part) for part in holder.path.split(ARROW)[1:] if _TENSOR.match(part)]
+    shapes = [_SHAPE.match(part) for part in holder.path.split(ARROW)[1:] if TENSOR_PART.match(part)]
     if not shapes or shapes[-1] is None:
         return None
     return math.prod(int(size) for size in shapes[-1][1].split(",") if size.strip())
