@@ -45,6 +45,13 @@ def test_profile_of_a_recording_without_stacks_says_how_to_record_them(capsys: p
     assert "Highest in each phase" not in printed
 
 
+def test_profile_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "profile.html"
+    assert main(["profile", RECORDED, "--html", str(file)]) == 0
+    assert "mostly activations" in file.read_text(encoding="utf-8")
+    assert "Peak: 271.5 MiB" in capsys.readouterr().out
+
+
 def test_profile_refuses_a_file_that_is_no_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "train.py"
     file.write_text("import torch\n")
@@ -80,6 +87,7 @@ def test_profile_diff_as_json_names_both_files(capsys: pytest.CaptureFixture[str
     ("arguments", "words"),
     [
         ([RECORDED, CURRICULUM], "to compare two: tidegauge profile diff"),
+        (["diff", RECORDED, CURRICULUM, "--html", "p.html"], "--html shows one snapshot"),
         (["diff", RECORDED], "diff compares two snapshots, and got 1"),
         ([RECORDED, "--fail-if-peak-grows", "2%"], "needs two snapshots"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidegauge
+import tidegauge_exporter
 from fakegpu.rig import Rig
 
 pytestmark = pytest.mark.rig
@@ -23,7 +25,9 @@ def ran(mode: str, rig: Rig, scratch: Path) -> dict[str, Any]:
     """What the run says of itself."""
     out = scratch / mode
     environ = rig.environ(devices=1, state=scratch / "gpus")
-    environ["PYTHONPATH"] = str(Path(tidegauge.__file__).parents[1])
+    environ["PYTHONPATH"] = os.pathsep.join(
+        str(Path(str(one.__file__)).parents[1]) for one in (tidegauge, tidegauge_exporter)
+    )
     subprocess.run([str(rig.python), str(JOB), mode, str(out)], env=environ, check=True, timeout=200)
     said: dict[str, Any] = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     return said
@@ -68,3 +72,4 @@ def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig:
     assert held["optimizer state"] == said["state_bytes"]
     assert held.get("unknown", 0) <= 0.02 * said["peak_allocated_bytes"]
     assert "profiled_steps.py" in said["page"]
+    assert "at the peak, mostly" in said["drawn"]

@@ -95,6 +95,7 @@ def in_a_block() -> dict[str, object]:
         "profiled_peak_bytes": p.peak.allocated_bytes,
         "by_category": {category.value: held for category, held in p.peak.by_category.items()},
         "page": str(p),
+        "drawn": p.to_html(f"{OUT}.html").read_text(),
         "still_recording": torch._C._cuda_isHistoryEnabled(),
     }
 

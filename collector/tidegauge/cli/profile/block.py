@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import html
+import os
 import pickle
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.cli.errors import need
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
@@ -79,6 +83,14 @@ class ProfiledBlock:
     def peak(self) -> ProfileMoment:
         """The peak of that device: ``peak.allocated_bytes``, ``peak.by_category``, ``peak.phase``."""
         return self.profile.peak
+
+    def to_html(self, path: str | os.PathLike[str] = "tidegauge-profile.html") -> Path:
+        """Write the page of that device: memory over the block, by category. Raises ``RuntimeError``, ``CommandError``
+        where the package of pages is missing, and ``OSError``."""
+        pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
+        text = pages.render_profile(self.profile, subject=f"process {os.getpid()}", made_unix_s=time.time())
+        Path(path).write_text(text, encoding="utf-8", errors="replace")
+        return Path(path)
 
     def __repr__(self) -> str:
         # What a terminal's IPython shows below a cell, and print().

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, cast
 
 from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, add_json, group, positive_count
-from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file
+from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
+from tidegauge.cli.output import write_output
 
 if TYPE_CHECKING:
     from tidegauge.core.profile.comparison import ProfileComparison
@@ -41,10 +43,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"show the N lines that hold, or changed, most (default: {DEFAULT_TOP}); --json has all",
     )  # fmt: skip
+    output.add_argument(
+        "--html", metavar="FILE", help="write the profile as a page: memory over the recording, by category"
+    )
     add_json(parser, "print one JSON object")
     add_examples(
         parser,
         "tidegauge profile snapshot.pickle",
+        "tidegauge profile snapshot.pickle --html profile.html",
         "tidegauge profile diff main.pickle branch.pickle --fail-if-peak-grows 2%",
     )
 
@@ -58,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
     profile = _profile(files[0], args.device)
+    if args.html is not None:
+        write_output(args.html, _page(profile, files[0]).encode(errors="replace"))
     if args.json:
         print(json.dumps({"file": files[0], **_wire(profile)}))
     else:
@@ -70,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
 def _diff(files: list[str], args: argparse.Namespace) -> int:
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
+    if args.html is not None:
+        raise UsageError("--html shows one snapshot: tidegauge profile SNAPSHOT --html FILE")
     before, after = (_profile(file, args.device) for file in files)
     from tidegauge.core.profile.comparison import compare_profiles
 
@@ -97,6 +107,11 @@ def _profile(file: str, device: Optional[int]) -> StepProfile:
         return profile_of(trace)
     except ValueError as error:
         raise bad_file(file, error) from error
+
+
+def _page(profile: StepProfile, file: str) -> str:
+    pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
+    return str(pages.render_profile(profile, subject=file, made_unix_s=time.time()))
 
 
 def _wire(value: StepProfile | ProfileComparison) -> Mapping[str, Any]:

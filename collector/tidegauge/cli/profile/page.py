@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
-from tidegauge.analysis.oom.answer import RECORD_STACKS
+from tidegauge.analysis.profile.words import (
+    NO_STACK,
+    caller_of_line,
+    doubts,
+    known_phases,
+    name_of_line,
+    peak_sentence,
+    phase_of_line,
+)
 from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, tame
 from tidegauge.core.evidence.held_memory import line_name
-from tidegauge.core.profile.categories import StepPhase
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
-from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count
-
-NO_STACK = "no stack recorded"
-IN_BACKWARD = "(autograd)"
-MAX_UNKNOWN_SHARE = 0.02
-"""Above which the page says how to record more."""
-_DURING = {
-    StepPhase.INPUT: "before the forward pass",
-    StepPhase.FORWARD: "in the forward pass",
-    StepPhase.BACKWARD: "in the backward pass",
-    StepPhase.RECOMPUTATION: "in the backward pass, where activation checkpointing computes again",
-    StepPhase.BEFORE_OPTIMIZER: "between backward pass and optimizer",
-    StepPhase.OPTIMIZER: "in the optimizer's step",
-    StepPhase.UNKNOWN: "at the beginning of the recording",
-}
 
 
 class PageTable(NamedTuple):
@@ -65,15 +57,10 @@ def text_of(parts: Iterable[Part]) -> str:
 
 
 def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
-    peak = profile.peak
-    phases = [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
-    during = f" {_DURING[peak.phase]}" if phases else ""
+    peak, phases = profile.peak, known_phases(profile)
     torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
     yield f"Device {profile.device}{torch}: {format_count(profile.steps, 'step')}, {profile.events:,} events."
-    yield (
-        f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
-        f"{format_bytes(profile.reserved_bytes)} reserved at most."
-    )
+    yield peak_sentence(profile)
     yield PageTable(
         "Allocated at the peak",
         ("category", "bytes", "share", ""),
@@ -98,7 +85,7 @@ def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
         gives_way=("called from", "phase"),
     )
     yield from _more(len(profile.lines), top)
-    yield from _doubts(profile)
+    yield from doubts(profile)
 
 
 def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:
@@ -159,26 +146,5 @@ def _more(lines: int, top: int) -> Iterator[str]:
 
 
 def _line_cells(line: ProfileLine) -> tuple[str, ...]:
-    name = NO_STACK
-    if line.line is not None:
-        name = line_name(line.line)
-    elif line.phase is StepPhase.BACKWARD:
-        name = IN_BACKWARD
-    caller = "" if line.caller is None else line_name(line.caller)
-    phase = "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
-    return format_bytes(line.held_bytes), f"{line.blocks:,}", line.category.value, phase, one_line(name, None), caller
-
-
-def _doubts(profile: StepProfile) -> Iterator[str]:
-    if all(one.phase is StepPhase.UNKNOWN for one in profile.phases):
-        yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
-    elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
-        yield (
-            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the recording began and is not told "
-            "apart. A recording that begins before the model is made tells it."
-        )
-    if not profile.is_exact:
-        yield (
-            "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "
-            "without blocks that were not split."
-        )
+    held = format_bytes(line.held_bytes), f"{line.blocks:,}", line.category.value, phase_of_line(line)
+    return *held, name_of_line(line), caller_of_line(line) or ""

@@ -10,7 +10,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.profile.categories import Category, StepPhase
 
 FORMAT_VERSION = 1
-MAX_TIMELINE_POINTS = 600
+MAX_TIMELINE_POINTS = 480
 
 
 class OwnedMemory(NamedTuple):

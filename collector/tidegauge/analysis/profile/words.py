@@ -1,0 +1,72 @@
+"""Sentences about a memory profile, for the terminal and for pages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+from tidegauge.analysis.oom.answer import RECORD_STACKS
+from tidegauge.core.evidence.held_memory import line_name
+from tidegauge.core.profile.categories import StepPhase
+from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
+from tidegauge.core.units import format_bytes
+
+NO_STACK = "no stack recorded"
+IN_BACKWARD = "(autograd)"
+MAX_UNKNOWN_SHARE = 0.02
+"""Of the peak, above which a sentence says how to record more."""
+_DURING = {
+    StepPhase.INPUT: "before the forward pass",
+    StepPhase.FORWARD: "in the forward pass",
+    StepPhase.BACKWARD: "in the backward pass",
+    StepPhase.RECOMPUTATION: "in the backward pass, where activation checkpointing computes again",
+    StepPhase.BEFORE_OPTIMIZER: "between backward pass and optimizer",
+    StepPhase.OPTIMIZER: "in the optimizer's step",
+    StepPhase.UNKNOWN: "at the beginning of the recording",
+}
+
+
+def known_phases(profile: StepProfile) -> list[PhasePeak]:
+    """The phases without ``UNKNOWN``; empty where the recording has no stacks."""
+    return [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
+
+
+def peak_sentence(profile: StepProfile) -> str:
+    """How high the peak is, and when it is reached."""
+    peak = profile.peak
+    during = f" {_DURING[peak.phase]}" if known_phases(profile) else ""
+    return (
+        f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
+        f"{format_bytes(profile.reserved_bytes)} reserved at most."
+    )
+
+
+def phase_of_line(line: ProfileLine) -> str:
+    return "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
+
+
+def name_of_line(line: ProfileLine) -> str:
+    """File, number and function, or why there are none."""
+    if line.line is not None:
+        return line_name(line.line)
+    return IN_BACKWARD if line.phase is StepPhase.BACKWARD else NO_STACK
+
+
+def caller_of_line(line: ProfileLine) -> Optional[str]:
+    return None if line.caller is None else line_name(line.caller)
+
+
+def doubts(profile: StepProfile) -> Iterator[str]:
+    """What the profile does not know, and how to record it."""
+    if not known_phases(profile):
+        yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
+    elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
+        yield (
+            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the recording began and is not told "
+            "apart. A recording that begins before the model is made tells it."
+        )
+    if not profile.is_exact:
+        yield (
+            "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "
+            "without blocks that were not split."
+        )

@@ -1,0 +1,76 @@
+"""The page of a memory profile: its areas add up, its words come from the profile, hostile names stay text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.step_profile import StepProfile
+from tidegauge_exporter.reports.html_page import style_sheet
+from tidegauge_exporter.reports.profile_page import MAX_LINES, render_profile
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@cache
+def profile(name: str = "snapshots/steady_lm.late.snap.zst") -> StepProfile:
+    return profile_of(open_trace(DATA / name))
+
+
+def rendered(one: StepProfile) -> str:
+    return render_profile(one, subject="rank-0.snap.zst", made_unix_s=1.8e9)
+
+
+def test_the_page_says_how_high_the_peak_is_and_what_it_is_made_of() -> None:
+    page = rendered(profile())
+    assert "<h1>271.5 MiB at the peak, mostly activations (30%) and workspaces (24%).</h1>" in page
+    assert "271.5 MiB allocated in the forward pass" in page
+    assert "rank-0.snap.zst" in page
+    for words in ("optimizer state", "train/scenarios.py:21 in forward", "called from train/scenarios.py:32"):
+        assert words in page
+
+
+def test_areas_lie_on_each_other_the_highest_one_behind() -> None:
+    page = rendered(profile())
+    areas = re.findall(r'<polygon class="area (of-[a-z-]+)" points="([^"]+)">', page)
+    lowest_y = [min(float(point.split(",")[1]) for point in points.split()) for _, points in areas]
+    assert [name for name, _ in areas][-1] == "of-parameters"
+    assert lowest_y == sorted(lowest_y)
+
+
+@pytest.mark.parametrize("category", Category)
+def test_each_category_has_a_colour(category: Category) -> None:
+    assert f".of-{category.name.lower().replace('_', '-')} {{ fill:" in style_sheet()
+
+
+def test_each_backward_pass_is_shaded() -> None:
+    assert rendered(profile()).count(">backward</text>") == 4
+
+
+def test_names_of_a_snapshot_stay_text() -> None:
+    hostile = CodeLine("<script>alert(1)</script>.py", 1, "</table><img src=x>")
+    lines = tuple(line._replace(line=hostile, caller=hostile) for line in profile().lines)
+    page = rendered(replace(profile(), lines=lines))
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_recording_without_stacks_has_a_page_that_says_so() -> None:
+    page = rendered(profile("allocator/mixed_cnn_s1_c0.npz"))
+    assert "The recording has no stacks" in page
+    assert "Highest in each phase" not in page
+
+
+def test_a_long_table_says_how_many_lines_are_not_shown() -> None:
+    many = profile().lines * 10
+    page = rendered(replace(profile(), lines=many))
+    assert f"{len(many) - MAX_LINES:,} more lines not shown." in page
