@@ -25,7 +25,7 @@ from tidegauge.probe.holders import looks, tensors
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.pace import MAX_SLICE_S, Budget, Slices, Work
-from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 from tidegauge.probe.holders.search import MAX_UNITS, search_holders
 from tidegauge.probe.holders.tensors import Tensors, WantedBlocks
 from tidegauge.probe.requests import RequestRefusedError
@@ -634,6 +634,20 @@ class GuestTest(HolderTestCase):
             look()
             self.assertGreater(len(gone), 3, len(kept))
             self.assertEqual([reference() for reference in gone], [None] * len(gone))
+
+    def test_a_tensor_that_has_the_id_of_one_that_died_is_another(self) -> None:
+        finds = Finds(Tensors(fake_tensor_torch()), WantedBlocks([(address(2), BLOCK)]), Graphs(fake_tensor_torch()))
+        trail = trail_of([RefStep(Via.LOCAL, "output", "Tensor")])
+        many = [tensor(1) for _ in range(100)]
+        self.assertEqual([finds.tensor(one, trail) for one in (*many, *many)], [True] * 100 + [False] * 100)
+        ids = set(map(id, many))
+        many.clear()
+        others = [tensor(2) for _ in range(100)]
+        same = [one for one in others if id(one) in ids]
+        self.assertTrue(same)
+        self.assertFalse(finds.was_met(same[0]))
+        self.assertTrue(finds.tensor(same[0], trail))
+        self.assertEqual(finds.blocks, {})
 
     def test_the_collector_is_left_as_it_was(self) -> None:
         gc.collect()  # in which Python 3.12 freezes immortal objects that another test has unfrozen

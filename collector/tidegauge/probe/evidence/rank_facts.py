@@ -83,14 +83,16 @@ class _Census:
         self._parameter = torch.nn.Parameter
         self._optimizer = torch.optim.Optimizer
         self._cuda_graph = _cuda_graph(torch)
-        self._met: set[int] = set()
+        self._met: dict[int, int] = {}
+        """Addresses of tensors, by their ids: of a tensor that died, another one may have the id by now."""
         self.graphs = Graphs(torch)
         self.optimizers = self.parameter_bytes = self.cuda_graphs = 0
 
     def tensor(self, tensor: Any, _trail: RefPath) -> bool:
-        if id(tensor) in self._met or self._tensors.address(tensor) is None:
+        address = self._tensors.address(tensor)
+        if address is None or self._met.get(id(tensor)) == address:
             return False
-        self._met.add(id(tensor))
+        self._met[id(tensor)] = address
         if looks.has_base(tensor, self._parameter):
             self.parameter_bytes += self._tensors.look(tensor).own_bytes
         return True
@@ -102,7 +104,8 @@ class _Census:
     def stray(self, young: YoungTensor) -> Work[None]:
         """Count the graph of a tensor that no name leads to."""
         tensor = young.reference()
-        node = None if tensor is None or id(tensor) in self._met else self._tensors.node(tensor)
+        is_met = tensor is None or self._met.get(id(tensor)) == self._tensors.address(tensor)
+        node = None if is_met else self._tensors.node(tensor)
         tensor = None
         if node is not None:
             yield from self.graphs.walk(node)

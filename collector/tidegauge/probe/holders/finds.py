@@ -210,7 +210,8 @@ class Finds:
         self._tensors = tensors
         self._wanted = wanted
         self._graphs = graphs
-        self._met: set[int] = set()
+        self._met: dict[int, int] = {}
+        """Addresses of tensors, by their ids: of a tensor that died, another one may have the id by now."""
         self._sizes = frozenset(wanted.sizes.values())
         self._others: list[tuple[weakref.ref[Any], TensorDescription, RefPath]] = []
         """Tensors in other blocks, large and of sizes that were wanted."""
@@ -225,10 +226,10 @@ class Finds:
 
     def tensor(self, tensor: Any, trail: RefPath) -> bool:
         """Note a tensor; whether it is on a device and was not met before."""
-        if id(tensor) in self._met:
-            return False
-        self._met.add(id(tensor))
         addresses = self._tensors.addresses(tensor)
+        if not addresses or self._met.get(id(tensor)) == addresses[0]:
+            return False
+        self._met[id(tensor)] = addresses[0]
         for address in addresses:
             block = self._wanted.at(address)
             if block is not None and block in self.blocks:
@@ -237,7 +238,7 @@ class Finds:
                 look = self._tensors.look(tensor)
                 if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
                     self._others.append((weakref.ref(tensor), look, trail))
-        return bool(addresses)
+        return True
 
     def graph(self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()) -> Work[Sequence[Any]]:
         """Walk the graph of a tensor called ``name``, as far as it was not walked before; the Python nodes in it."""
@@ -259,7 +260,7 @@ class Finds:
         """Nothing is wanted."""
 
     def was_met(self, tensor: Any) -> bool:
-        return id(tensor) in self._met
+        return self._met.get(id(tensor)) == next(iter(self._tensors.addresses(tensor)), None)
 
     def claim(
         self,
