@@ -42,6 +42,7 @@ WORKS = {
     "detect": (str(DATA.parent / "exporter" / "data" / "ddp_rank1_leak.csv.gz"),),
     "replay": ("early.pickle",),
     "whatif": ("early.pickle",),
+    "profile": ("early.pickle",),
 }
 """What needs the standard library alone, with a call of each."""
 ELSEWHERE = {"attach": "no process 999999", "estimate": "cannot be run", "snapshot": "no process 999999"}
