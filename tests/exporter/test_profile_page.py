@@ -74,3 +74,9 @@ def test_a_long_table_says_how_many_lines_are_not_shown() -> None:
     many = profile().lines * 10
     page = rendered(replace(profile(), lines=many))
     assert f"{len(many) - MAX_LINES:,} more lines not shown." in page
+
+
+def test_control_characters_of_names_do_not_reach_the_page() -> None:
+    hostile = CodeLine("a\x1b[31m\x00\u202e.py", 1, "f\x07")
+    page = rendered(replace(profile(), lines=tuple(line._replace(line=hostile) for line in profile().lines)))
+    assert not set(page) & set("\x1b\x00\x07\u202e")

@@ -18,10 +18,12 @@ from tidegauge.analysis.profile.words import (
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.units import format_bytes
+from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.reports.chart import Axis, ChartLine, ChartMark, ChartSpan, Readout, draw, step_ticks
 from tidegauge_exporter.reports.html_page import NOTHING, bullets, lead, legend, meta, page, section, table, with_note
 
 MAX_LINES: Final = 60
+MAX_NAME_CHARS: Final = 400
 MAX_SPANS: Final = 12
 """Of backward passes with a word on each: more would touch."""
 MAX_READOUT_PARTS: Final = 4
@@ -64,7 +66,7 @@ def _lead(profile: StepProfile) -> str:
             (format_bytes(peak.allocated_bytes), "allocated at the peak"),
             (format_bytes(profile.reserved_bytes), "reserved at most"),
             (f"{peak.unknown_share:.1%}", "unknown"),
-            (f"{profile.steps:,}", "training steps"),
+            (f"{profile.backward_passes:,}", "backward passes"),
         ],
     )
 
@@ -148,14 +150,14 @@ def _lines(profile: StepProfile) -> str:
     rows = []
     for line in profile.lines:
         caller = caller_of_line(line)
-        name = f'<span class="path">{escape(name_of_line(line))}</span>'
+        name = f'<span class="path">{escape(tidy(name_of_line(line), MAX_NAME_CHARS))}</span>'
         rows.append(
             (
                 format_bytes(line.held_bytes),
                 f"{line.blocks:,}",
                 escape(line.category.value),
                 escape(phase_of_line(line)),
-                with_note(name, None if caller is None else f"called from {caller}"),
+                with_note(name, None if caller is None else f"called from {tidy(caller, MAX_NAME_CHARS)}"),
             )
         )
     heads = ("bytes", "blocks", "category", "phase", "line")

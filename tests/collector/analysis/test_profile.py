@@ -124,10 +124,49 @@ def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> Non
     program.free(*a_step(program)[:2])
     a_step(program)
     profile = program.profile()
-    assert profile.steps == 1
+    assert profile.backward_passes == 2
     assert profile.peak.by_category[Category.OPTIMIZER_STATE] == 6 * MIB
     peaks = {one.phase: one.peak_bytes for one in profile.phases}
     assert peaks[StepPhase.OPTIMIZER] == (6 + 1 + 2 + 3 + 6 + 3) * MIB
+
+
+def test_gradients_that_zero_grad_frees_behind_an_optimizer_that_allocates_nothing_are_gradients() -> None:
+    program = Program()
+    program.alloc(3 * MIB, (Frame("_apply", MODULE.filename, 934), LINE))
+    for _ in range(2):
+        batch = program.alloc(1 * MIB, BATCH)
+        activation = program.alloc(20 * MIB, FORWARD)
+        seed = program.alloc(512, GRADS)
+        gradient, rest = program.alloc(3 * MIB, AUTOGRAD), program.alloc(8 * MIB, AUTOGRAD)
+        program.free(rest, seed, activation, gradient, batch)  # SGD without momentum works in place
+    profile = program.profile()
+    assert profile.peak.by_category[Category.GRADIENTS] == 3 * MIB
+    assert profile.peak.by_category[Category.TEMPORARIES] == 8 * MIB + 512
+    assert profile.peak.by_category[Category.INPUTS] == 1 * MIB
+    assert StepPhase.BEFORE_OPTIMIZER not in [one.phase for one in profile.phases]
+
+
+def test_an_optimizer_within_the_backward_pass_does_not_make_two_of_it() -> None:
+    program = Program()
+    program.alloc(4 * MIB, FORWARD)
+    for _ in range(5):
+        scratch = program.alloc(2 * MIB, AUTOGRAD)
+        update = program.alloc(1 * MIB, OPTIMIZER)
+        program.free(update)
+        program.alloc(512, AUTOGRAD)
+        program.free(scratch)
+    profile = program.profile()
+    assert profile.backward_passes == 1
+    assert profile.peak.by_category[Category.TEMPORARIES] == 3 * MIB
+
+
+def test_inference_keeps_no_activations_and_a_workspace_is_one() -> None:
+    program = Program()
+    workspace = 4096 * 1024 * 2 + 16 * 1024 * 8
+    program.alloc(workspace, FORWARD)
+    program.free(program.alloc(2 * MIB, FORWARD))
+    held = program.profile().peak.by_category
+    assert held == {Category.WORKSPACES: workspace, Category.TEMPORARIES: 2 * MIB}
 
 
 def test_what_checkpointing_computes_again_is_activations_until_the_backward_pass_drops_it() -> None:
@@ -188,7 +227,7 @@ def test_a_recording_without_stacks_says_that_it_knows_nothing() -> None:
 def test_rounding_is_a_category_of_its_own() -> None:
     program = Program()
     program.alloc(1000, FORWARD)
-    assert program.profile().peak.by_category == {Category.ACTIVATIONS: 1000, Category.ROUNDING: 24}
+    assert program.profile().peak.by_category == {Category.OTHER: 1000, Category.ROUNDING: 24}
 
 
 def test_an_empty_recording_has_an_empty_profile() -> None:

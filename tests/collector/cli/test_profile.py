@@ -33,7 +33,7 @@ def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[
 def test_profile_as_json_has_the_whole_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--json", RECORDED]) == 0
     profile = json.loads(capsys.readouterr().out)
-    assert (profile["file"], profile["version"], profile["steps"]) == (RECORDED, 1, 3)
+    assert (profile["file"], profile["version"], profile["backward_passes"]) == (RECORDED, 1, 4)
     assert sum(profile["peak"]["by_category"].values()) == profile["peak"]["allocated_bytes"]
     assert len(profile["lines"]) == 15
 
@@ -119,3 +119,10 @@ def test_a_profiled_block_that_cannot_record_leaves_the_job_alone(monkeypatch: p
     assert trained
     assert p.problem is not None
     assert "AttributeError" in p.problem
+
+
+def test_a_recording_that_lost_its_first_events_says_that_a_higher_peak_may_lie_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", RECORDED]) == 0
+    assert "A higher peak may lie before it." in capsys.readouterr().out

@@ -27,7 +27,7 @@ def profile(lines: Sequence[ProfileLine], phases: Mapping[StepPhase, int] | None
     for one in lines:
         sums[one.category] = sums.get(one.category, 0) + one.held_bytes
     return StepProfile(
-        device=0, torch_version=None, events=1, steps=1,
+        device=0, torch_version=None, events=1, backward_passes=1,
         peak=ProfileMoment(0, StepPhase.FORWARD, sum(sums.values()), sums),
         phases=tuple(PhasePeak(phase, peak_bytes, 0) for phase, peak_bytes in (phases or {}).items()),
         lines=tuple(sorted(lines, key=lambda one: -one.held_bytes)),

@@ -42,7 +42,8 @@ class Stretch(NamedTuple):
     end: int
     """The first event behind it."""
     backward_pass: int
-    """Number of the backward pass that it belongs to, which recomputation does not interrupt; -1: to none."""
+    """Number of the backward pass that it belongs to, which recomputation and an optimizer within it do not interrupt;
+    -1: to none."""
 
 
 def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
@@ -95,10 +96,13 @@ def stretch_numbers(stretches: Sequence[Stretch], events: int) -> array[int]:
 def _joined(phases: Sequence[tuple[StepPhase, int]], events: int) -> list[Stretch]:
     stretches: list[Stretch] = []
     begins = [0, *(event for _, event in phases[1:])]
-    passes = -1
-    before: Optional[StepPhase] = None
-    for (phase, _), begin, end in zip(phases, begins, [*begins[1:], events]):
-        passes += phase in _OF_BACKWARD and before not in _OF_BACKWARD
+    passes, is_new = -1, True
+    following = [phase for phase, _ in phases[1:]]
+    for (phase, _), begin, end, after in zip(phases, begins, [*begins[1:], events], [*following, None]):
+        if phase in _OF_BACKWARD:
+            passes, is_new = passes + is_new, False
+        is_new = is_new or phase is StepPhase.FORWARD
+        if phase is StepPhase.BEFORE_OPTIMIZER and after is StepPhase.FORWARD:
+            phase = StepPhase.INPUT  # an optimizer that allocates nothing leaves no trace, accumulation has none
         stretches.append(Stretch(phase, begin, end, passes if phase in _OF_BACKWARD else -1))
-        before = phase
     return stretches or [Stretch(StepPhase.UNKNOWN, 0, events, -1)]

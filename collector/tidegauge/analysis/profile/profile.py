@@ -49,7 +49,9 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, stretch_numbers(stretches, len(trace)), owned)
+    purposes = Purposes(
+        trace.stacks, stretches, stretch_numbers(stretches, len(trace)), blocks=lives.blocks, owned=owned
+    )
     named = [_Named(block, purposes.category(block), purposes.phase(block)) for block in lives.blocks]
     moments = list(_moments(named, len(trace)))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
@@ -58,7 +60,7 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
         device=trace.device,
         torch_version=trace.torch_version,
         events=len(trace),
-        steps=sum(stretch.phase is StepPhase.OPTIMIZER for stretch in stretches[:-1]),
+        backward_passes=max(stretch.backward_pass for stretch in stretches) + 1,
         peak=ProfileMoment(
             peak.event, _phase_at(stretches, peak.event), peak.allocated_bytes, _without_none(peak.sums)
         ),
@@ -67,6 +69,7 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
         timeline=_timeline(stretches, moments),
         reserved_bytes=lives.reserved_bytes,
         is_exact=lives.is_exact,
+        is_complete=trace.complete,
     )
 
 

@@ -30,6 +30,8 @@ class Purposes:
         stacks: Sequence[Stack],
         stretches: Sequence[Stretch],
         numbers: Sequence[int],
+        *,
+        blocks: Sequence[BlockLife] = (),
         owned: Iterable[OwnedMemory] = (),
     ) -> None:
         self._owned = sorted(owned)
@@ -41,6 +43,20 @@ class Purposes:
             for phase in (StepPhase.INPUT, StepPhase.OPTIMIZER)
         )
         self._by_stack = [*map(_by_stack, stacks), None]
+        self._last_stretch = {one.backward_pass: number for number, one in enumerate(stretches)}
+        """Of each backward pass."""
+        self._last_made: dict[int, int] = {}
+        """The last allocation of each backward pass."""
+        for block in blocks:
+            if block.made != BEFORE:
+                number = stretches[numbers[block.made]].backward_pass
+                if number >= 0:
+                    self._last_made[number] = max(block.made, self._last_made.get(number, 0))
+        self._parameter_bytes = frozenset(
+            block.requested_bytes
+            for block in blocks
+            if Category.PARAMETERS in (self._owner(block), self._by_stack[block.stack])
+        )
 
     def phase(self, block: BlockLife) -> StepPhase:
         """The phase in which it was allocated."""
@@ -62,7 +78,7 @@ class Purposes:
         if phase is StepPhase.UNKNOWN:
             return Category.UNKNOWN
         if self._is_temporary(block, made):
-            return Category.TEMPORARIES
+            return Category.GRADIENTS if self._is_gradient(block, made) else Category.TEMPORARIES
         if self._is_kept(block, made) and _may_be_workspace(block):
             return Category.WORKSPACES
         if phase is StepPhase.INPUT:
@@ -90,7 +106,12 @@ class Purposes:
         return Category.OPTIMIZER_STATE if phase is StepPhase.OPTIMIZER else Category.OTHER
 
     def _of_forward(self, made: int) -> Category:
-        following = self._stretches[made + 1].phase if made + 1 < len(self._stretches) else StepPhase.BACKWARD
+        is_last = made + 1 == len(self._stretches)
+        following = (
+            StepPhase.BACKWARD
+            if is_last and self._last_made
+            else self._stretches[min(made + 1, len(self._stretches) - 1)].phase
+        )
         return Category.ACTIVATIONS if following in _OF_BACKWARD else Category.OTHER
 
     def _is_batch(self, block: BlockLife, made: int) -> bool:
@@ -110,8 +131,22 @@ class Purposes:
         stretch = self._stretches[made]
         return stretch.phase is StepPhase.BACKWARD and self._stretches[freed].backward_pass == stretch.backward_pass
 
+    def _is_gradient(self, block: BlockLife, made: int) -> bool:
+        """Whether it was given back after its backward pass, although no other phase shows: by ``zero_grad`` behind an
+        optimizer that allocates nothing. Its size is then that of a parameter."""
+        stretch = self._stretches[made]
+        if stretch.phase is not StepPhase.BACKWARD or block.freed is None:
+            return False
+        last = self._last_stretch[stretch.backward_pass]
+        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase is not StepPhase.INPUT:
+            return False
+        is_after = block.freed > self._last_made[stretch.backward_pass]
+        return is_after and block.requested_bytes in self._parameter_bytes
+
     def _is_kept(self, block: BlockLife, made: int) -> bool:
         """Whether it outlives the recording although its own step ended within it."""
+        if not self._last_made:  # inference: nothing is kept for a backward pass
+            return block.freed is None
         return block.freed is None and bool(self._optimizers) and self._optimizers[-1] > made
 
 

@@ -34,9 +34,10 @@ def known_phases(profile: StepProfile) -> list[PhasePeak]:
 def peak_sentence(profile: StepProfile) -> str:
     """How high the peak is, and when it is reached."""
     peak = profile.peak
+    when = f"at event {peak.event:,}" if peak.event >= 0 else "before the first event"
     during = f" {_DURING[peak.phase]}" if known_phases(profile) else ""
     return (
-        f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, at event {peak.event:,}; "
+        f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, {when}; "
         f"{format_bytes(profile.reserved_bytes)} reserved at most."
     )
 
@@ -62,8 +63,13 @@ def doubts(profile: StepProfile) -> Iterator[str]:
         yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
     elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
         yield (
-            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the recording began and is not told "
-            "apart. A recording that begins before the model is made tells it."
+            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the first recorded event and is not "
+            "told apart. A recording that begins before the model is made tells it."
+        )
+    if not profile.is_complete:
+        yield (
+            "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "
+            "full. A higher peak may lie before it."
         )
     if not profile.is_exact:
         yield (

@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ class ProfiledBlock:
         self._model = model
         self._optimizer = optimizer
         self._history: History | None = None
+        self._began_us = 0
 
     def __enter__(self) -> ProfiledBlock:
         with self._reporting():
@@ -52,6 +54,7 @@ class ProfiledBlock:
             torch.cuda.init()  # asking whether a history is on crashes before
             self._history = History(torch, Faults())
             self._history.begin(entries=MAX_ENTRIES, step=0)
+            self._began_us = time.time_ns() // 1000  # a history of the job's own may be on for long
         return self
 
     def __exit__(
@@ -63,12 +66,12 @@ class ProfiledBlock:
         with self._reporting():
             torch = sys.modules["torch"]
             try:
-                owned = list(owned_memory(self._model, self._optimizer))
+                owned = self._owned()
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
-            self.profiles = profiles_of(recorded, owned, torch.__version__)
+            self.profiles = profiles_of(recorded, owned, torch.__version__, since_us=self._began_us)
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
 
@@ -101,6 +104,13 @@ class ProfiledBlock:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
+    def _owned(self) -> list[OwnedMemory]:
+        try:
+            return list(owned_memory(self._model, self._optimizer))
+        except Exception as error:
+            self.problem = f"model and optimizer are left out: {describe(error)}"
+            return []
+
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
         try:
@@ -110,15 +120,16 @@ class ProfiledBlock:
 
 
 def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
-    """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer`` that are on a GPU; of a DTensor, the part
-    of this rank. Either may be ``None``."""
-    parameters = [] if model is None else list(model.parameters())
-    state = {} if optimizer is None else optimizer.state
+    """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
+    DTensor, the part of this rank. Either may be ``None``."""
+    models, optimizers = _each(model), _each(optimizer)
+    parameters = [parameter for one in models for parameter in one.parameters()]
+    states = [values for one in optimizers for values in one.state.values()]
     found: list[tuple[Category, Iterable[Any]]] = [
         (Category.PARAMETERS, parameters),
         (Category.GRADIENTS, (one.grad for one in parameters)),
-        (Category.BUFFERS, [] if model is None else model.buffers()),
-        (Category.OPTIMIZER_STATE, (value for values in state.values() for value in values.values())),
+        (Category.BUFFERS, (buffer for one in models for buffer in one.buffers())),
+        (Category.OPTIMIZER_STATE, (value for values in states for value in values.values())),
     ]
     for category, tensors in found:
         for tensor in tensors:
@@ -127,12 +138,19 @@ def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
                 yield OwnedMemory(local.untyped_storage().data_ptr(), category)
 
 
-def profiles_of(recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], version: str) -> dict[int, StepProfile]:
-    """The profiles of ``torch.cuda.memory._snapshot()``, by device. Raises ``BadTraceError`` and ``TraceError``."""
-    owned = list(owned)
-    traces = read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces
-    return {
-        device: profile_of(with_beginning(replace(trace, torch_version=version)), owned=owned)
-        for device, trace in traces.items()
-        if len(trace)
-    }
+def profiles_of(
+    recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], version: str, *, since_us: int = 0
+) -> dict[int, StepProfile]:
+    """The profiles of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
+    ``BadTraceError`` and ``TraceError``."""
+    owned, found = list(owned), {}
+    for device, trace in read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces.items():
+        began = bisect_left(trace.time_us, since_us)
+        trace = replace(trace.since(began) if began else trace, torch_version=version)
+        if len(trace):
+            found[device] = profile_of(with_beginning(trace), owned=owned)
+    return found
+
+
+def _each(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if type(given) in (list, tuple) else [given]

@@ -18,7 +18,7 @@ from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, t
 from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
-from tidegauge.core.units import format_bytes, format_count
+from tidegauge.core.units import format_bytes
 
 
 class PageTable(NamedTuple):
@@ -59,7 +59,8 @@ def text_of(parts: Iterable[Part]) -> str:
 def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
     peak, phases = profile.peak, known_phases(profile)
     torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
-    yield f"Device {profile.device}{torch}: {format_count(profile.steps, 'step')}, {profile.events:,} events."
+    passes = f"{profile.backward_passes:,} backward {'pass' if profile.backward_passes == 1 else 'passes'}"
+    yield f"Device {profile.device}{torch}: {passes}, {profile.events:,} events."
     yield peak_sentence(profile)
     yield PageTable(
         "Allocated at the peak",

@@ -140,6 +140,24 @@ class Trace:
             marks={},
         )
 
+    def since(self, event: int) -> Trace:
+        """Its events from ``event`` on, as a ring that has lost those before: what lived at their beginning is to be
+        found out anew."""
+        return replace(
+            self,
+            action=self.action[event:],
+            address=self.address[event:],
+            size_bytes=self.size_bytes[event:],
+            stream=self.stream[event:],
+            time_us=self.time_us[event:],
+            pool=self.pool[event:],
+            stack=self.stack[event:],
+            complete=False,
+            start=(),
+            marks={},
+            lost_events=None,
+        )
+
 
 class TraceError(ValueError):
     """Events contradict each other or are impossible, so no figure may rest on them. The text is for people."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 1024, 32 * 1024 * 1024))
 """What PyTorch takes for cuBLAS for each handle and stream: 8.1 MiB, 8 MiB, and 32 MiB on Hopper and later."""
-_FRAME = r"^<(?!ipython-input-)|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
+_FRAME = r"^$|^<(?!ipython-input-)|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
 """Frames without a file of Python's: ``<frozen runpy>``, ``??``, C++. Cells of IPython are the user's own code."""
 _PACKAGES = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
 _TORCH_CHECKOUT = re.compile(

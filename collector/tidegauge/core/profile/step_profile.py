@@ -76,8 +76,8 @@ class StepProfile:
     device: int
     torch_version: Optional[str]
     events: int
-    steps: int
-    """Optimizer steps that ended in the recording."""
+    backward_passes: int
+    """That began in the recording: one a training step, with gradient accumulation or several losses more."""
     peak: ProfileMoment
     phases: tuple[PhasePeak, ...]
     """In the order of a step; only those that the recording has."""
@@ -89,4 +89,6 @@ class StepProfile:
     is_exact: bool
     """Whether the allocator's model came to the recorded addresses, so that ``ROUNDING`` is exact; else it is that of
     PyTorch's rules alone."""
+    is_complete: bool = True
+    """Whether the recording has all events of the process; else a higher peak may lie before it."""
     version: int = FORMAT_VERSION
