@@ -21,7 +21,7 @@ from tidegauge.probe.holders.graphs import MAX_NODES, Graphs
 from tidegauge.probe.holders.links import ObjectLinks
 from tidegauge.probe.holders.pace import PATIENCE_S, AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath
-from tidegauge.probe.holders.tensors import Tensors, WantedBlocks, YoungTensor, young_tensors
+from tidegauge.probe.holders.tensors import MetTensors, Tensors, WantedBlocks, YoungTensor, young_tensors
 
 MAX_UNITS = 500_000
 """Of work."""
@@ -83,16 +83,14 @@ class _Census:
         self._parameter = torch.nn.Parameter
         self._optimizer = torch.optim.Optimizer
         self._cuda_graph = _cuda_graph(torch)
-        self._met: dict[int, int] = {}
-        """Addresses of tensors, by their ids: of a tensor that died, another one may have the id by now."""
+        self._met = MetTensors()
         self.graphs = Graphs(torch)
         self.optimizers = self.parameter_bytes = self.cuda_graphs = 0
 
     def tensor(self, tensor: Any, _trail: RefPath) -> bool:
         address = self._tensors.address(tensor)
-        if address is None or self._met.get(id(tensor)) == address:
+        if address is None or not self._met.add(tensor, address):
             return False
-        self._met[id(tensor)] = address
         if looks.has_base(tensor, self._parameter):
             self.parameter_bytes += self._tensors.look(tensor).own_bytes
         return True
@@ -104,7 +102,7 @@ class _Census:
     def stray(self, young: YoungTensor) -> Work[None]:
         """Count the graph of a tensor that no name leads to."""
         tensor = young.reference()
-        is_met = tensor is None or self._met.get(id(tensor)) == self._tensors.address(tensor)
+        is_met = tensor is None or self._met.has(tensor, self._tensors.address(tensor))
         node = None if is_met else self._tensors.node(tensor)
         tensor = None
         if node is not None:

@@ -14,7 +14,7 @@ from tidegauge.core.evidence.rank_evidence import ContainerBound
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import MIN_LINKS, RefPath, RefStep, Via
-from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
+from tidegauge.probe.holders.tensors import MetTensors, TensorDescription, Tensors, WantedBlocks
 
 MAX_OTHERS = 2_000
 REPLACED_BYTES = 64 << 10
@@ -210,8 +210,7 @@ class Finds:
         self._tensors = tensors
         self._wanted = wanted
         self._graphs = graphs
-        self._met: dict[int, int] = {}
-        """Addresses of tensors, by their ids: of a tensor that died, another one may have the id by now."""
+        self._met = MetTensors()
         self._sizes = frozenset(wanted.sizes.values())
         self._others: list[tuple[weakref.ref[Any], TensorDescription, RefPath]] = []
         """Tensors in other blocks, large and of sizes that were wanted."""
@@ -227,9 +226,8 @@ class Finds:
     def tensor(self, tensor: Any, trail: RefPath) -> bool:
         """Note a tensor; whether it is on a device and was not met before."""
         addresses = self._tensors.addresses(tensor)
-        if not addresses or self._met.get(id(tensor)) == addresses[0]:
+        if not addresses or not self._met.add(tensor, addresses[0]):
             return False
-        self._met[id(tensor)] = addresses[0]
         for address in addresses:
             block = self._wanted.at(address)
             if block is not None and block in self.blocks:
@@ -260,7 +258,7 @@ class Finds:
         """Nothing is wanted."""
 
     def was_met(self, tensor: Any) -> bool:
-        return self._met.get(id(tensor)) == next(iter(self._tensors.addresses(tensor)), None)
+        return self._met.has(tensor, next(iter(self._tensors.addresses(tensor)), None))
 
     def claim(
         self,

@@ -45,6 +45,22 @@ class WantedBlocks:
         return self._starts[index]
 
 
+class MetTensors:
+    """Tensors that were met, by id and address: of one that died, another one may have the id by now. Keeps none."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[int, int] = {}
+
+    def has(self, tensor: Any, address: Optional[int]) -> bool:
+        return self._addresses.get(id(tensor)) == address
+
+    def add(self, tensor: Any, address: int) -> bool:
+        """Note it; whether it was not met before."""
+        is_new = not self.has(tensor, address)
+        self._addresses[id(tensor)] = address
+        return is_new
+
+
 class TensorDescription(NamedTuple):
     """A tensor's description in an answer."""
 
