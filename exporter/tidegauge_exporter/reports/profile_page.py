@@ -28,7 +28,6 @@ MAX_SPANS: Final = 12
 """Of backward passes with a word on each: more would touch."""
 MAX_READOUT_PARTS: Final = 4
 _EVENTS: Final = Axis("allocator event", step_ticks)
-_OF_BACKWARD: Final = frozenset((StepPhase.BACKWARD, StepPhase.RECOMPUTATION))
 _ORDER: Final = (
     Category.PARAMETERS, Category.BUFFERS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.COMMUNICATION,
     Category.WORKSPACES, Category.CUDA_GRAPHS, Category.OTHER, Category.UNKNOWN, Category.INPUTS,
@@ -56,8 +55,9 @@ def render_profile(profile: StepProfile, *, subject: str, made_unix_s: float) ->
 
 def _lead(profile: StepProfile) -> str:
     peak = profile.peak
-    largest = sorted(peak.by_category.items(), key=lambda one: -one[1])[:2]
-    shares = " and ".join(f"{category.value} ({held / peak.allocated_bytes:.0%})" for category, held in largest)
+    shares = " and ".join(
+        f"{category.value} ({held / peak.allocated_bytes:.0%})" for category, held in peak.largest_first[:2]
+    )
     return lead(
         f"{format_bytes(peak.allocated_bytes)} at the peak, mostly {shares}." if shares else "Nothing was allocated.",
         tone="note",
@@ -108,7 +108,7 @@ def _backward_passes(profile: StepProfile) -> list[ChartSpan]:
     timeline = profile.timeline
     found = []
     moments = zip(timeline.events, timeline.phases, strict=True)
-    for is_backward, group in groupby(moments, key=lambda one: one[1] in _OF_BACKWARD):
+    for is_backward, group in groupby(moments, key=lambda one: one[1].is_backward):
         events = [float(event) for event, _ in group]
         if is_backward:
             found.append(ChartSpan(events[0], events[-1], "backward"))
@@ -136,7 +136,7 @@ def _categories(profile: StepProfile) -> str:
             f"{held / peak.allocated_bytes:.1%}",
             _bar(held, peak.allocated_bytes, category),
         )
-        for category, held in sorted(peak.by_category.items(), key=lambda one: -one[1])
+        for category, held in peak.largest_first
     ]
     return table(("category", "bytes", "share", ""), rows, numbers=(1, 2)) if rows else ""
 

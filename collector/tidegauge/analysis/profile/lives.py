@@ -9,8 +9,8 @@ from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import MemoryCurve
 from tidegauge.core.allocator.settings import parse_settings
 from tidegauge.core.allocator.trace import Action, BlockState, Trace
+from tidegauge.core.evidence.held_memory import DEFAULT_POOL
 
-DEFAULT_POOL = (0, 0)
 BEFORE = -1
 """As an event: before the first one."""
 
@@ -45,14 +45,6 @@ class Lives(NamedTuple):
     """At its highest."""
 
 
-class _Open(NamedTuple):
-    requested_bytes: int
-    size_bytes: int
-    made: int
-    stack: int
-    in_private_pool: bool
-
-
 def lives_of(trace: Trace) -> Lives:
     """The lives of all blocks, in the order in which they were given back, then those that were not.
 
@@ -63,10 +55,12 @@ def lives_of(trace: Trace) -> Lives:
     is_exact = replayed.address_mismatches == 0 and replayed.curve is not None
     sizes = _Sizes(trace, replayed.curve if is_exact else None)
     alive = {
-        block.address: _Open(
+        block.address: BlockLife(
+            block.address,
             block.requested_bytes,
             block.size_bytes,
             BEFORE,
+            None,
             -1 if block.stack is None else block.stack,
             segment.pool != DEFAULT_POOL,
         )
@@ -83,17 +77,12 @@ def lives_of(trace: Trace) -> Lives:
             allocated_bytes += size_bytes
             stack = trace.stack[event] if trace.stack else -1
             is_private = bool(trace.pool) and trace.pools[trace.pool[event]] != DEFAULT_POOL
-            alive[address] = _Open(trace.size_bytes[event], size_bytes, event, stack, is_private)
+            alive[address] = BlockLife(address, trace.size_bytes[event], size_bytes, event, None, stack, is_private)
         elif action == Action.FREE_REQUESTED and address in alive:
             one = alive.pop(address)
             allocated_bytes -= one.size_bytes
-            blocks.append(_closed(address, one, event))
-    blocks += (_closed(address, one, None) for address, one in alive.items())
-    return Lives(blocks, is_exact, replayed.peak_reserved_bytes)
-
-
-def _closed(address: int, one: _Open, freed: Optional[int]) -> BlockLife:
-    return BlockLife(address, one.requested_bytes, one.size_bytes, one.made, freed, one.stack, one.in_private_pool)
+            blocks.append(one._replace(freed=event))
+    return Lives([*blocks, *alive.values()], is_exact, replayed.peak_reserved_bytes)
 
 
 class _Sizes:

@@ -31,7 +31,6 @@ _AFTER = {
     StepPhase.OPTIMIZER: StepPhase.INPUT,
 }
 """The phase of a stack that does not tell, after a phase that it cannot belong to."""
-_OF_BACKWARD = frozenset((StepPhase.BACKWARD, StepPhase.RECOMPUTATION))
 
 
 class Stretch(NamedTuple):
@@ -84,12 +83,11 @@ def stretches_of(trace: Trace) -> list[Stretch]:
     return _joined(phases, len(trace))
 
 
-def stretch_numbers(stretches: Sequence[Stretch], events: int) -> array[int]:
+def stretch_numbers(stretches: Sequence[Stretch]) -> array[int]:
     """For each event, the index of its stretch."""
     numbers = array("i")
     for number, stretch in enumerate(stretches):
         numbers.extend([number] * (stretch.end - stretch.begin))
-    assert len(numbers) == events
     return numbers
 
 
@@ -99,10 +97,10 @@ def _joined(phases: Sequence[tuple[StepPhase, int]], events: int) -> list[Stretc
     passes, is_new = -1, True
     following = [phase for phase, _ in phases[1:]]
     for (phase, _), begin, end, after in zip(phases, begins, [*begins[1:], events], [*following, None]):
-        if phase in _OF_BACKWARD:
+        if phase.is_backward:
             passes, is_new = passes + is_new, False
         is_new = is_new or phase is StepPhase.FORWARD
         if phase is StepPhase.BEFORE_OPTIMIZER and after is StepPhase.FORWARD:
             phase = StepPhase.INPUT  # an optimizer that allocates nothing leaves no trace, accumulation has none
-        stretches.append(Stretch(phase, begin, end, passes if phase in _OF_BACKWARD else -1))
+        stretches.append(Stretch(phase, begin, end, passes if phase.is_backward else -1))
     return stretches or [Stretch(StepPhase.UNKNOWN, 0, events, -1)]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
-from tidegauge.analysis.profile.phases import Stretch, stretch_numbers, stretches_of
+from tidegauge.analysis.profile.phases import stretches_of
 from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
 from tidegauge.core.allocator.trace import Trace
@@ -36,6 +35,7 @@ class _Named(NamedTuple):
 
 class _Moment(NamedTuple):
     event: int
+    phase: StepPhase
     allocated_bytes: int
     sums: tuple[int, ...]
     """By category, in the order of ``_CATEGORIES``."""
@@ -49,11 +49,9 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
-    purposes = Purposes(
-        trace.stacks, stretches, stretch_numbers(stretches, len(trace)), blocks=lives.blocks, owned=owned
-    )
-    named = [_Named(block, purposes.category(block), purposes.phase(block)) for block in lives.blocks]
-    moments = list(_moments(named, len(trace)))
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
+    named = [_Named(block, purposes.category(block), purposes.phase_at(block.made)) for block in lives.blocks]
+    moments = list(_moments(named, purposes.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
     return StepProfile(
@@ -61,77 +59,58 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
         torch_version=trace.torch_version,
         events=len(trace),
         backward_passes=max(stretch.backward_pass for stretch in stretches) + 1,
-        peak=ProfileMoment(
-            peak.event, _phase_at(stretches, peak.event), peak.allocated_bytes, _without_none(peak.sums)
-        ),
-        phases=tuple(_phase_peaks(stretches, moments)),
+        peak=ProfileMoment(peak.event, peak.phase, peak.allocated_bytes, _without_none(peak.sums)),
+        phases=tuple(_phase_peaks(moments)),
         lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
-        timeline=_timeline(stretches, moments),
+        timeline=_timeline(moments),
         reserved_bytes=lives.reserved_bytes,
         is_exact=lives.is_exact,
         is_complete=trace.complete,
     )
 
 
-def _moments(named: Sequence[_Named], events: int) -> Iterator[_Moment]:
+def _moments(named: Sequence[_Named], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
     """What is allocated before the first event, and after each at which that changes."""
-    changes: dict[int, list[tuple[_Named, int]]] = {}
+    changes: dict[int, list[tuple[_Named, int]]] = {BEFORE: []}
     for one in named:
         changes.setdefault(one.block.made, []).append((one, 1))
         if one.block.freed is not None:
             changes.setdefault(one.block.freed, []).append((one, -1))
     sums, allocated_bytes = [0] * len(_CATEGORIES), 0
     rounding = _PLACE[Category.ROUNDING]
-    for event in chain((BEFORE,), range(events)):
-        if event != BEFORE and event not in changes:
-            continue
-        for one, sign in changes.get(event, ()):
+    for event in sorted(changes):
+        for one, sign in changes[event]:
             allocated_bytes += sign * one.block.size_bytes
             sums[_PLACE[one.category]] += sign * one.block.requested_bytes
             sums[rounding] += sign * (one.block.size_bytes - one.block.requested_bytes)
-        yield _Moment(event, allocated_bytes, tuple(sums))
+        yield _Moment(event, phase_at(event), allocated_bytes, tuple(sums))
 
 
 def _without_none(sums: Sequence[int]) -> dict[Category, int]:
     return {category: bytes_ for category, bytes_ in zip(_CATEGORIES, sums) if bytes_}
 
 
-def _phase_at(stretches: Sequence[Stretch], event: int) -> StepPhase:
-    if event == BEFORE:
-        return StepPhase.UNKNOWN
-    return next(stretch.phase for stretch in stretches if stretch.begin <= event < stretch.end)
-
-
-def _phase_peaks(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Iterator[PhasePeak]:
+def _phase_peaks(moments: Sequence[_Moment]) -> Iterator[PhasePeak]:
     highest: dict[StepPhase, _Moment] = {}
-    for phase, moment in _with_phases(stretches, moments):
-        known = highest.get(phase)
+    for moment in moments:
+        known = highest.get(moment.phase)
         if known is None or moment.allocated_bytes > known.allocated_bytes:
-            highest[phase] = moment
+            highest[moment.phase] = moment
     for phase in StepPhase:
         if phase in highest:
             yield PhasePeak(phase, highest[phase].allocated_bytes, highest[phase].event)
 
 
-def _with_phases(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Iterator[tuple[StepPhase, _Moment]]:
-    at = 0
-    for moment in moments:
-        while at + 1 < len(stretches) and moment.event >= stretches[at].end:
-            at += 1
-        yield (StepPhase.UNKNOWN if moment.event == BEFORE else stretches[at].phase), moment
-
-
-def _timeline(stretches: Sequence[Stretch], moments: Sequence[_Moment]) -> Timeline:
+def _timeline(moments: Sequence[_Moment]) -> Timeline:
     width = max(1, -(-len(moments) // MAX_TIMELINE_POINTS))
-    known = list(_with_phases(stretches, moments))
     shown = [
-        max(known[begin : begin + width], key=lambda one: one[1].allocated_bytes)
-        for begin in range(0, len(known), width)
+        max(moments[begin : begin + width], key=lambda moment: moment.allocated_bytes)
+        for begin in range(0, len(moments), width)
     ]
-    columns = zip(*(moment.sums for _, moment in shown))
+    columns = zip(*(moment.sums for moment in shown))
     return Timeline(
-        events=tuple(moment.event for _, moment in shown),
-        phases=tuple(phase for phase, _ in shown),
+        events=tuple(moment.event for moment in shown),
+        phases=tuple(moment.phase for moment in shown),
         by_category={category: column for category, column in zip(_CATEGORIES, columns) if any(column)},
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife
-from tidegauge.analysis.profile.phases import Stretch, phase_of_stack
+from tidegauge.analysis.profile.phases import Stretch, phase_of_stack, stretch_numbers
 from tidegauge.core.allocator.trace import Stack
 from tidegauge.core.evidence.owners import CUBLAS_WORKSPACE_BYTES
 from tidegauge.core.profile.categories import Category, StepPhase
@@ -15,7 +15,6 @@ from tidegauge.core.profile.step_profile import OwnedMemory
 
 MAX_BATCHES_AHEAD = 2
 """A variable keeps a batch until the next one is there, a prefetcher one more."""
-_OF_BACKWARD = frozenset((StepPhase.BACKWARD, StepPhase.RECOMPUTATION))
 _DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _UNSHARDED = ("/_fsdp_param.py", "/_flat_param.py")
 """Files of FSDP2 and FSDP1 that allocate whole parameters."""
@@ -29,15 +28,13 @@ class Purposes:
         self,
         stacks: Sequence[Stack],
         stretches: Sequence[Stretch],
-        numbers: Sequence[int],
-        *,
-        blocks: Sequence[BlockLife] = (),
-        owned: Iterable[OwnedMemory] = (),
+        blocks: Sequence[BlockLife],
+        owned: Iterable[OwnedMemory],
     ) -> None:
         self._owned = sorted(owned)
         self._stacks = stacks
         self._stretches = stretches
-        self._numbers = numbers
+        self._numbers = stretch_numbers(stretches)
         self._inputs, self._optimizers = (
             [number for number, one in enumerate(stretches) if one.phase is phase]
             for phase in (StepPhase.INPUT, StepPhase.OPTIMIZER)
@@ -49,7 +46,7 @@ class Purposes:
         """The last allocation of each backward pass."""
         for block in blocks:
             if block.made != BEFORE:
-                number = stretches[numbers[block.made]].backward_pass
+                number = stretches[self._numbers[block.made]].backward_pass
                 if number >= 0:
                     self._last_made[number] = max(block.made, self._last_made.get(number, 0))
         self._parameter_bytes = frozenset(
@@ -58,9 +55,9 @@ class Purposes:
             if Category.PARAMETERS in (self._owner(block), self._by_stack[block.stack])
         )
 
-    def phase(self, block: BlockLife) -> StepPhase:
-        """The phase in which it was allocated."""
-        return StepPhase.UNKNOWN if block.made == BEFORE else self._stretches[self._numbers[block.made]].phase
+    def phase_at(self, event: int) -> StepPhase:
+        """The phase of an event."""
+        return StepPhase.UNKNOWN if event == BEFORE else self._stretches[self._numbers[event]].phase
 
     def category(self, block: BlockLife) -> Category:
         if block.in_private_pool:
@@ -106,13 +103,11 @@ class Purposes:
         return Category.OPTIMIZER_STATE if phase is StepPhase.OPTIMIZER else Category.OTHER
 
     def _of_forward(self, made: int) -> Category:
-        is_last = made + 1 == len(self._stretches)
-        following = (
-            StepPhase.BACKWARD
-            if is_last and self._last_made
-            else self._stretches[min(made + 1, len(self._stretches) - 1)].phase
-        )
-        return Category.ACTIVATIONS if following in _OF_BACKWARD else Category.OTHER
+        if made + 1 < len(self._stretches):
+            is_for_backward = self._stretches[made + 1].phase.is_backward
+        else:
+            is_for_backward = bool(self._last_made)
+        return Category.ACTIVATIONS if is_for_backward else Category.OTHER
 
     def _is_batch(self, block: BlockLife, made: int) -> bool:
         """Whether it was given back, or may still be, once later batches had come."""

@@ -22,14 +22,13 @@ from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
+from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
-
-MAX_LINES = 12
 
 
 class ProfiledBlock:
@@ -53,8 +52,8 @@ class ProfiledBlock:
                 return self
             torch.cuda.init()  # asking whether a history is on crashes before
             self._history = History(torch, Faults())
-            self._history.begin(entries=MAX_ENTRIES, step=0)
-            self._began_us = time.time_ns() // 1000  # a history of the job's own may be on for long
+            if not self._history.begin(entries=MAX_ENTRIES, step=0):
+                self._began_us = time.time_ns() // 1000  # the job's own, which may be on for long
         return self
 
     def __exit__(
@@ -99,7 +98,7 @@ class ProfiledBlock:
         # What a terminal's IPython shows below a cell, and print().
         if not self.profiles:
             return self.problem or "no profile yet"
-        return "\n\n".join(text_of(profile_page(one, MAX_LINES)) for one in self.profiles.values())
+        return "\n\n".join(text_of(profile_page(one, DEFAULT_TOP)) for one in self.profiles.values())
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -67,7 +67,7 @@ def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
         ("category", "bytes", "share", ""),
         [
             (category.value, format_bytes(held), f"{held / peak.allocated_bytes:.0%}", bar(held / peak.allocated_bytes))
-            for category, held in sorted(peak.by_category.items(), key=lambda one: -one[1])
+            for category, held in peak.largest_first
         ],
     )
     if phases:

@@ -127,35 +127,25 @@ class Trace:
 
     def first(self, count: int) -> Trace:
         """Its first ``count`` events, as if the recording had ended there: what held at its end is not known then."""
-        return replace(
-            self,
-            action=self.action[:count],
-            address=self.address[:count],
-            size_bytes=self.size_bytes[:count],
-            stream=self.stream[:count],
-            time_us=self.time_us[:count],
-            pool=self.pool[:count],
-            stack=self.stack[:count],
-            end=None,
-            marks={},
-        )
+        return replace(self._part(slice(count)), end=None)
 
     def since(self, event: int) -> Trace:
         """Its events from ``event`` on, as a ring that has lost those before: what lived at their beginning is to be
         found out anew."""
+        return replace(self._part(slice(event, None)), complete=False, start=(), lost_events=None)
+
+    def _part(self, part: slice) -> Trace:
+        """The same with a part of the events; what is known of their ends is not changed."""
         return replace(
             self,
-            action=self.action[event:],
-            address=self.address[event:],
-            size_bytes=self.size_bytes[event:],
-            stream=self.stream[event:],
-            time_us=self.time_us[event:],
-            pool=self.pool[event:],
-            stack=self.stack[event:],
-            complete=False,
-            start=(),
+            action=self.action[part],
+            address=self.address[part],
+            size_bytes=self.size_bytes[part],
+            stream=self.stream[part],
+            time_us=self.time_us[part],
+            pool=self.pool[part],
+            stack=self.stack[part],
             marks={},
-            lost_events=None,
         )
 
 

@@ -51,3 +51,8 @@ class StepPhase(str, Enum):
     OPTIMIZER = "optimizer"
     UNKNOWN = "unknown"
     """At the beginning of a recording, before the first stack that tells."""
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is part of a backward pass."""
+        return self in (StepPhase.BACKWARD, StepPhase.RECOMPUTATION)

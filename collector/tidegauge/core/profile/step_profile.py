@@ -33,6 +33,10 @@ class ProfileMoment(NamedTuple):
     """As asked for; what the allocator adds is ``ROUNDING``. Categories without any bytes are left out."""
 
     @property
+    def largest_first(self) -> list[tuple[Category, int]]:
+        return sorted(self.by_category.items(), key=lambda one: -one[1])
+
+    @property
     def unknown_share(self) -> float:
         """Of the allocated bytes, those of which neither line nor purpose is known."""
         return self.by_category.get(Category.UNKNOWN, 0) / self.allocated_bytes if self.allocated_bytes else 0.0
