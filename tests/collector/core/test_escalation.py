@@ -331,7 +331,7 @@ def test_jobs_that_are_gone_are_forgotten_once_they_hold_nobody_back(escalation:
         (LEAK, Window(4, 30, 30.0, 120.0, True)),
         (OK, Window()),
         (LEAK._replace(signal=Signal.HOST), Window()),
-        (LEAK._replace(signal=Signal.RESERVED), Window(holders=False)),
+        (LEAK._replace(signal=Signal.RESERVED), Window()),
         (LEAK._replace(signal=Signal.NONTORCH), Window(holders=False)),
         (LEAK._replace(cause="staircase"), LONG_WINDOW),
         (LEAK._replace(bytes_per_second=Band(7e5, 8e5, 9e5)), Window(most_s=1.5 * 8 * 12 * 1024**2 / 0.8e6)),

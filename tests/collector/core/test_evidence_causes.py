@@ -284,9 +284,46 @@ class TestNotBlamed:
         case = grown(*ONE, search=kept(HolderKind.CONTAINER), facts=RankFacts(gc_enabled=False))
         assert name_cause(case).cause is EvidenceCause.PYTHON_CONTAINER
 
+    def test_a_list_that_keeps_too_little_to_scatter_the_memory(self) -> None:
+        few = grown(growth(2 * MIB), search=kept(HolderKind.CONTAINER, wanted_bytes=2 * MIB * STEPS))
+        since = Verdict(LeakState.LEAK, signal=Signal.RESERVED, grown_bytes=2000 * MIB, onset_step=900)
+        case = few._replace(verdict=since, late_step=940, readings=MemoryGrowth(allocated_bytes=60 * MIB))
+        assert name_cause(case).cause is EvidenceCause.FRAGMENTATION
+
     def test_a_list_of_a_few_tensors_while_the_allocator_is_fragmented(self) -> None:
         case = grown(growth(512), search=kept(HolderKind.CONTAINER, wanted_bytes=512), verdict=grows(Signal.RESERVED))
         assert name_cause(case).cause is EvidenceCause.FRAGMENTATION
+
+
+class TestScatteredTensors:
+    """Reserved memory that grows around tensors which stay: whoever keeps them is the cause."""
+
+    SINCE = Verdict(LeakState.LEAK, signal=Signal.RESERVED, grown_bytes=1080 * MIB, onset_step=84)
+    STAY = grown(
+        growth(8 * MIB, 2),
+        search=kept(HolderKind.CONTAINER, wanted_bytes=16 * MIB),
+        verdict=SINCE,
+        late_step=723,
+        readings=MemoryGrowth(allocated_bytes=512 * MIB, inactive_split_bytes=160 * MIB),
+    )
+    """16 of 1,080 MiB within the window, but 341 MiB at that rate since the growth began."""
+
+    def test_name_the_holder(self) -> None:
+        found = name_cause(self.STAY)
+        assert (found.cause, found.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
+        assert found.explains_reserved
+        assert found.because[-1] == "the allocator reserves ever more around tensors that stay"
+
+    def test_leave_fragmentation_likely_where_no_holder_is_sure(self) -> None:
+        for search in (None, kept(HolderKind.CONTAINER, wanted_bytes=16 * MIB, name=None)):
+            found = name_cause(self.STAY._replace(search=search))
+            assert (found.cause, found.confidence) == (EvidenceCause.FRAGMENTATION, Confidence.LIKELY)
+            assert not found.explains_reserved
+
+    def test_are_not_inferred_from_a_window_that_readings_contradict(self) -> None:
+        flat = self.STAY.readings._replace(allocated_bytes=2 * MIB)
+        found = name_cause(self.STAY._replace(readings=flat))
+        assert (found.cause, found.confidence) == (EvidenceCause.FRAGMENTATION, Confidence.NAMED)
 
 
 class TestPrivatePools:

@@ -141,6 +141,16 @@ def test_incident_cause_is_cuda_graphs_if_one_rank_grows_in_private_pools(watch:
     assert watch.last.key.cause is IncidentCause.CUDA_GRAPHS
 
 
+def test_tensors_that_stay_and_scatter_memory_explain_fragmentation(watch: Watch) -> None:
+    watch.see(leaking(RESERVED))
+    watch.found.append(news(cause=CauseFound(EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)))
+    assert watch.see(leaking(RESERVED), times=5) == []
+    kept = CauseFound(EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED, explains_reserved=True)
+    watch.found.append(news(evidence_id="e2", at_unix_s=NOW_S + 1800.0, cause=kept))
+    assert watch.see(leaking(RESERVED), times=5) == ["evidence"]
+    assert watch.last.key.cause is IncidentCause.FRAGMENTATION
+
+
 def test_newer_evidence_of_the_same_rank_may_take_it_back(watch: Watch) -> None:
     watch.found.append(news(cause=GRAPHS))
     watch.see(leaking(RESERVED))

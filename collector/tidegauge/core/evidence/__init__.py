@@ -86,6 +86,8 @@ class CauseFound(NamedTuple):
     """The evidence, each a sentence for people."""
     advice: Optional[str] = None
     """What to change: ``losses.append(loss)`` keeps a tensor each step: append ``loss.item()``."""
+    explains_reserved: bool = False
+    """What keeps the tensors is why reserved memory grows, too: they lie scattered."""
 
 
 NOT_KNOWN = CauseFound()
@@ -163,4 +165,5 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         bound=evidence.bound,
         unfinished=evidence.unfinished,
         searching=evidence.searching,
+        explains_reserved=evidence.cause.explains_reserved,
     )

@@ -67,3 +67,5 @@ class EvidenceBrief(NamedTuple):
     """The holder search is worth another try soon (``Evidence.unfinished``)."""
     searching: bool = False
     """It goes on, and more follows (``Evidence.searching``)."""
+    explains_reserved: bool = False
+    """As ``CauseFound.explains_reserved``."""

@@ -92,6 +92,17 @@ class CauseInput(NamedTuple):
         return (self.grown_bytes or 0) > 0
 
     @property
+    def live_grown_since_onset(self) -> int:
+        """Growth of live bytes since the verdict's onset: that of the window at its rate, at most that of readings,
+        which are taken anywhere in a step."""
+        steps, onset_step = self.window_steps or 0, self.verdict.onset_step
+        grown = max(self.grown_bytes or 0, 0)
+        if steps > 0 and onset_step is not None and self.late_step is not None:
+            grown = grown * max(self.late_step - onset_step, steps) // steps
+        read = self.readings.allocated_bytes
+        return grown if read is None else max(min(grown, read), 0)
+
+    @property
     def holder(self) -> Optional[Holder]:
         """The one that explains most of what was looked for, or one that grows by an item a step where nothing of
         Python's explains most; ``None`` without one."""

@@ -149,7 +149,13 @@ def name_cause(case: CauseInput) -> CauseFound:
 
 
 def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
-    if case.signal not in rule.signals:
+    is_by_holder = any(sign.source is SignSource.HOLDERS for sign in rule.needs)
+    explains_reserved = case.signal is Signal.RESERVED and Signal.RESERVED not in rule.signals
+    if explains_reserved:
+        # Tensors that stay keep the segments around them: letting them go cures both.
+        if not (Signal.ALLOCATED in rule.signals and is_by_holder and signs.tensors_stay(case)):
+            return None
+    elif case.signal not in rule.signals:
         return None
     needed = [sign.seen(case) for sign in rule.needs]
     if None in needed:
@@ -157,11 +163,15 @@ def _try(rule: CauseRule, case: CauseInput) -> Optional[CauseFound]:
     seen = [(sign.source, said) for sign, said in zip(rule.needs, needed) if said is not None]
     seen += [(sign.source, said) for sign in rule.also for said in [sign.seen(case)] if said is not None]
     agree = len({source for source, _ in seen}) > 1
-    is_by_holder = any(sign.source is SignSource.HOLDERS for sign in rule.needs)
     if is_by_holder and case.holder is not None and case.holder.kind is not HolderKind.NATIVE:
         agree = agree and case.holder_is_sure
+    because = [said for _, said in seen]
+    if explains_reserved:
+        if not (agree and case.holder_is_sure):
+            return None
+        because.append("the allocator reserves ever more around tensors that stay")
     confidence = Confidence.NAMED if agree else Confidence.LIKELY
-    return CauseFound(rule.cause, confidence, tuple(said for _, said in seen), rule.advice(case))
+    return CauseFound(rule.cause, confidence, tuple(because), rule.advice(case), explains_reserved)
 
 
 def not_known(case: CauseInput) -> CauseFound:

@@ -30,12 +30,12 @@ class Window(NamedTuple):
 
 WINDOWS: Mapping[Signal, Window] = {
     Signal.ALLOCATED: Window(),
-    Signal.RESERVED: Window(holders=False),
+    Signal.RESERVED: Window(),
     Signal.NONTORCH: Window(holders=False),
     Signal.HOST: Window(),
 }
-"""By what grows. A search for holders stops Python for a moment, and is left out where no tensor grows: fragmentation
-and private pools show in the snapshots, growth outside the allocator in what the process counts (groups, contexts)."""
+"""By what grows. A search for holders stops Python for a moment, and is left out where no tensor grows: growth outside
+the allocator shows in what the process counts (groups, contexts). Reserved memory may grow around tensors that stay."""
 SLOW_STEPS = 8
 """Of a window whose steps are slow: the one under way, one to warm up, five between the snapshots, and one more."""
 LONG_WINDOW = Window(window_steps=300, enough_s=300.0, most_s=300.0)

@@ -253,6 +253,11 @@ def gc_off(case: CauseInput) -> Optional[str]:
     return "Python's cyclic garbage collector is off (gc.disable())" if case.facts.gc_enabled is False else None
 
 
+def tensors_stay(case: CauseInput) -> bool:
+    """Whether live tensors became materially more since the growth began, whatever grows most."""
+    return case.live_grown_since_onset >= MATERIAL_BYTES
+
+
 @_sign(SignSource.READINGS, "reserved memory grows beyond what live tensors explain")
 def reserved_alone(case: CauseInput) -> Optional[str]:
     rose, live = case.readings.reserved_bytes, case.readings.allocated_bytes
@@ -287,7 +292,7 @@ def scattered(case: CauseInput) -> Optional[str]:
 @_sign(SignSource.SNAPSHOTS, "live tensors do not grow between the snapshots")
 def live_is_flat(case: CauseInput) -> Optional[str]:
     outside = max(case.readings.reserved_bytes or 0, case.readings.nontorch_bytes or 0, case.verdict.grown_bytes or 0)
-    if case.grown_bytes is None or case.grown_bytes > max(outside // 10, 0):
+    if case.grown_bytes is None or case.grown_bytes > max(outside // 10, 0) or tensors_stay(case):
         return None
     return "live tensors did not grow between the two snapshots"
 

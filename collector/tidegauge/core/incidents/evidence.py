@@ -64,7 +64,7 @@ def news_of(evidence: Evidence) -> EvidenceNews:
 
 def belongs(brief: EvidenceBrief, cause: IncidentCause) -> bool:
     """Whether the evidence is about an incident of this cause in the same attempt of the same job."""
-    return cause in _CRISES or cause in BELONGS_TO[brief.cause]
+    return cause in _CRISES or cause in BELONGS_TO[brief.cause] or (brief.explains_reserved and cause in _RESERVED)
 
 
 def settles(brief: EvidenceBrief, cause: IncidentCause) -> bool:
