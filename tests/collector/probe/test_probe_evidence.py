@@ -117,6 +117,18 @@ class AWindow(WindowTestCase):
             self.assertEqual((facts["step"], facts["recording"], facts["history_began_step"]), (step, "ours", 41))
             self.assertEqual(os.stat(os.path.join(self.run_dir, str(os.geteuid()), name)).st_mode & 0o777, 0o600)
 
+    def test_ring_holds_three_steps_of_the_job_or_five_thousand_events_within_the_most_asked_for(self) -> None:
+        for allocated, most, expected in ((0, 10_000, 5_000), (41 * 500, 10_000, 5_000), (41 * 900, 10_000, 8_100),
+                                          (41 * 5_000, 10_000, 10_000), (41 * 900, 1_000, 1_000)):  # fmt: skip
+            with self.subTest(allocated=allocated, most=most):
+                self.steps = 40
+                counts = {"current": 5, "allocated": allocated, "freed": allocated}
+                self.backend.read = lambda _device, counts=counts: {"allocation": {"all": counts}}
+                window = self.window(ASK._replace(max_events=most))
+                self.train(window, 1)
+                self.assertEqual(self.backend.recording.entries, expected)
+                window.stop()
+
     def test_holders_of_locals_are_unsure_where_only_the_step_in_progress_grew(self) -> None:
         holders = tuple(
             Holder(kind, "x", MIB, 1) for kind in (HolderKind.FRAME, HolderKind.ATTRIBUTE, HolderKind.THREAD)

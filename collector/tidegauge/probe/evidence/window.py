@@ -41,7 +41,7 @@ class WindowAsk(NamedTuple):
     most_s: float = 120.0
     """From the command to the end of recording."""
     max_events: int = 10_000
-    """Size of the ring."""
+    """Size of the ring at most."""
     holders: bool = True
     """Whether to search for the holders of the blocks that grew."""
 
@@ -150,7 +150,7 @@ class EvidenceWindow:
 
     def _begin(self, step: int) -> None:
         self.began_step, self.began_unix_s = step, time.time()
-        self._ours = self._history.begin(entries=self.ask.max_events, step=step)
+        self._ours = self._history.begin(entries=self._snapshots.enough_events(self.ask.max_events), step=step)
         if not self._ours and self._history.recorder() is Recorder.JOB:
             self._note("the job itself records allocation history; it was left unchanged")
 

@@ -21,6 +21,12 @@ MAX_EVENTS = 20_000
 """Events that torch before 2.11, which cannot leave them out, may add: 22 ms on an H200's host."""
 
 
+RECORDED_STEPS = 3
+"""Whole steps that a ring of events should hold at least."""
+MIN_EVENTS = 5_000
+"""Of a ring, if the steps are small: 18 ms on an H200's host."""
+
+
 class NoSnapshotError(Exception):
     """No snapshot can be taken; the message gives the reason, for people."""
 
@@ -81,6 +87,15 @@ class RankSnapshots:
     def capturing(self) -> bool:
         """Whether this thread captures a CUDA graph, in which the allocator must be left alone."""
         return self._backend.capturing()
+
+    def enough_events(self, most: int) -> int:
+        """The size of a ring for ``RECORDED_STEPS`` of this job's mean events a step, at most ``most``: each event
+        makes the snapshot's call longer."""
+        steps = self.steps()
+        if steps <= 0:
+            return most
+        each = counted(self._backend, self._devices()).events // steps
+        return min(most, max(MIN_EVENTS, RECORDED_STEPS * each))
 
     def take(self, *, most_events: int) -> RawSnapshot:
         """One of all devices, in the calling thread, with the events of a recording if there are at most
