@@ -14,7 +14,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import CHAIN, KEPT_BY_CTX, Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.evidence.signs import SignSource
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
-from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
+from tidegauge.core.verdicts import OK, Band, LeakState, Signal, Verdict
 
 MIB = 1 << 20
 STEPS = 30
@@ -216,6 +216,35 @@ def test_every_cause_has_a_case() -> None:
 def test_name_cause_from_one_source_is_likely(case: CauseInput, cause: EvidenceCause) -> None:
     found = name_cause(case)
     assert (found.cause, found.confidence) == (cause, Confidence.LIKELY)
+
+
+class TestRateOfReadings:
+    """Items of many sizes, now and then: snapshots show no pattern, but what the run showed from outside agrees."""
+
+    MANY = grown(
+        growth(blocks=7), growth(3 * MIB, 5), growth(5 * MIB, 9), growth(7 * MIB, 2),
+        search=kept(HolderKind.CONTAINER, wanted_bytes=102 * MIB),
+    )  # fmt: skip
+
+    def at(self, mib_per_step: float, *, signal: Signal = Signal.ALLOCATED) -> CauseInput:
+        rate = Band(mib_per_step * MIB * 0.9, mib_per_step * MIB, mib_per_step * MIB * 1.1)
+        return self.MANY._replace(verdict=grows(signal)._replace(bytes_per_step=rate))
+
+    def test_that_agrees_names_the_holder(self) -> None:
+        found = name_cause(self.at(3.0))
+        assert (found.cause, found.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
+        assert found.because[-1] == (
+            "the rank has grown by 3.0 MiB a step since the growth began, and this keeps 3.4 MiB of each step"
+        )
+
+    @pytest.mark.parametrize("mib_per_step", [2.6, 4.4])
+    def test_that_differs_by_more_than_a_quarter_does_not(self, mib_per_step: float) -> None:
+        assert name_cause(self.at(mib_per_step)).confidence is Confidence.LIKELY
+
+    def test_of_host_memory_or_of_a_few_steps_does_not(self) -> None:
+        assert name_cause(self.at(3.4, signal=Signal.HOST)).confidence is Confidence.LIKELY
+        few = self.at(3.4)._replace(window_steps=5)
+        assert name_cause(few).confidence is Confidence.LIKELY
 
 
 class TestAutocast:

@@ -101,7 +101,7 @@ RULES = (
             HolderKind.CONTAINER, HolderKind.ATTRIBUTE, HolderKind.GLOBAL, HolderKind.FRAME, HolderKind.THREAD,
             words="a list, dict, deque, attribute or variable holds it",
         ),),
-        (signs.few_sizes, signs.evenly, signs.larger),
+        (signs.few_sizes, signs.evenly, signs.larger, signs.at_the_same_rate),
         advice.container,
     ),
     CauseRule(

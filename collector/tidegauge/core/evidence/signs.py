@@ -23,6 +23,9 @@ MATERIAL_BYTES = 64 << 20
 """Outside of snapshots, less than this is noise: contexts and libraries take and give back some MiB at any time."""
 MAX_FEW_SIZES, MIN_MANY_SIZES = 2, 4
 """One kind of tensor has one or two block sizes; what a forward pass saves has many."""
+RATE_FACTOR = 1.25
+"""Two rates of growth differ by less, if they are of the same: what is kept now and then makes steps differ."""
+MIN_RATE_STEPS = 10
 NOBODYS_SHARE = 0.2
 """Of what was looked for; what little is found then is something else."""
 
@@ -133,6 +136,18 @@ def evenly(case: CauseInput) -> Optional[str]:
     if every >= 2 and abs(blocks * every - steps) <= every:
         return f"{line_words(line)} leaves a block behind every {every:,} steps"
     return None
+
+
+@_sign(SignSource.READINGS, "the rank grew as much a step since the growth began as the holder keeps of each step")
+def at_the_same_rate(case: CauseInput) -> Optional[str]:
+    holder, steps, rate = case.holder, case.window_steps or 0, case.verdict.bytes_per_step
+    if holder is None or rate is None or steps < MIN_RATE_STEPS or case.signal is not Signal.ALLOCATED:
+        return None
+    each = holder.held_bytes / steps
+    if not rate.likely / RATE_FACTOR <= each <= rate.likely * RATE_FACTOR:
+        return None
+    grew = f"the rank has grown by {format_bytes(round(rate.likely))} a step since the growth began"
+    return f"{grew}, and this keeps {format_bytes(round(each))} of each step"
 
 
 @_sign(SignSource.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves")
