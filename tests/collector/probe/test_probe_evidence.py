@@ -123,7 +123,7 @@ class AWindow(WindowTestCase):
             with self.subTest(allocated=allocated, most=most):
                 self.steps = 40
                 counts = {"current": 5, "allocated": allocated, "freed": allocated}
-                self.backend.read = lambda _device, counts=counts: {"allocation": {"all": counts}}
+                self.backend.read = {0: {"allocation": {"all": counts}}}.__getitem__
                 window = self.window(ASK._replace(max_events=most))
                 self.train(window, 1)
                 self.assertEqual(self.backend.recording.entries, expected)

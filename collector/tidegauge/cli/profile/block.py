@@ -6,12 +6,14 @@ Nothing here raises for a failure of Tidegauge's own: ``ProfiledBlock.problem`` 
 from __future__ import annotations
 
 import contextlib
+import gc
 import html
 import os
 import pickle
 import sys
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +72,7 @@ class ProfiledBlock:
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
+            owned += bucket_memory(recorded, owned, bucket_sizes(torch))
             self.profiles = profiles_of(recorded, owned, torch.__version__, since_us=self._began_us)
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
@@ -135,6 +138,39 @@ def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
             local = getattr(tensor, "_local_tensor", tensor)
             if getattr(local, "is_cuda", False):
                 yield OwnedMemory(local.untyped_storage().data_ptr(), category)
+
+
+def bucket_sizes(torch: Any) -> Counter[int]:
+    """How many gradient buckets there are of each size, in bytes, by DDP's own log
+    (``DistributedDataParallel._get_ddp_logging_data``); they are C++'s, which has no addresses of them."""
+    distributed, sizes = torch.distributed, Counter[int]()
+    if not distributed.is_available() or not distributed.is_initialized():
+        return sizes
+    ddp = torch.nn.parallel.DistributedDataParallel
+    for model in [one for one in gc.get_objects() if issubclass(type(one), ddp)]:
+        log = model._get_ddp_logging_data()
+        told = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
+        sizes.update(int(size) for size in str(told).split(",") if size.strip().isdigit())
+    return sizes
+
+
+def bucket_memory(
+    recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], sizes: Mapping[int, int]
+) -> list[OwnedMemory]:
+    """The blocks of these buckets in a snapshot: as many of a size as there are buckets, of those without a stack and
+    without an owner."""
+    left, addresses, found = Counter(sizes), [one.address for one in sorted(owned)], []
+    for segment in recorded["segments"] if sizes else ():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            at, end = bisect_left(addresses, address), address + block["size"]
+            is_owned = at < len(addresses) and addresses[at] < end
+            is_live = block["state"] == "active_allocated" and not block.get("frames")
+            if is_live and not is_owned and left[block["requested_size"]] > 0:
+                left[block["requested_size"]] -= 1
+                found.append(OwnedMemory(address, Category.COMMUNICATION))
+            address = end
+    return found
 
 
 def profiles_of(
