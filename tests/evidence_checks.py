@@ -15,6 +15,7 @@ CAUSES: Mapping[str, EvidenceCause] = {
     "ddp_buckets": EvidenceCause.DDP_BUCKETS,
     "dict_by_step": EvidenceCause.PYTHON_CONTAINER,
     "graphs_in_list": EvidenceCause.RETAINED_GRAPH,
+    "saved_inputs": EvidenceCause.RETAINED_GRAPH,
     "total_loss": EvidenceCause.RETAINED_GRAPH,
     "retain_graph": EvidenceCause.RETAINED_GRAPH,
     "closure": EvidenceCause.CLOSURE,

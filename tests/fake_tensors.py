@@ -76,8 +76,10 @@ class Node:
 
     made = 0
 
-    def __init__(self, name: str, shape: Sequence[int], *following: Node) -> None:
+    def __init__(self, name: str, shape: Sequence[int], *following: Node, **saved: object) -> None:
+        """``saved``: attributes such as ``_saved_mat1_sym_sizes``."""
         Node.made += 1
+        vars(self).update(saved)
         self._number = Node.made
         self._name = name
         self._input_metadata = (

@@ -170,6 +170,16 @@ def graphs_in_list(run: Run) -> None:
         losses.append(run.model(batch).square().mean())
 
 
+@leak("autograd", "average", "grad_fn LerpBackward0")
+def saved_inputs(run: Run) -> None:
+    """An average that keeps the graph of every step, whose layer saved an input without a gradient."""
+    probe = torch.nn.Linear(128, 16).cuda()
+    average = torch.zeros((), device="cuda")
+    for batch in run:
+        features = run.train(batch).detach()
+        average = average.lerp(probe(features * 2).square().mean(), 0.05)  # allocates
+
+
 @leak("autograd", "total", "grad_fn AddBackward0")
 def total_loss(run: Run) -> None:
     """A sum that keeps the graphs of all its terms."""

@@ -23,7 +23,15 @@ NO_OPTIMIZER = Path(__file__).parent / "rig_jobs" / "no_optimizer.py"
 
 @pytest.mark.parametrize(
     "name",
-    ["trainers_deque", "graphs_in_list", "kept_exception", "sample_beside_lengths", "autocast_cache", "ddp_buckets"],
+    [
+        "trainers_deque",
+        "graphs_in_list",
+        "saved_inputs",
+        "kept_exception",
+        "sample_beside_lengths",
+        "autocast_cache",
+        "ddp_buckets",
+    ],
 )
 def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) -> None:
     environ = rig.environ(devices=1, state=tmp_path / "gpus")

@@ -512,6 +512,16 @@ class CycleTest(HolderTestCase):
         self.assertEqual((found.holders[0].kind, found.found_bytes), (HolderKind.NATIVE, 0))
 
 
+def linear_node(*, input_needs_gradient: bool) -> Node:
+    """Of a ``Linear`` from (8, 128), a wanted block's size, to (8, 3)."""
+    strides = (128, 1) if input_needs_gradient else ()
+    return Node(
+        "AddmmBackward0", (8, 3),
+        _saved_mat1_sym_sizes=(8, 128), _saved_mat1_sym_strides=strides,
+        _saved_mat2_sym_sizes=(128, 3), _saved_mat2_sym_strides=(1, 128),
+    )  # fmt: skip
+
+
 class GraphTest(HolderTestCase):
     def test_holder_search_attributes_saved_tensors_to_the_tensors_that_keep_the_graph(self) -> None:
         losses = []
@@ -527,6 +537,21 @@ class GraphTest(HolderTestCase):
 
     def test_blocks_of_other_sizes_are_not_a_graphs(self) -> None:
         loss = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 99)))
+        found = searched([1])
+        self.assertEqual((found.holders[0].kind, found.found_bytes), (HolderKind.NATIVE, 0), loss)
+
+    def test_holder_search_counts_a_linear_layers_input_without_gradient_to_its_graph(self) -> None:
+        losses = []
+        for number in range(4):
+            inner = linear_node(input_needs_gradient=False)
+            losses.append(Tensor(FIRST // 2 + number, 1, grad_fn=Node("MeanBackward0", (), inner)))
+        holder = self.held(*range(4))
+        self.assertEqual((holder.kind, holder.by_size_bytes, len(losses)), (HolderKind.AUTOGRAD, 4 * BLOCK, 4))
+        self.assertIn("AddmmBackward0", holder.detail or "")
+
+    def test_a_linear_layers_input_with_a_gradient_is_counted_to_the_node_that_output_it(self) -> None:
+        inner = linear_node(input_needs_gradient=True)
+        loss = Tensor(FIRST // 2, 1, grad_fn=Node("MeanBackward0", (), inner))
         found = searched([1])
         self.assertEqual((found.holders[0].kind, found.found_bytes), (HolderKind.NATIVE, 0), loss)
 

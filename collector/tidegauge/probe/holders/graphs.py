@@ -2,12 +2,14 @@
 
 What a node saved is neither unpacked nor read: its hooks could run the job's code (checkpointing recomputes,
 offloading copies back), and a read while a backward pass frees it in another thread could crash the process. The
-shapes of a node's outputs (``_input_metadata``) do not change, and give the sizes. Source-compatible with
+shapes of a node's outputs (``_input_metadata``) do not change, and give the sizes; those of inputs that no node
+outputs are numbers beside what was saved (``_saved_mat1_sym_sizes``), of matrix products alone. Source-compatible with
 Python 3.9.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -27,6 +29,8 @@ _VIEWS = frozenset(
     )
 )  # fmt: skip
 """Nodes whose output has no storage of its own."""
+_FACTORS = {"AddmmBackward0": ("mat1", "mat2"), "MmBackward0": ("self", "mat2")}
+"""The two matrices of a product, as its node calls them: a ``Linear``'s input and weight."""
 _NO_NUMBER = (1 << 64) - 1
 """``_sequence_nr`` of nodes that accumulate gradients: there is one for each parameter."""
 
@@ -38,7 +42,8 @@ class Graph(NamedTuple):
     """Name of the tensor's own node: ``MeanBackward0``."""
     nodes: int
     sizes: Counter[tuple[int, str]]
-    """Bytes of a node's outputs, rounded as the allocator does, and the node's name."""
+    """Bytes of a node's outputs and of its input that needs no gradient, rounded as the allocator does, and the node's
+    name."""
     contexts: Sequence[Any]
     """Nodes that are Python's: ``ctx`` of a ``torch.autograd.Function``."""
 
@@ -70,6 +75,8 @@ class Graphs:
                 sizes.update((size_bytes, name) for size_bytes in _output_bytes(node))
             if has_base(node, self._python_node):
                 contexts.append(node)
+            elif name in _FACTORS:
+                sizes.update((size_bytes, name) for size_bytes in _input_bytes(node, *_FACTORS[name]))
             waiting += [following for following, _ in node.next_functions if following is not None]
             yield False
         return Graph(first, nodes, sizes, contexts) if nodes else None
@@ -81,11 +88,24 @@ def fits(block_bytes: int, size_bytes: int) -> bool:
 
 
 def _output_bytes(node: Any) -> list[int]:
-    sizes = []
-    for output in getattr(node, "_input_metadata", ()):
-        if output.device.type == "cuda" and not output.is_nested_tensor:
-            elements = 1
-            for size in output.shape:
-                elements *= int(size)
-            sizes.append(-(-elements * output.dtype.itemsize // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
-    return sizes
+    return [
+        _rounded_bytes(output.shape, output.dtype.itemsize)
+        for output in getattr(node, "_input_metadata", ())
+        if output.device.type == "cuda" and not output.is_nested_tensor
+    ]
+
+
+def _input_bytes(node: Any, first: str, second: str) -> list[int]:
+    """Of the factor that needs no gradient, which no node outputs: it is saved where the other one needs some. A
+    factor's strides are kept only for its own gradient."""
+    needed = {factor: bool(getattr(node, f"_saved_{factor}_sym_strides", ())) for factor in (first, second)}
+    if needed[first] == needed[second]:
+        return []
+    shape = getattr(node, f"_saved_{second if needed[first] else first}_sym_sizes", ())
+    outputs = getattr(node, "_input_metadata", ())
+    return [_rounded_bytes(shape, output.dtype.itemsize) for output in outputs if output.device.type == "cuda"]
+
+
+def _rounded_bytes(shape: Sequence[Any], item_bytes: int) -> int:
+    elements = math.prod(int(size) for size in shape)
+    return -(-elements * item_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
