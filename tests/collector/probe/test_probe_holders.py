@@ -196,6 +196,18 @@ class ReplacedTest(HolderTestCase):
         self.assertIn("made anew in each step", holder.detail or "")
         self.assertEqual((holder.by_size_bytes, holder.blocks), (1 << 16, ()))
 
+    def test_what_passes_through_a_queue_of_constant_length_holds_no_block_of_its_size(self) -> None:
+        window: deque[Tensor] = deque(maxlen=4)
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            for _ in range(4):
+                self.steps += 1
+                window.append(Tensor(FIRST * 2 + self.steps * (1 << 20), 1, 1 << 14))
+            return call()
+
+        found = search_here([(FIRST * 3 + (number << 16), 1 << 16) for number in range(4)], at_boundary=at_boundary)
+        self.assertEqual([holder.kind for holder in found.holders], [HolderKind.NATIVE])
+
     def test_holder_search_ignores_a_tensor_of_another_size(self) -> None:
         self.assertEqual(self.found(2).holders[0].kind, HolderKind.NATIVE)
 

@@ -314,16 +314,25 @@ class Finds:
 
     def pair_replaced(self) -> Work[None]:
         """Count the remaining blocks to tensors of their size, or a little more, that were replaced since they were
-        met: where a buffer is made anew in each step, a wanted block may be gone already."""
+        met: where a buffer is made anew in each step, a wanted block may be gone already. Several of one place that are
+        just as large as the block are what passes through a queue of constant length."""
+        places = []
+        for _, look, trail in self._others:
+            places.append((_place(trail), look.own_bytes))
+            yield False
+        alike = Counter(places)
+        others = [(*other, alike[place] > 1) for other, place in zip(self._others, places)]
         for block, block_bytes in sorted(self.blocks.items(), key=lambda item: -item[1]):
             fitting = [
                 number
-                for number, (reference, look, _) in enumerate(self._others)
-                if reference() is None and _may_follow(look.own_bytes, block_bytes)
+                for number, (reference, look, _, is_one_of_several) in enumerate(others)
+                if reference() is None
+                and _may_follow(look.own_bytes, block_bytes)
+                and not (is_one_of_several and look.own_bytes == block_bytes)
             ]
             if fitting:
-                nearest = min(fitting, key=lambda number: self._others[number][1].own_bytes)
-                _, look, trail = self._others.pop(nearest)
+                nearest = min(fitting, key=lambda number: others[number][1].own_bytes)
+                _, look, trail, _ = others.pop(nearest)
                 group = self._group(self.held, trail)
                 group.is_replaced = True
                 self.claim(group, look, block, by_size=True)
