@@ -9,6 +9,8 @@ Each program is copied out of the checkout first, so that its code is the user's
 holder (one of them must occur in the path) and the causes that are right; ``TRUTH = None`` is a healthy program.
 bench/watched_programs.py has the words of the table.
 
+A program that steps no optimizer (evolution_strategy) is judged after five minutes: give it --steps 4000.
+
 Prints a table; OUT gets ``fresh_leaks.json`` with all of it and the programs' output.
 """
 

@@ -455,6 +455,12 @@ class TestAdvice:
             "keep the older part on the CPU"
         )
 
+    def test_what_a_data_set_keeps_may_be_a_cache_that_is_full_after_an_epoch(self) -> None:
+        item = LINE._replace(function="__getitem__")
+        data, other = (name_cause(grown(growth(line=line), search=kept(HolderKind.CONTAINER))) for line in (item, LINE))
+        assert (data.advice or "").endswith(". If it caches a data set, it is full after the first epoch")
+        assert "epoch" not in (other.advice or "")
+
     def test_a_cache_needs_a_size(self) -> None:
         search = kept(HolderKind.CONTAINER, path="train.py: positions -> lru_cache of positions -> Tensor[8]",
                       name="lru_cache of positions", container=None)  # fmt: skip

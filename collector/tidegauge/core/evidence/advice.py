@@ -124,7 +124,9 @@ def container(case: CauseInput, holder: Holder) -> str:
             f"{_named(case, holder)} keeps tensors alive: release them when the step is done, or keep "
             f"`{one}.detach().cpu()`"
         )
-    return f"{keeps}: {_put_in(holder)} `{one}.detach().cpu()`; or bound it, by {_bound(kind)}"
+    is_data = case.line is not None and case.line.function == "__getitem__"
+    ends = ". If it caches a data set, it is full after the first epoch" if is_data else ""
+    return f"{keeps}: {_put_in(holder)} `{one}.detach().cpu()`; or bound it, by {_bound(kind)}{ends}"
 
 
 def graph(case: CauseInput) -> Optional[str]:
