@@ -13,7 +13,13 @@ FLOAT_BYTES = 4
 STRIDED = "torch.strided"
 
 
-class Tensor:
+class _TensorBase:
+    """Without a dict, as torch's own in C."""
+
+    __slots__ = ("__weakref__", "address", "hooks", "node", "parts", "shape")
+
+
+class Tensor(_TensorBase):
     """So many floats at an address."""
 
     def __init__(

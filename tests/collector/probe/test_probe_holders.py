@@ -9,6 +9,7 @@ import itertools
 import queue
 import sys
 import threading
+import types
 import unittest
 import weakref
 from collections import deque
@@ -113,6 +114,27 @@ class NamesTest(HolderTestCase):
         wrapped = [Wrapper(tensor(number)) for number in (2, 3)]
         self.assertIn("namespace -> SimpleNamespace.kept (list, 1 item) -> Tensor", self.held(1).path, namespace)
         self.assertIn("wrapped (list, 2 items) -> Wrapper.local -> Tensor", self.held(2, 3).path, wrapped)
+
+    def test_a_list_of_a_module_without_a_file_is_told_with_its_modules_name(self) -> None:
+        callbacks = types.ModuleType("callbacks_in_c")
+        callbacks.kept = [tensor(1)]  # type: ignore[attr-defined]
+        sys.modules["callbacks_in_c"] = callbacks
+        self.addCleanup(sys.modules.pop, "callbacks_in_c")
+        del callbacks
+        self.assertEqual(self.held(1).path, "callbacks_in_c.kept (list, 1 item) -> Tensor[8,128] float32")
+
+    def test_attributes_of_torchs_own_tensors(self) -> None:
+        model = Module()
+        model._parameters["weight"] = Parameter(FIRST // 2, 1)
+        vars(model._parameters["weight"])["notes"] = {"gradients": [tensor(1)]}
+        self.assertIn("Module.weight -> Parameter.notes (dict, 1 item)['gradients'] (list, 1 item)", self.held(1).path)
+
+    def test_a_tensor_without_attributes_is_given_no_dict(self) -> None:
+        plain = Tensor(FIRST // 2, 1)
+        gc.collect()  # tracks its shape no more
+        before = gc.get_referents(plain)
+        searched([1])
+        self.assertEqual(list(map(id, gc.get_referents(plain))), list(map(id, before)))
 
     def test_a_key_is_told_where_it_is_the_same_for_all(self) -> None:
         results = [{"step": number, "output": tensor(number)} for number in range(3)]

@@ -18,7 +18,14 @@ from tidegauge.probe.code_roots import known_roots
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.frames import local_values, running_frames
-from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, global_hooks, leads_on, tensor_hooks
+from tidegauge.probe.holders.links import (
+    ObjectLink,
+    ObjectLinks,
+    global_hooks,
+    leads_on,
+    tensor_attributes,
+    tensor_hooks,
+)
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, Trails, Via, is_numbered, numberless, rare
 from tidegauge.probe.holders.tensors import Tensors
@@ -143,10 +150,11 @@ class Forward:
             is_users = name == "__main__" or looks.is_users(filename)
             yield False
             if is_users is not self._in_libraries and not looks.is_own(filename or ""):
-                where = CodeLine(filename or "", 0, "")
+                where = None if filename is None else CodeLine(filename, 0, "")
+                prefix = f"{looks.clean(name)}." if filename is None and not is_users else ""
                 families: _Families = {}
                 for variable, value in list((looks.module_globals(sys.modules.get(name)) or {}).items()):
-                    self._root(Via.GLOBAL, looks.clean(str(variable)), value, families, where)
+                    self._root(Via.GLOBAL, prefix + looks.clean(str(variable)), value, families, where)
                     yield False
         last = getattr(sys, "last_exc", getattr(sys, "last_value", None))
         self._root(Via.GLOBAL, "sys.last_exc", last, {})
@@ -254,6 +262,10 @@ class Forward:
         for hooks in self._tensors.hooks(tensor):
             for link in tensor_hooks(hooks):
                 self._meet(link, row, {})
+        if self._tensors.is_plain(tensor):
+            for link in tensor_attributes(tensor):
+                if not self._tensors.is_tensor(link.child):  # of a long chain of tensors
+                    self._meet(link, row, {})
         return True
 
     def _kind(self, cls: type) -> _Kind:

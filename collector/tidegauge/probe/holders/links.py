@@ -218,6 +218,16 @@ def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
     return _hooks(hooks, "tensor hook", None)
 
 
+def tensor_attributes(tensor: Any) -> Iterable[ObjectLink]:
+    """What somebody made attributes of one of torch's own tensors, which nearly none has."""
+    cls = type(tensor)
+    if all(child is cls or not leads_on(child) for child in gc.get_referents(tensor)):
+        return ()  # asked for its dict, it would make one
+    attributes = list((looks.instance_dict(tensor) or {}).items())
+    name = looks.class_name(cls)
+    return [ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value) for key, value in attributes if leads_on(value)]
+
+
 def global_hooks() -> Iterable[ObjectLink]:
     """Hooks that torch calls for every module or optimizer, with the place of what it calls."""
     for module in _MODULES_OF_GLOBAL_HOOKS:

@@ -150,7 +150,7 @@ class Tensors:
         return [hooks for hooks in found if has_base(hooks, dict)]
 
     def is_plain(self, tensor: Any) -> bool:
-        """Whether it is torch's own kind, which no other tensors can be attributes of: a subclass may wrap some."""
+        """Whether it is torch's own kind; a subclass may wrap others."""
         return any(type(tensor) is cls for cls in self._plain)
 
     def look(self, tensor: Any) -> TensorDescription:
