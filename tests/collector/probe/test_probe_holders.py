@@ -129,6 +129,17 @@ class NamesTest(HolderTestCase):
         vars(model._parameters["weight"])["notes"] = {"gradients": [tensor(1)]}
         self.assertIn("Module.weight -> Parameter.notes (dict, 1 item)['gradients'] (list, 1 item)", self.held(1).path)
 
+    def test_a_long_chain_of_tensors(self) -> None:
+        velocity = tensor(0)
+        for number in range(1, 1500):
+            before, velocity = velocity, tensor(number)
+            vars(velocity)["previous"] = before
+        del before
+        holder = self.held(*range(1499))
+        while velocity is not None:  # Python itself would recurse to free it
+            velocity = vars(velocity).pop("previous", None)
+        self.assertIn("velocity -> Tensor.previous (repeated 1,49", holder.path)
+
     def test_a_tensor_without_attributes_is_given_no_dict(self) -> None:
         plain = Tensor(FIRST // 2, 1)
         gc.collect()  # tracks its shape no more

@@ -8,6 +8,7 @@ stay alive meanwhile, tensors do not. Source-compatible with Python 3.9.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
@@ -84,6 +85,8 @@ class Forward:
         """The ways to all objects that were met; those that ``finds`` was told are in it."""
         self._graphs: deque[tuple[Any, str, int]] = deque()
         """Nodes to walk from, with their tensor's name and its row of ``trails``."""
+        self._attributes: deque[tuple[weakref.ref[Any], str, int]] = deque()
+        """Tensors that are attributes of tensors, with the attribute's name and the row of its owner."""
         self._queue: deque[Any] = deque()
         self._rows: deque[int] = deque()
         """Of the queue's objects."""
@@ -123,6 +126,7 @@ class Forward:
             self._first_ways.popitem()
             yield False
         self._graphs.clear()
+        self._attributes.clear()
 
     def _follow_all(self) -> Work[None]:
         yield from self._walk_graphs()
@@ -189,6 +193,13 @@ class Forward:
         yield from self._walk_graphs()
 
     def _walk_graphs(self) -> Work[None]:
+        while self._attributes:
+            reference, text, row = self._attributes.popleft()
+            tensor = reference()
+            if tensor is not None:
+                self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {})
+            del tensor  # training may let go of it meanwhile
+            yield False
         while self._graphs:
             node, name, row = self._graphs.popleft()
             contexts = yield from self._finds.graph(node, name, self.trails.path(row))
@@ -264,7 +275,9 @@ class Forward:
                 self._meet(link, row, {})
         if self._tensors.is_plain(tensor):
             for link in tensor_attributes(tensor):
-                if not self._tensors.is_tensor(link.child):  # of a long chain of tensors
+                if self._tensors.is_tensor(link.child):  # perhaps of a long chain, which is followed in slices
+                    self._attributes.append((weakref.ref(link.child), link.text, row))
+                else:
                     self._meet(link, row, {})
         return True
 
