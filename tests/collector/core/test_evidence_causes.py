@@ -11,7 +11,15 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput, MemoryGrowth
 from tidegauge.core.evidence.causes import RULES, name_cause
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import CHAIN, KEPT_BY_CTX, Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import (
+    CHAIN,
+    KEPT_BY_CTX,
+    MADE_ANEW,
+    Holder,
+    HolderKind,
+    HolderSearch,
+    RankFacts,
+)
 from tidegauge.core.evidence.signs import SignSource
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.verdicts import OK, Band, LeakState, Signal, Verdict
@@ -453,6 +461,15 @@ class TestAdvice:
         assert found.advice == (
             "`Model.seen` (train.py) is one tensor that becomes larger, at train.py:41 in step: bound its length, or "
             "keep the older part on the CPU"
+        )
+
+    def test_tensors_in_a_list_that_become_larger_are_not_appended(self) -> None:
+        search = kept(HolderKind.CONTAINER, path="train.py: Memory.keys (list, 3 items) -> Tensor[385,64]", items=3,
+                      name="Memory.keys", tensors=3, detail=f"{MADE_ANEW}: gone")  # fmt: skip
+        advice = name_cause(grown(StackGrowth(120 * MIB, 0, (LINE,), LINE), search=search)).advice
+        assert advice == (
+            "`Memory.keys` (list, train.py) has tensors that become larger, at train.py:41 in step: bound their "
+            "length, or keep the older parts on the CPU"
         )
 
     def test_what_a_data_set_keeps_may_be_a_cache_that_is_full_after_an_epoch(self) -> None:

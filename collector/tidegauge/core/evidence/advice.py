@@ -12,7 +12,16 @@ from typing import Optional
 
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import is_library
-from tidegauge.core.evidence.rank_evidence import ARROW, ATEXIT, CHAIN, KEPT_BY_CTX, NAMES, Holder, HolderKind
+from tidegauge.core.evidence.rank_evidence import (
+    ARROW,
+    ATEXIT,
+    CHAIN,
+    KEPT_BY_CTX,
+    MADE_ANEW,
+    NAMES,
+    Holder,
+    HolderKind,
+)
 from tidegauge.core.evidence.words import (
     TENSOR_PART,
     container_of,
@@ -113,8 +122,13 @@ def container(case: CauseInput, holder: Holder) -> str:
         )
     if _is_scalar(holder):
         return f"{keeps}: {_put_in(holder)} `{one}.item()`, which is a Python number"
+    place = "" if case.line is None else f", at {lines_words(case.line, case.through)}"
+    if kind is not None and (holder.detail or "").startswith(MADE_ANEW):
+        return (
+            f"{_named(case, holder)} has tensors that become larger{place}: bound their length, or keep the older "
+            "parts on the CPU"
+        )
     if kind is None and holder.tensors == 1:
-        place = "" if case.line is None else f", at {lines_words(case.line, case.through)}"
         return (
             f"{_named(case, holder)} is one tensor that becomes larger{place}: bound its length, or keep the older "
             "part on the CPU"

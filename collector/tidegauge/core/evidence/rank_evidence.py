@@ -23,6 +23,8 @@ ATEXIT = "atexit callbacks"
 """How a path begins whose first object is known to be ``atexit``'s by numbers alone."""
 KEPT_BY_CTX = "ctx keeps an output of its own function, and C++ keeps ctx by that output"
 """``Holder.detail``, of a ``torch.autograd.Function``."""
+MADE_ANEW = "made anew in each step"
+"""How ``Holder.detail`` begins where what was looked for had been replaced when it was found by its size."""
 CHAIN = "chain"
 """``Holder.container`` of objects of which each leads to the next by the same reference."""
 NAMES = frozenset({"variables", "attributes", "buffers", "parameters", "modules"})

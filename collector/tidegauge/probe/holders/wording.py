@@ -14,6 +14,7 @@ from tidegauge.core.evidence.rank_evidence import (
     ARROW,
     CHAIN,
     KEPT_BY_CTX,
+    MADE_ANEW,
     MAX_TEXT_CHARS,
     ContainerBound,
     Holder,
@@ -227,7 +228,7 @@ def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
     if _is_ctx_alone(steps):
         return KEPT_BY_CTX
     if group.is_replaced:
-        return "made anew in each step: what was looked for is gone, and this has its size, or a little more"
+        return f"{MADE_ANEW}: what was looked for is gone, and this has its size, or a little more"
     for before, step in zip(steps, steps[1:]):
         if step.via is Via.EXCEPTION:
             return f"{before.leads_to} kept with its traceback"
