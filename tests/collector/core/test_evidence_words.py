@@ -13,7 +13,7 @@ from tidegauge.core.evidence import Evidence, StackGrowth, brief_of
 from tidegauge.core.evidence import words as evidence_words
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import HolderSearch
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.core.evidence.words import (
     CAUSES,
     CONFIDENCES,
@@ -38,6 +38,15 @@ def test_evidence_is_one_sentence_with_line_share_speed_and_holder() -> None:
         "97 % of what grew on rank 1 in 30 steps was allocated at train.py:41 in step (11.6 MiB a step); it is held by "
         "train.py: Trainer.history (list, 412 items)."
     )
+
+
+def test_blocks_that_no_python_object_refers_to_are_held_by_nothing() -> None:
+    told = "no Python object found refers to 150 blocks, 291.0 MiB"
+    rest = Holder(kind=HolderKind.NATIVE, path=told, held_bytes=291 * MIB, tensors=150)
+    search = HolderSearch(holders=(rest,), wanted_bytes=300 * MIB, found_bytes=0)
+    sentence = evidence_sentence(replace(evidence(), search=search))
+    assert sentence.endswith(f"allocated at train.py:41 in step (11.6 MiB a step); {told}.")
+    assert holder_sentence(search) == "No Python object found refers to 150 blocks, 291.0 MiB."
 
 
 def test_a_search_that_goes_on_is_said_instead_of_a_cause() -> None:
