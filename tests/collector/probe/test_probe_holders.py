@@ -1068,6 +1068,27 @@ class WorkOfASliceTest(unittest.TestCase):
         self.assertGreater(len(calls.of_slices), 20)
         self.assertLess(max(calls.of_slices), self.MOST)
 
+    def test_no_slice_is_longer_than_40_ms_however_slow_steps_are(self) -> None:
+        ticks, slices = [0], []  # of 1/8192 s, which a float holds exactly: 0.04 s are 327.68
+
+        def work() -> Work[None]:
+            for _ in range(800):
+                ticks[0] += 1
+                yield False
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            began = ticks[0]
+            done = call()
+            slices.append(ticks[0] - began)
+            ticks[0] += 3600 * 8192
+            return done
+
+        Slices(
+            fake_tensor_torch(), Budget(1_000, step_s=3600.0), pause=lambda: None, at_boundary=at_boundary,
+            clock_s=lambda: ticks[0] / 8192,
+        ).run(work())  # fmt: skip
+        self.assertEqual(slices, [328, 328, 144])
+
     def test_the_first_slice_is_longer_where_steps_are_known_to_be_slow(self) -> None:
         def slices_ms(step_s: float) -> list[int]:
             now_ms, slices = [0], []
