@@ -31,7 +31,7 @@ class Purposes:
         blocks: Sequence[BlockLife],
         owned: Iterable[OwnedMemory],
     ) -> None:
-        self._owned = sorted(owned)
+        self._owned = sorted(owned, key=lambda one: one.address)
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)
@@ -52,7 +52,7 @@ class Purposes:
         self._parameter_bytes = frozenset(
             block.requested_bytes
             for block in blocks
-            if Category.PARAMETERS in (self._owner(block), self._by_stack[block.stack])
+            if Category.PARAMETERS in (self._owned_as(block), self._by_stack[block.stack])
         )
 
     def phase_at(self, event: int) -> StepPhase:
@@ -62,9 +62,9 @@ class Purposes:
     def category(self, block: BlockLife) -> Category:
         if block.in_private_pool:
             return Category.CUDA_GRAPHS
-        owner = self._owner(block)
-        if owner is not None:
-            return owner
+        owned_as = self._owned_as(block)
+        if owned_as is not None:
+            return owned_as
         shown = self._by_stack[block.stack]
         if shown is not None:
             return shown
@@ -88,11 +88,15 @@ class Purposes:
             StepPhase.OPTIMIZER: Category.OPTIMIZER_STATE,
         }.get(phase, Category.OTHER)
 
-    def _owner(self, block: BlockLife) -> Optional[Category]:
-        """The category of the first tensor of known purpose in it."""
+    def _owned_as(self, block: BlockLife) -> Optional[Category]:
+        owner = self.owner(block)
+        return None if owner is None else owner.category
+
+    def owner(self, block: BlockLife) -> Optional[OwnedMemory]:
+        """The first tensor of known purpose in it."""
         at = bisect_left(self._owned, (block.address,)) if block.freed is None else len(self._owned)
         is_in = at < len(self._owned) and self._owned[at].address < block.address + block.size_bytes
-        return self._owned[at].category if is_in else None
+        return self._owned[at] if is_in else None
 
     def _of_before(self, block: BlockLife) -> Category:
         if _may_be_workspace(block):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Optional
 
 from tidegauge.analysis.oom.answer import RECORD_STACKS
+from tidegauge.analysis.profile.modules import ModuleGroup
 from tidegauge.core.evidence.held_memory import line_name
-from tidegauge.core.profile.categories import StepPhase
+from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
 
@@ -53,6 +54,21 @@ def name_of_line(line: ProfileLine) -> str:
     return IN_BACKWARD if line.phase is StepPhase.BACKWARD else NO_STACK
 
 
+def name_of_group(group: ModuleGroup) -> str:
+    """``Net.layers.*.mlp (12)``: so many modules."""
+    return f"{group.path} ({group.modules:,})" if group.modules > 1 else group.path
+
+
+def outside_modules(profile: StepProfile) -> Optional[str]:
+    """How much of the peak no module made; ``None`` where nothing is known of modules."""
+    if not profile.modules:
+        return None
+    return (
+        f"{format_bytes(profile.outside_modules_bytes)} belong to no module: what the backward pass allocates, inputs, "
+        "workspaces."
+    )
+
+
 def caller_of_line(line: ProfileLine) -> Optional[str]:
     return None if line.caller is None else line_name(line.caller)
 
@@ -66,6 +82,9 @@ def doubts(profile: StepProfile) -> Iterator[str]:
             f"{profile.peak.unknown_share:.0%} of the peak was allocated before the first recorded event and is not "
             "told apart. A recording that begins before the model is made tells it."
         )
+    if profile.modules_missing is not None:
+        which = "Memory" if not any(Category.ACTIVATIONS in one.total for one in profile.modules) else "Some memory"
+        yield f"{which} that modules allocated is not told by module: {profile.modules_missing}."
     if not profile.is_complete:
         yield (
             "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "

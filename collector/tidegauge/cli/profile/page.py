@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
+from tidegauge.analysis.profile.modules import module_groups
 from tidegauge.analysis.profile.words import (
     NO_STACK,
     caller_of_line,
     doubts,
     known_phases,
+    name_of_group,
     name_of_line,
+    outside_modules,
     peak_sentence,
     phase_of_line,
 )
@@ -19,6 +22,8 @@ from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
+
+TOP_MODULES = 10
 
 
 class PageTable(NamedTuple):
@@ -86,7 +91,24 @@ def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
         gives_way=("called from", "phase"),
     )
     yield from _more(len(profile.lines), top)
+    yield from _modules(profile)
     yield from doubts(profile)
+
+
+def _modules(profile: StepProfile) -> Iterator[Part]:
+    outside = outside_modules(profile)
+    if outside is None:
+        return
+    groups = module_groups(profile.modules)
+    yield PageTable(
+        "Modules that hold most at the peak",
+        ("bytes", "mostly", "module"),
+        [
+            (format_bytes(one.held_bytes), one.largest_first[0][0].value, name_of_group(one))
+            for one in groups[:TOP_MODULES]
+        ],
+    )
+    yield outside
 
 
 def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:

@@ -1,0 +1,112 @@
+"""Memory at the peak by module: a tree by the paths of the modules, and the same with repeated layers as one. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.profile.lives import BEFORE, BlockLife
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.step_profile import MAX_MODULES, ModuleMemory
+from tidegauge.core.snapshot_columns import MODULE_WORD
+
+MAX_DEPTH = 64
+"""Of a path; a deeper module counts to one at this depth."""
+ANY_NUMBER = "*"
+
+Held = tuple[str, Category, int]
+"""The path of a module, and bytes of a block of its."""
+
+
+class ModuleGroup(NamedTuple):
+    """Modules whose paths differ in numbers alone, such as the same layer of all blocks."""
+
+    path: str
+    """With ``ANY_NUMBER`` where they differ."""
+    modules: int
+    held_bytes: int
+    """Their own, without modules below them."""
+    by_category: Mapping[Category, int]
+
+    @property
+    def largest_first(self) -> list[tuple[Category, int]]:
+        return sorted(self.by_category.items(), key=lambda one: -one[1])
+
+
+class MakersOfBlocks:
+    """The module that ran when a block of a recording was allocated."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._metadata = trace.metadata
+        self._paths: list[Optional[str]] = [
+            word[len(MODULE_WORD) :] if word.startswith(MODULE_WORD) and len(word) > len(MODULE_WORD) else None
+            for word in trace.words
+        ]
+        self._paths.append(None)  # -1: no word
+
+    def path(self, block: BlockLife) -> Optional[str]:
+        """``None`` where no module ran, or where the recording does not say it."""
+        return None if block.made == BEFORE or not self._metadata else self._paths[self._metadata[block.made]]
+
+
+def module_tree(held: Iterable[Held]) -> tuple[ModuleMemory, ...]:
+    """Each module that holds something, and those above it; each before those below it, the largest first.
+
+    Beyond ``MAX_MODULES`` the smallest are left out; they still count to those above them.
+    """
+    own: dict[str, Counter[Category]] = {}
+    total: dict[str, Counter[Category]] = {}
+    for path, category, held_bytes in held:
+        *above, module = _with_ancestors(path)
+        own.setdefault(module, Counter())[category] += held_bytes
+        for one in (*above, module):
+            total.setdefault(one, Counter())[category] += held_bytes
+    depth = {path: path.count(".") for path in total}
+    bytes_of = {path: sum(by_category.values()) for path, by_category in total.items()}
+    largest = sorted(total, key=lambda path: (-bytes_of[path], depth[path], path))[:MAX_MODULES]
+    return tuple(ModuleMemory(path, dict(own.get(path, {})), dict(total[path])) for path in _depth_first(largest))
+
+
+def module_groups(modules: Sequence[ModuleMemory]) -> list[ModuleGroup]:
+    """Modules that hold something of their own, those of the same kind as one; the largest first."""
+    containers = {module.path.rpartition(".")[0] for module in modules}
+    groups: dict[str, list[ModuleMemory]] = {}
+    for module in modules:
+        if module.own:
+            groups.setdefault(_pattern(module.path, is_container=module.path in containers), []).append(module)
+    found = []
+    for pattern, group in groups.items():
+        by_category: Counter[Category] = Counter()
+        for module in group:
+            by_category.update(module.own)
+        path = pattern if len(group) > 1 else group[0].path
+        found.append(ModuleGroup(path, len(group), sum(by_category.values()), dict(by_category)))
+    return sorted(found, key=lambda one: (-one.held_bytes, one.path))
+
+
+def _with_ancestors(path: str) -> Iterator[str]:
+    """``Net.layers.0``: ``Net``, ``Net.layers``, ``Net.layers.0``."""
+    parts = path.split(".")[:MAX_DEPTH]
+    for count in range(1, len(parts) + 1):
+        yield ".".join(parts[:count])
+
+
+def _depth_first(largest: Sequence[str]) -> Iterator[str]:
+    """``largest`` has the larger ones first, and each behind those above it."""
+    below: dict[str, list[str]] = {}
+    for path in largest:
+        below.setdefault(path.rpartition(".")[0], []).append(path)
+    waiting = below.get("", [])[::-1]
+    while waiting:
+        path = waiting.pop()
+        yield path
+        waiting += below.get(path, [])[::-1]
+
+
+def _pattern(path: str, *, is_container: bool) -> str:
+    """A number names a layer where modules are below it; else it tells those of a ``Sequential`` apart."""
+    *above, module = path.split(".")
+    parts = [ANY_NUMBER if part.isdigit() else part for part in above]
+    return ".".join([*parts, ANY_NUMBER if is_container and module.isdigit() else module])
