@@ -23,10 +23,10 @@ ACTIVATIONS, PARAMETERS = Category.ACTIVATIONS, Category.PARAMETERS
 FORWARD = (Frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1790), Frame("train", "train.py", 9))
 
 
-def profile_with(*words: str, owned: bool = False) -> StepProfile:
-    """Of a forward pass that allocates 1 MiB under each word."""
+def profile_with(*words: str, owned: bool = False, size_bytes: int = MIB) -> StepProfile:
+    """Of a forward pass that allocates a block under each word."""
     requests = Requests()
-    held = [requests.alloc(MIB) for _ in words]
+    held = [requests.alloc(size_bytes) for _ in words]
     trace = requests.trace()
     numbers = iter(range(len(words)))
     metadata = array("i", (next(numbers) if action == 0 else -1 for action in trace.action))
@@ -47,6 +47,10 @@ def test_words_of_the_probe_name_modules_and_others_do_not() -> None:
 def test_what_a_module_owns_is_its_own_whatever_ran_when_it_was_made() -> None:
     profile = profile_with(f"{MODULE_WORD}Net.body", owned=True)
     assert [(one.path, one.own) for one in profile.modules] == [("Net", {}), ("Net.head", {PARAMETERS: MIB})]
+
+
+def test_a_workspace_belongs_to_no_module() -> None:
+    assert profile_with(f"{MODULE_WORD}Net", size_bytes=4096 * 1024 * 2 + 16 * 1024 * 8).modules == ()
 
 
 def test_a_recording_without_words_has_no_tree() -> None:

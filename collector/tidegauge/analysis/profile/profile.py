@@ -81,9 +81,11 @@ def profile_of(
 
 
 def _named(block: BlockLife, purposes: Purposes, makers: MakersOfBlocks) -> _Named:
-    owner = purposes.owner(block)
-    module = makers.path(block) if owner is None or owner.module is None else owner.module
-    return _Named(block, purposes.category(block), purposes.phase_at(block.made), module)
+    owner, category = purposes.owner(block), purposes.category(block)
+    module = None if owner is None else owner.module
+    if module is None and category is not Category.WORKSPACES:  # one for all, made by whichever comes first
+        module = makers.path(block)
+    return _Named(block, category, purposes.phase_at(block.made), module)
 
 
 def _moments(named: Sequence[_Named], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
