@@ -103,7 +103,12 @@ def _chart(profile: StepProfile) -> list[str]:
     at = [float(max(event, 0)) for event in timeline.events]
     heights = list(accumulate((timeline.by_category[category] for category in shown), _added))
     areas = [
-        ChartLine(list(zip(at, map(float, height), strict=True)), css=_css(category), title=category.value, filled=True)
+        ChartLine(
+            list(zip(at, map(float, height), strict=True)),
+            css=category_css(category),
+            title=category.value,
+            filled=True,
+        )
         for category, height in zip(shown, heights, strict=True)
     ]
     chart = draw(
@@ -116,11 +121,11 @@ def _chart(profile: StepProfile) -> list[str]:
         axis=_EVENTS,
         description=peak_sentence(profile),
     )
-    looks = [(_css(category), escape(category.value)) for category in shown[::-1]]
+    looks = [(category_css(category), escape(category.value)) for category in shown[::-1]]
     return [legend(looks), f'<div class="scroll">{chart}</div>']
 
 
-def _css(category: Category) -> str:
+def category_css(category: Category) -> str:
     return f"area of-{category.name.lower().replace('_', '-')}"
 
 
@@ -194,7 +199,7 @@ def _modules(profile: StepProfile) -> str:
         IciclePart(name, whole_bytes, _title("all", held, whole_bytes), "rest", parts[""]),
         description="Memory at the peak by module",
     )
-    looks = [(_css(category), escape(category.value)) for category in _ORDER[::-1] if held[category]]
+    looks = [(category_css(category), escape(category.value)) for category in _ORDER[::-1] if held[category]]
     zoom = "Click on a part to enlarge it, on one above it to go back."
     return f'{legend(looks)}\n<div class="scroll">{drawing}</div>\n{muted(f"{note} {zoom}")}'
 
@@ -207,7 +212,9 @@ def _module_part(module: ModuleMemory, parts: Sequence[IciclePart], whole_bytes:
 
 def _category_parts(held: Mapping[Category, int], whole_bytes: int) -> list[IciclePart]:
     return [
-        IciclePart(category.value, count, _title(category.value, {category: count}, whole_bytes), _css(category))
+        IciclePart(
+            category.value, count, _title(category.value, {category: count}, whole_bytes), category_css(category)
+        )
         for category, count in sorted(held.items(), key=lambda one: -one[1])
     ]
 
@@ -238,5 +245,5 @@ def _lines(profile: StepProfile) -> str:
 
 
 def _bar(held: int, whole: int, category: Category) -> str:
-    look = f'<rect class="{_css(category)}" width="{100 * held / whole:.2f}" height="6"/>'
+    look = f'<rect class="{category_css(category)}" width="{100 * held / whole:.2f}" height="6"/>'
     return f'<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none">{look}</svg>'

@@ -77,6 +77,8 @@ def test_the_smallest_modules_are_left_out_beyond_the_bound() -> None:
     assert len(tree) == MAX_MODULES
     assert tree[0].total_bytes == sum(range(1, MAX_MODULES + 51))
     assert [one.path for one in tree[:3]] == ["Net", "Net.layers", f"Net.layers.{MAX_MODULES + 49}"]
+    assert sum(one.own_bytes for one in tree) == tree[0].total_bytes
+    assert tree[1].own_bytes == sum(range(1, 53))
 
 
 def test_a_path_of_any_depth_is_bounded() -> None:

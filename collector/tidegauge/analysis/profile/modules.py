@@ -54,7 +54,7 @@ class MakersOfBlocks:
 def module_tree(held: Iterable[Held]) -> tuple[ModuleMemory, ...]:
     """Each module that holds something, and those above it; each before those below it, the largest first.
 
-    Beyond ``MAX_MODULES`` the smallest are left out; they still count to those above them.
+    Beyond ``MAX_MODULES`` the smallest are left out; what is theirs counts to the module above.
     """
     own: dict[str, Counter[Category]] = {}
     total: dict[str, Counter[Category]] = {}
@@ -66,6 +66,8 @@ def module_tree(held: Iterable[Held]) -> tuple[ModuleMemory, ...]:
     depth = {path: path.count(".") for path in total}
     bytes_of = {path: sum(by_category.values()) for path, by_category in total.items()}
     largest = sorted(total, key=lambda path: (-bytes_of[path], depth[path], path))[:MAX_MODULES]
+    if len(total) > len(largest):
+        own = _moved_up(own, frozenset(largest))
     return tuple(ModuleMemory(path, dict(own.get(path, {})), dict(total[path])) for path in _depth_first(largest))
 
 
@@ -91,6 +93,17 @@ def _with_ancestors(path: str) -> Iterator[str]:
     parts = path.split(".")[:MAX_DEPTH]
     for count in range(1, len(parts) + 1):
         yield ".".join(parts[:count])
+
+
+def _moved_up(own: Mapping[str, Counter[Category]], kept: frozenset[str]) -> dict[str, Counter[Category]]:
+    """What is each module's own, of those that are not kept given to the next one above that is, if there is one."""
+    found: dict[str, Counter[Category]] = {}
+    for path, held in own.items():
+        while path and path not in kept:
+            path = path.rpartition(".")[0]
+        if path:
+            found.setdefault(path, Counter()).update(held)
+    return found
 
 
 def _depth_first(largest: Sequence[str]) -> Iterator[str]:

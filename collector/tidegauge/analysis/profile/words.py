@@ -9,10 +9,12 @@ from tidegauge.analysis.oom.answer import RECORD_STACKS
 from tidegauge.analysis.profile.modules import ModuleGroup
 from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
 
 NO_STACK = "no stack recorded"
+OUTSIDE = "(no module)"
 IN_BACKWARD = "(autograd)"
 MAX_UNKNOWN_SHARE = 0.02
 """Of the peak, above which a sentence says how to record more."""
@@ -41,6 +43,33 @@ def peak_sentence(profile: StepProfile) -> str:
         f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, {when}; "
         f"{format_bytes(profile.reserved_bytes)} reserved at most."
     )
+
+
+def comparison_sentence(compared: ProfileComparison) -> str:
+    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
+    if not compared.grown_bytes:
+        return f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
+    word = "higher" if compared.grown_bytes > 0 else "lower"
+    share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
+    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
+
+
+def signed_bytes(count: int) -> str:
+    return f"{'+' if count > 0 else '-' if count < 0 else ''}{format_bytes(abs(count))}"
+
+
+def known_bytes(count: Optional[int]) -> str:
+    return "-" if count is None else format_bytes(count)
+
+
+def change_of_phase(change: PhaseChange) -> str:
+    if change.before_bytes is None or change.after_bytes is None:
+        return "-"
+    return signed_bytes(change.after_bytes - change.before_bytes)
+
+
+def line_of_change(change: LineChange) -> str:
+    return NO_STACK if change.line is None else line_name(change.line)
 
 
 def phase_of_line(line: ProfileLine) -> str:
