@@ -76,6 +76,16 @@ def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig:
     assert "at the peak, mostly" in said["drawn"]
 
 
+def test_gradients_of_torch_func_are_as_large_as_the_parameters(rig: Rig, tmp_path: Path) -> None:
+    out = tmp_path / "func.json"
+    environ = rig.environ(devices=1, state=tmp_path / "gpus")
+    environ["PYTHONPATH"] = str(Path(str(tidegauge.__file__)).parents[1])
+    subprocess.run([str(rig.python), str(JOBS / "func_gradients.py"), str(out)], env=environ, check=True, timeout=200)
+    said = json.loads(out.read_text(encoding="utf-8"))
+    assert said["by_category"]["gradients"] == said["parameter_bytes"]
+    assert sum(said["by_category"].values()) == said["peak_allocated_bytes"]
+
+
 MIB = 1 << 20
 STATISTICS_BYTES = 2 * 8 * 256 * 4
 """Mean and deviation of each token, which a layer norm saves."""
