@@ -49,6 +49,27 @@ def test_what_a_module_owns_is_its_own_whatever_ran_when_it_was_made() -> None:
     assert [(one.path, one.own) for one in profile.modules] == [("Net", {}), ("Net.head", {PARAMETERS: MIB})]
 
 
+def test_a_gradient_that_was_seen_at_a_step_counts_to_its_module_while_it_lived() -> None:
+    requests = Requests()
+    requests.alloc(20 * MIB)
+    gradient = requests.alloc(3 * MIB)
+    requests.alloc(MIB)
+    trace = requests.trace()
+    allocated = [event for event, action in enumerate(trace.action) if action == 0]
+    stack = array("i", [-1] * len(trace))
+    stack[allocated[0]] = stack[allocated[-1]] = 0
+    trace = replace(trace, stack=stack, stacks=(FORWARD,), time_us=array("q", range(100, 100 + len(trace))))
+    at_us = trace.time_us[allocated[1]]
+
+    def gradients(unix_us: int) -> dict[str, int]:
+        seen = OwnedMemory(gradient.address, Category.GRADIENTS, "Net.head", unix_us)
+        return {one.path: one.own.get(Category.GRADIENTS, 0) for one in profile_of(trace, owned=[seen]).modules}
+
+    assert gradients(at_us)["Net.head"] == 3 * MIB
+    assert gradients(at_us - 1) == {}  # what lay there then was another one
+    assert profile_of(replace(trace, time_us=array("q")), owned=[]).modules == ()
+
+
 def test_a_workspace_belongs_to_no_module() -> None:
     assert profile_with(f"{MODULE_WORD}Net", size_bytes=4096 * 1024 * 2 + 16 * 1024 * 8).modules == ()
 

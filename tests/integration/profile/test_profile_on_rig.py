@@ -119,11 +119,18 @@ def test_checkpointing_leaves_each_block_its_input_alone(rig: Rig, tmp_path: Pat
     assert found == {"Net.embed": 4 * MIB, **{f"Net.blocks.{number}": 4 * MIB for number in range(3)}}
 
 
+def test_gradients_that_zero_grad_frees_count_to_their_modules(rig: Rig, tmp_path: Path) -> None:
+    modules = ran("backward", rig, tmp_path, job=BY_MODULE)["modules"].values()
+    of = [[own.get(category, 0) for own in modules] for category in ("gradients", "parameters")]
+    assert of[0] == of[1]
+    assert any(of[0])
+
+
 @pytest.mark.parametrize("mode", ["plain", "raises"])
 def test_hooks_are_gone_and_the_users_word_is_back_after_the_block(mode: str, rig: Rig, tmp_path: Path) -> None:
     said = ran(mode, rig, tmp_path, job=BY_MODULE)
     assert (said["problem"], said["missing"], said["raised"]) == (None, None, mode == "raises")
-    assert (said["word"], said["hooks"]) == ("the user's", [0, 0, 0])
+    assert (said["word"], said["hooks"], said["optimizer_hooks"]) == ("the user's", [0, 0, 0], 0)
 
 
 def test_a_process_that_compiles_gets_no_hooks_and_a_profile_that_says_so(rig: Rig, tmp_path: Path) -> None:

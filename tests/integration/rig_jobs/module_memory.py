@@ -1,4 +1,4 @@
-"""Profiles a small transformer by module: python module_memory.py plain|checkpoint|compiled|raises OUT.
+"""Profiles a small transformer by module: python module_memory.py plain|checkpoint|compiled|raises|backward OUT.
 
 Writes what `tidegauge.profile()` says, and what autograd says that it saves, to OUT.json; the page to OUT.html.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.modules.module as modules
+import torch.optim.optimizer as optimizers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -19,7 +20,7 @@ import tidegauge
 MODE, OUT = sys.argv[1:]
 WIDTH, BLOCKS, VOCABULARY, BATCH, LENGTH = 512, 3, 1024, 8, 256
 SCRATCH_BYTES = 1 << 30
-"""Behind the forward pass, so that the peak is where all activations are alive."""
+"""Behind the forward pass, so that the peak is where all activations are alive; or behind the backward pass."""
 
 
 class Block(nn.Module):  # type: ignore[misc]  # torch is not installed here
@@ -60,9 +61,12 @@ def step(net: Net, optimizer: torch.optim.Optimizer, saved: dict[int, int]) -> N
     saved.clear()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = net(tokens)
+    if MODE == "backward":
+        out.sum().backward()
     scratch = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device="cuda")
     del scratch
-    out.sum().backward()
+    if MODE != "backward":
+        out.sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -94,6 +98,7 @@ def main() -> dict[str, Any]:
         "saved_bytes": sum(saved.values()),
         "parameter_bytes": sum(one.untyped_storage().nbytes() for one in net.parameters()),
         "word": None if set_word is None else torch._C._cuda_getMemoryMetadata(),
+        "optimizer_hooks": len(optimizers._global_optimizer_pre_hooks),
         "hooks": [
             len(modules._global_forward_pre_hooks), len(modules._global_forward_hooks),
             len(modules._global_forward_hooks_always_called),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import MAX_MODULES, ModuleMemory
+from tidegauge.core.profile.step_profile import MAX_MODULES, ModuleMemory, OwnedMemory
 from tidegauge.core.snapshot_columns import MODULE_WORD
 
 MAX_DEPTH = 64
@@ -35,10 +37,15 @@ class ModuleGroup(NamedTuple):
         return sorted(self.by_category.items(), key=lambda one: -one[1])
 
 
-class MakersOfBlocks:
-    """The module that ran when a block of a recording was allocated."""
+class ModulesOfBlocks:
+    """The module that a block of a recording belongs to, or that ran when it was allocated."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, owned: Iterable[OwnedMemory]) -> None:
+        seen = [one for one in owned if one.unix_us is not None and one.module is not None and trace.time_us]
+        self._seen = sorted(
+            (one.address, bisect_right(trace.time_us, one.unix_us or 0) - 1, one.module or "") for one in seen
+        )
+        """Gradients that were seen: address, event, module."""
         self._metadata = trace.metadata
         self._paths: list[Optional[str]] = [
             word[len(MODULE_WORD) :] if word.startswith(MODULE_WORD) and len(word) > len(MODULE_WORD) else None
@@ -46,8 +53,26 @@ class MakersOfBlocks:
         ]
         self._paths.append(None)  # -1: no word
 
-    def path(self, block: BlockLife) -> Optional[str]:
-        """``None`` where no module ran, or where the recording does not say it."""
+    def module(self, block: BlockLife, category: Category, owner: Optional[OwnedMemory]) -> Optional[str]:
+        """``owner`` is the tensor in it at the end of the recording. ``None``: no module, or it is not known."""
+        if owner is not None and owner.module is not None:
+            return owner.module
+        if category is Category.GRADIENTS:
+            return self._of_gradient(block)
+        if category is Category.WORKSPACES:  # one for all, made by whichever comes first
+            return None
+        return self._maker(block)
+
+    def _of_gradient(self, block: BlockLife) -> Optional[str]:
+        begin = bisect_left(self._seen, (block.address,))
+        for address, event, module in islice(self._seen, begin, None):
+            if address >= block.address + block.size_bytes:
+                return None
+            if block.is_alive_at(event):
+                return module
+        return None
+
+    def _maker(self, block: BlockLife) -> Optional[str]:
         return None if block.made == BEFORE or not self._metadata else self._paths[self._metadata[block.made]]
 
 

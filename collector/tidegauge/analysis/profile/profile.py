@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
-from tidegauge.analysis.profile.modules import MakersOfBlocks, module_tree
+from tidegauge.analysis.profile.modules import ModulesOfBlocks, module_tree
 from tidegauge.analysis.profile.phases import stretches_of
 from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
@@ -55,11 +55,12 @@ def profile_of(
     ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries;
     ``modules_missing`` is why the recording has no modules. Raises ``TraceError`` where events contradict each other.
     """
+    owned = list(owned)
     stretches = stretches_of(trace)
     lives = lives_of(trace)
     purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
-    makers = MakersOfBlocks(trace)
-    named = [_named(block, purposes, makers) for block in lives.blocks]
+    modules = ModulesOfBlocks(trace, owned)
+    named = [_named(block, purposes, modules) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
@@ -80,11 +81,9 @@ def profile_of(
     )
 
 
-def _named(block: BlockLife, purposes: Purposes, makers: MakersOfBlocks) -> _Named:
-    owner, category = purposes.owner(block), purposes.category(block)
-    module = None if owner is None else owner.module
-    if module is None and category is not Category.WORKSPACES:  # one for all, made by whichever comes first
-        module = makers.path(block)
+def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> _Named:
+    category = purposes.category(block)
+    module = modules.module(block, category, purposes.owner(block))
     return _Named(block, category, purposes.phase_at(block.made), module)
 
 

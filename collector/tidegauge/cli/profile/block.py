@@ -27,6 +27,7 @@ from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
 from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
 from tidegauge.probe.runtime.module_names import ModuleNames, module_paths
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
@@ -44,6 +45,7 @@ class ProfiledBlock:
         self._optimizer = optimizer
         self._history: History | None = None
         self._names: ModuleNames | None = None
+        self._gradients: GradientAddresses | None = None
         self._began_us = 0
 
     def __enter__(self) -> ProfiledBlock:
@@ -55,8 +57,10 @@ class ProfiledBlock:
             torch.cuda.init()  # asking whether a history is on crashes before
             faults = Faults()
             self._history, self._names = History(torch, faults), ModuleNames(torch, faults)
+            self._gradients = GradientAddresses(torch, faults)
             if not self._history.begin(entries=MAX_ENTRIES, step=0):
                 self._began_us = time.time_ns() // 1000  # the job's own, which may be on for long
+            self._gradients.begin()
             self._names.begin(_each(self._model))
         return self
 
@@ -65,13 +69,15 @@ class ProfiledBlock:
     ) -> None:
         history, self._history = self._history, None
         names, self._names = self._names, None
-        if history is None or names is None:
+        gradients, self._gradients = self._gradients, None
+        if history is None or names is None or gradients is None:
             return
         with self._reporting():
+            gradients.end()
             names.end()
             torch = sys.modules["torch"]
             try:
-                owned = self._owned()
+                owned = self._owned(gradients.found)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
@@ -111,9 +117,9 @@ class ProfiledBlock:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def _owned(self) -> list[OwnedMemory]:
+    def _owned(self, gradients: Iterable[GradientAddress]) -> list[OwnedMemory]:
         try:
-            return list(owned_memory(self._model, self._optimizer))
+            return list(owned_memory(self._model, self._optimizer, gradients))
         except Exception as error:
             self.problem = f"model and optimizer are left out: {describe(error)}"
             return []
@@ -126,9 +132,9 @@ class ProfiledBlock:
             self.problem = f"no profile: {describe(error)}"
 
 
-def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
+def owned_memory(model: Any, optimizer: Any, gradients: Iterable[GradientAddress] = ()) -> Iterator[OwnedMemory]:
     """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
-    DTensor, the part of this rank. Either may be ``None``."""
+    DTensor, the part of this rank. Either may be ``None``. ``gradients`` are those of steps before."""
     found: list[tuple[Category, Any, str | None]] = []
     modules: dict[int, str] = {}
     for path, module in module_paths(_each(model)):
@@ -144,6 +150,9 @@ def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
         local = getattr(tensor, "_local_tensor", tensor)
         if getattr(local, "is_cuda", False):
             yield OwnedMemory(local.untyped_storage().data_ptr(), category, owner)
+    for seen in gradients:
+        if seen.parameter in modules:
+            yield OwnedMemory(seen.address, Category.GRADIENTS, modules[seen.parameter], seen.unix_us)
 
 
 def profiles_of(

@@ -22,6 +22,8 @@ class OwnedMemory(NamedTuple):
     category: Category
     module: Optional[str] = None
     """The path of the module that it belongs to."""
+    unix_us: Optional[int] = None
+    """When it was there, of a gradient that may be gone at the end; ``None``: at the end."""
 
 
 class ProfileMoment(NamedTuple):

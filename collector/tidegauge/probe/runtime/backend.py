@@ -212,6 +212,17 @@ def register_step_hook(torch: Any, hook: StepHook) -> None:
     _optimizer_module(torch).register_optimizer_step_post_hook(stepped)
 
 
+def before_optimizer_steps(torch: Any, call: Callable[[Any], None]) -> Callable[[], None]:
+    """Have ``call`` called with each optimizer before its step; the function removes it."""
+
+    def stepping(optimizer: Any, _args: object, _kwargs: object) -> None:
+        call(optimizer)
+
+    stepping._torchdynamo_disable = True  # type: ignore[attr-defined]
+    remove: Callable[[], None] = _optimizer_module(torch).register_optimizer_step_pre_hook(stepping).remove
+    return remove
+
+
 def register_module_hook(torch: Any, call: Callable[[object], None]) -> Optional[Callable[[], None]]:
     """Register the global forward pre-hook, for torch 2.2 and later; the function removes it."""
     is_compiling, in_backward = getattr(torch.compiler, "is_compiling", None), torch._C._current_graph_task_id
