@@ -139,3 +139,5 @@ def test_a_process_that_compiles_gets_no_hooks_and_a_profile_that_says_so(rig: R
     assert activations(said) == {}
     assert sum(own.get("parameters", 0) for own in said["modules"].values()) == said["parameter_bytes"]
     assert "is not told by module: this process has called torch.compile" in said["text"]
+    assert "are not told by module." in said["text"]
+    assert "belong to no module" not in said["text"]

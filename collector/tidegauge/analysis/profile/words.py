@@ -92,10 +92,10 @@ def outside_modules(profile: StepProfile) -> Optional[str]:
     """How much of the peak no module made; ``None`` where nothing is known of modules."""
     if not profile.modules:
         return None
-    return (
-        f"{format_bytes(profile.outside_modules_bytes)} belong to no module: what the backward pass allocates, inputs, "
-        "workspaces."
-    )
+    outside = format_bytes(profile.outside_modules_bytes)
+    if profile.modules_missing is not None:
+        return f"{outside} are not told by module."
+    return f"{outside} belong to no module: what the backward pass allocates, inputs, workspaces."
 
 
 def caller_of_line(line: ProfileLine) -> Optional[str]:
