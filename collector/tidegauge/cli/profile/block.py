@@ -73,10 +73,10 @@ class ProfiledBlock:
         if history is None or names is None or gradients is None:
             return
         with self._reporting():
-            gradients.end()
-            names.end()
             torch = sys.modules["torch"]
             try:
+                gradients.end()
+                names.end()
                 owned = self._owned(gradients.found)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
