@@ -14,7 +14,7 @@ from tidegauge.analysis.profile.modules import MAX_DEPTH, module_groups, module_
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import MAX_MODULES, OwnedMemory, StepProfile
+from tidegauge.core.profile.step_profile import MAX_MODULES, OwnedMemory, SeenGradient, StepProfile
 from tidegauge.core.snapshot_columns import MODULE_WORD
 from tidegauge.core.wire import from_wire, to_wire
 
@@ -62,12 +62,13 @@ def test_a_gradient_that_was_seen_at_a_step_counts_to_its_module_while_it_lived(
     at_us = trace.time_us[allocated[1]]
 
     def gradients(unix_us: int) -> dict[str, int]:
-        seen = OwnedMemory(gradient.address, Category.GRADIENTS, "Net.head", unix_us)
-        return {one.path: one.own.get(Category.GRADIENTS, 0) for one in profile_of(trace, owned=[seen]).modules}
+        profile = profile_of(trace, gradients=[SeenGradient(gradient.address, unix_us, "Net.head")])
+        return {one.path: one.own.get(Category.GRADIENTS, 0) for one in profile.modules}
 
     assert gradients(at_us)["Net.head"] == 3 * MIB
     assert gradients(at_us - 1) == {}  # what lay there then was another one
-    assert profile_of(replace(trace, time_us=array("q")), owned=[]).modules == ()
+    trace = replace(trace, time_us=array("q"))
+    assert gradients(at_us) == {}  # nobody knows when
 
 
 def test_a_workspace_belongs_to_no_module() -> None:

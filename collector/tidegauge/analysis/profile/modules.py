@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import MAX_MODULES, ModuleMemory, OwnedMemory
+from tidegauge.core.profile.step_profile import MAX_MODULES, ModuleMemory, OwnedMemory, SeenGradient
 from tidegauge.core.snapshot_columns import MODULE_WORD
 
 MAX_DEPTH = 64
@@ -40,12 +40,13 @@ class ModuleGroup(NamedTuple):
 class ModulesOfBlocks:
     """The module that a block of a recording belongs to, or that ran when it was allocated."""
 
-    def __init__(self, trace: Trace, owned: Iterable[OwnedMemory]) -> None:
-        seen = [one for one in owned if one.unix_us is not None and one.module is not None and trace.time_us]
+    def __init__(self, trace: Trace, gradients: Iterable[SeenGradient]) -> None:
         self._seen = sorted(
-            (one.address, bisect_right(trace.time_us, one.unix_us or 0) - 1, one.module or "") for one in seen
+            (one.address, bisect_right(trace.time_us, one.unix_us) - 1, one.module)
+            for one in gradients
+            if trace.time_us
         )
-        """Gradients that were seen: address, event, module."""
+        """Address, event, module."""
         self._metadata = trace.metadata
         self._paths: list[Optional[str]] = [
             word[len(MODULE_WORD) :] if word.startswith(MODULE_WORD) and len(word) > len(MODULE_WORD) else None

@@ -20,6 +20,7 @@ from tidegauge.core.profile.step_profile import (
     PhasePeak,
     ProfileLine,
     ProfileMoment,
+    SeenGradient,
     StepProfile,
     Timeline,
 )
@@ -48,18 +49,19 @@ def profile_of(
     *,
     owned: Iterable[OwnedMemory] = (),
     roots: Optional[CodeRoots] = None,
+    gradients: Iterable[SeenGradient] = (),
     modules_missing: Optional[str] = None,
 ) -> StepProfile:
     """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
-    ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries;
-    ``modules_missing`` is why the recording has no modules. Raises ``TraceError`` where events contradict each other.
+    ``owned`` are tensors of known purpose at its end; ``gradients`` tell the modules of those that are gone by then;
+    ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why the recording has no modules.
+    Raises ``TraceError`` where events contradict each other.
     """
-    owned = list(owned)
     stretches = stretches_of(trace)
     lives = lives_of(trace)
     purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
-    modules = ModulesOfBlocks(trace, owned)
+    modules = ModulesOfBlocks(trace, gradients)
     named = [_named(block, purposes, modules) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)

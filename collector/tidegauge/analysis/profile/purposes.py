@@ -33,8 +33,7 @@ class Purposes:
         blocks: Sequence[BlockLife],
         owned: Iterable[OwnedMemory],
     ) -> None:
-        every = sorted(owned, key=lambda one: one.address)
-        self._owned = [one for one in every if one.unix_us is None]
+        self._owned = sorted(owned, key=lambda one: one.address)
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)

@@ -25,7 +25,7 @@ from tidegauge.cli.errors import need
 from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
+from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
@@ -77,14 +77,16 @@ class ProfiledBlock:
             try:
                 gradients.end()
                 names.end()
-                owned = self._owned(gradients.found)
+                owned = self._owned()
+                seen = seen_gradients(self._model, gradients.found)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
             self.profiles = profiles_of(
-                recorded, owned, torch.__version__, since_us=self._began_us, modules_missing=names.missing
-            )
+                recorded, owned, torch.__version__, since_us=self._began_us, gradients=seen,
+                modules_missing=names.missing,
+            )  # fmt: skip
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
 
@@ -117,9 +119,9 @@ class ProfiledBlock:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def _owned(self, gradients: Iterable[GradientAddress]) -> list[OwnedMemory]:
+    def _owned(self) -> list[OwnedMemory]:
         try:
-            return list(owned_memory(self._model, self._optimizer, gradients))
+            return list(owned_memory(self._model, self._optimizer))
         except Exception as error:
             self.problem = f"model and optimizer are left out: {describe(error)}"
             return []
@@ -132,9 +134,9 @@ class ProfiledBlock:
             self.problem = f"no profile: {describe(error)}"
 
 
-def owned_memory(model: Any, optimizer: Any, gradients: Iterable[GradientAddress] = ()) -> Iterator[OwnedMemory]:
+def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
     """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
-    DTensor, the part of this rank. Either may be ``None``. ``gradients`` are those of steps before."""
+    DTensor, the part of this rank. Either may be ``None``."""
     found: list[tuple[Category, Any, str | None]] = []
     modules: dict[int, str] = {}
     for path, module in module_paths(_each(model)):
@@ -150,9 +152,16 @@ def owned_memory(model: Any, optimizer: Any, gradients: Iterable[GradientAddress
         local = getattr(tensor, "_local_tensor", tensor)
         if getattr(local, "is_cuda", False):
             yield OwnedMemory(local.untyped_storage().data_ptr(), category, owner)
-    for seen in gradients:
-        if seen.parameter in modules:
-            yield OwnedMemory(seen.address, Category.GRADIENTS, modules[seen.parameter], seen.unix_us)
+
+
+def seen_gradients(model: Any, found: Iterable[GradientAddress]) -> list[SeenGradient]:
+    """Of the gradients that optimizers stepped with, those of the model's parameters."""
+    modules: dict[int, str] = {}
+    with contextlib.suppress(Exception):  # what is no model has been told already
+        for path, module in module_paths(_each(model)):
+            for parameter in module.parameters(recurse=False):
+                modules.setdefault(id(parameter), path)
+    return [SeenGradient(one.address, one.unix_us, modules[one.parameter]) for one in found if one.parameter in modules]
 
 
 def profiles_of(
@@ -161,16 +170,19 @@ def profiles_of(
     version: str,
     *,
     since_us: int = 0,
+    gradients: Iterable[SeenGradient] = (),
     modules_missing: str | None = None,
 ) -> dict[int, StepProfile]:
     """The profiles of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
     ``BadTraceError`` and ``TraceError``."""
-    owned, found = list(owned), {}
+    owned, seen, found = list(owned), list(gradients), {}
     for device, trace in read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces.items():
         began = bisect_left(trace.time_us, since_us)
         trace = replace(trace.since(began) if began else trace, torch_version=version)
         if len(trace):
-            found[device] = profile_of(with_beginning(trace), owned=owned, modules_missing=modules_missing)
+            found[device] = profile_of(
+                with_beginning(trace), owned=owned, gradients=seen, modules_missing=modules_missing
+            )
     return found
 
 

@@ -22,8 +22,16 @@ class OwnedMemory(NamedTuple):
     category: Category
     module: Optional[str] = None
     """The path of the module that it belongs to."""
-    unix_us: Optional[int] = None
-    """When it was there, of a gradient that may be gone at the end; ``None``: at the end."""
+
+
+class SeenGradient(NamedTuple):
+    """A gradient that was there at some time, and may be gone at the end of a recording."""
+
+    address: int
+    """Of its storage."""
+    unix_us: int
+    module: str
+    """The path of its parameter's module."""
 
 
 class ProfileMoment(NamedTuple):
