@@ -41,7 +41,7 @@ def to_packed(snapshot: Snapshot, facts: Mapping[str, object] | None = None) -> 
                 frames["filename"].append(texts.setdefault(frame.filename, len(texts)))
                 frames["line"].append(frame.line)
             stack_frames.append(known[frame])
-    devices = [_columns(trace) for trace in snapshot.traces.values()]
+    devices = [_columns(trace, texts) for trace in snapshot.traces.values()]
     settings = plain(snapshot.settings, "allocator_settings")
     all_facts = plain({**_own_facts(snapshot), **snapshot.facts, **(facts or {})}, "facts")
     return PackedSnapshot(tuple(texts), frames, stacks, stack_frames, devices, settings, all_facts)
@@ -53,7 +53,7 @@ def _own_facts(snapshot: Snapshot) -> dict[str, object]:
     return {**facts_of_keys(snapshot), **({SKIPPED_FACT: skipped} if skipped else {})}
 
 
-def _columns(trace: Trace) -> DeviceColumns:
+def _columns(trace: Trace, texts: dict[str, int]) -> DeviceColumns:
     stream_of = {handle: number for number, handle in enumerate(trace.streams)}
     pool_of = {pool: number for number, pool in enumerate(trace.pools)}
     segments, blocks = empty(SEGMENTS), empty(BLOCKS)
@@ -66,7 +66,9 @@ def _columns(trace: Trace) -> DeviceColumns:
             stack = -1 if block.stack is None else block.stack
             for (name, _), value in zip(BLOCKS, (block.size_bytes, block.requested_bytes, block.state, stack)):
                 blocks[name].append(value)
+    words = [*(texts.setdefault(word, len(texts)) for word in trace.words), -1]
     events = {name: getattr(trace, name) for name, _ in EVENTS}
+    events["metadata"] = array("i", (words[word] for word in trace.metadata))
     return DeviceColumns(trace.device, trace.streams, trace.pools, segments, blocks, events)
 
 

@@ -13,7 +13,7 @@ from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import StepProfile
+from tidegauge.core.profile.step_profile import ModuleMemory, StepProfile
 from tidegauge_exporter.reports.html_page import style_sheet
 from tidegauge_exporter.reports.profile_page import MAX_LINES, render_profile
 
@@ -58,8 +58,10 @@ def test_each_backward_pass_is_shaded() -> None:
 def test_names_of_a_snapshot_stay_text() -> None:
     hostile = CodeLine("<script>alert(1)</script>.py", 1, "</table><img src=x>")
     lines = tuple(line._replace(line=hostile, caller=hostile) for line in profile().lines)
-    page = rendered(replace(profile(), lines=lines))
-    assert "<script" not in page
+    modules = (ModuleMemory("<script>alert(1)</script>", {}, {Category.ACTIVATIONS: 9}),)
+    page = rendered(replace(profile(), lines=lines, modules=modules))
+    assert page.count("<script") == 1  # the page's own
+    assert "<script>alert" not in page
     assert "<img" not in page
     assert "&lt;script&gt;alert(1)" in page
 
@@ -80,3 +82,38 @@ def test_control_characters_of_names_do_not_reach_the_page() -> None:
     hostile = CodeLine("a\x1b[31m\x00\u202e.py", 1, "f\x07")
     page = rendered(replace(profile(), lines=tuple(line._replace(line=hostile) for line in profile().lines)))
     assert not set(page) & set("\x1b\x00\x07\u202e")
+
+
+def by_module() -> StepProfile:
+    """30 of 82 MiB of activations, and all parameters, in two layers of one model."""
+    mib = 1 << 20
+    held = {Category.ACTIVATIONS: 10 * mib, Category.PARAMETERS: 22 * mib}
+    modules = (
+        ModuleMemory("Net", {}, {Category.ACTIVATIONS: 30 * mib, Category.PARAMETERS: 22 * mib}),
+        ModuleMemory("Net.body", held, held),
+        ModuleMemory("Net.head", {Category.ACTIVATIONS: 20 * mib}, {Category.ACTIVATIONS: 20 * mib}),
+    )
+    return replace(profile(), modules=modules)
+
+
+def test_the_icicle_has_each_module_as_wide_as_its_bytes_and_what_belongs_to_none() -> None:
+    page = rendered(by_module())
+    cells = re.findall(r'<g class="cell ([^"]*)" data-x="([^"]+)" data-width="([^"]+)" data-row="(\d+)"[^>]*>', page)
+    rows = [[(css, float(width)) for css, _, width, row in cells if int(row) == number] for number in range(4)]
+    mib = rows[0][0][1] / (271.5 - 4.25)
+    assert [(css, round(width / mib)) for css, width in rows[1]] == [("module", 52), ("rest", 215)]
+    assert [(css, round(width / mib)) for css, width in rows[2][:2]] == [("module", 32), ("module", 20)]
+    assert [css for css, _ in rows[3]] == ["area of-parameters", "area of-activations", "area of-activations"]
+    assert "Net.body: 32.0 MiB (12.0%): parameters 22.0 MiB, activations 10.0 MiB" in page
+    assert "215.2 MiB belong to no module" in page
+
+
+def test_a_recording_without_modules_has_no_icicle() -> None:
+    page = rendered(profile())
+    assert '<svg class="icicle"' not in page
+    assert "by module" not in page
+
+
+def test_a_profile_says_why_it_has_no_modules() -> None:
+    page = rendered(replace(profile(), modules_missing="nobody knows them"))
+    assert "Memory that modules allocated is not told by module: nobody knows them." in page

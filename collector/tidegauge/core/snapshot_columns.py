@@ -3,7 +3,8 @@
 ``pack_parts`` writes it, in pieces, so that the probe can compress it without holding up training; ``unpack`` reads it
 and believes nothing. Before compression a file is: ``MAGIC``, the length of the head (``<I``), the head (UTF-8 JSON),
 and the columns of ``FRAMES``, ``STACKS`` and, for each device, ``SEGMENTS``, ``BLOCKS`` and ``EVENTS``, little-endian,
-back to back in the order of these tables. The probe compresses with zlib, the store with zstandard.
+back to back in the order of these tables. The probe compresses with zlib, the store with zstandard. Version 1 has no
+metadata of events; a snapshot without any is still written so.
 
 What the numbers mean is what ``core.allocator.trace`` says of the fields of the same names.
 """
@@ -19,6 +20,9 @@ from typing import Any, NamedTuple
 
 MAGIC = b"TGSNAP\x01\n"
 """The last but one byte is the version."""
+MAGIC_WITH_METADATA = b"TGSNAP\x02\n"
+MODULE_WORD = "tidegauge:module:"
+"""Begins the ``user_metadata`` of allocations whose module is known; the module's path follows."""
 LARGEST = (1 << 63) - 1
 MAX_HEAD_BYTES = 32 << 20
 MAX_DEVICES = 1_024
@@ -44,10 +48,13 @@ SEGMENTS: Table = (
 BLOCKS: Table = (("size_bytes", "Q"), ("requested_bytes", "Q"), ("state", "B"), ("stack", "i"))
 EVENTS: Table = (
     ("action", "B"), ("address", "Q"), ("size_bytes", "Q"), ("stream", "H"), ("time_us", "q"), ("pool", "H"),
-    ("stack", "i"),
+    ("stack", "i"), ("metadata", "i"),
 )  # fmt: skip
-OPTIONAL = frozenset({"time_us", "pool", "stack"})
+"""``metadata`` is torch's ``user_metadata``, an index into ``PackedSnapshot.texts``; -1: none."""
+OPTIONAL = frozenset({"time_us", "pool", "stack", "metadata"})
 """Columns of ``EVENTS`` that are empty where the recording does not have them."""
+_EVENTS_1 = EVENTS[:-1]
+"""Of version 1."""
 
 
 class SnapshotFormatError(ValueError):
@@ -71,7 +78,7 @@ class PackedSnapshot(NamedTuple):
     """A whole snapshot."""
 
     texts: Sequence[str]
-    """Names of functions and files, each once."""
+    """Names of functions and files, and metadata, each once."""
     frames: Columns
     stacks: Columns
     stack_frames: array[int]
@@ -90,23 +97,25 @@ def empty(table: Table) -> dict[str, array[int]]:
 
 def pack_parts(snapshot: PackedSnapshot) -> Iterator[bytes]:
     """The file's pieces in order, none larger than one column."""
+    has_metadata = any(one.events["metadata"] for one in snapshot.devices)
+    events = EVENTS if has_metadata else _EVENTS_1
     head = {
         "texts": list(snapshot.texts),
         "frames": len(snapshot.frames["line"]),
         "stacks": len(snapshot.stacks["depth"]),
         "stack_frames": len(snapshot.stack_frames),
-        "devices": [_device_head(one) for one in snapshot.devices],
+        "devices": [_device_head(one, events) for one in snapshot.devices],
         "settings": dict(snapshot.settings),
         "facts": dict(snapshot.facts),
     }
     text = json.dumps(head, separators=(",", ":")).encode()
-    yield MAGIC + struct.pack("<I", len(text))
+    yield (MAGIC_WITH_METADATA if has_metadata else MAGIC) + struct.pack("<I", len(text))
     yield text
     yield from _column_bytes(FRAMES, snapshot.frames)
     yield from _column_bytes(STACKS, snapshot.stacks)
     yield _little_endian(snapshot.stack_frames)
     for one in snapshot.devices:
-        for table, columns in ((SEGMENTS, one.segments), (BLOCKS, one.blocks), (EVENTS, one.events)):
+        for table, columns in ((SEGMENTS, one.segments), (BLOCKS, one.blocks), (events, one.events)):
             yield from _column_bytes(table, columns)
 
 
@@ -125,7 +134,7 @@ def unpack(content: bytes) -> PackedSnapshot:
         raise SnapshotFormatError(f"its head makes no sense ({type(error).__name__})") from error
 
 
-def _device_head(one: DeviceColumns) -> dict[str, Any]:
+def _device_head(one: DeviceColumns, events: Table) -> dict[str, Any]:
     return {
         "device": one.device,
         "streams": list(one.streams),
@@ -133,7 +142,7 @@ def _device_head(one: DeviceColumns) -> dict[str, Any]:
         "segments": len(one.segments["address"]),
         "blocks": len(one.blocks["state"]),
         "events": len(one.events["action"]),
-        "absent": sorted(name for name in OPTIONAL if not one.events[name]),
+        "absent": sorted(name for name, _ in events if name in OPTIONAL and not one.events[name]),
     }
 
 
@@ -156,6 +165,7 @@ class _Reader:
     def __init__(self, content: bytes) -> None:
         self._content = memoryview(content)
         self._at = 0
+        self._has_metadata = False
 
     def read(self) -> PackedSnapshot:
         head = self._head()
@@ -168,7 +178,7 @@ class _Reader:
         _check(sum(stacks["depth"]) == len(stack_frames), "its stacks do not fit their frames")
         _check(_below(stack_frames, len(frames["line"])), "a stack names a frame that is not there")
         _check(len(head["devices"]) <= MAX_DEVICES, f"it has more than {MAX_DEVICES:,} devices")
-        devices = [self._device(one, stacks=len(stacks["depth"])) for one in head["devices"]]
+        devices = [self._device(one, stacks=len(stacks["depth"]), texts=len(texts)) for one in head["devices"]]
         _check(len({one.device for one in devices}) == len(devices), "it has a device twice")
         _check(self._at == len(self._content), f"{len(self._content) - self._at:,} bytes follow its end")
         settings, facts = head["settings"], head["facts"]
@@ -179,9 +189,11 @@ class _Reader:
 
     def _head(self) -> dict[str, Any]:
         magic = bytes(self._take(len(MAGIC), "its first bytes"))
-        if magic[:6] == MAGIC[:6] and magic != MAGIC:
-            raise SnapshotFormatError(f"it is of version {magic[6]}; this Tidegauge reads version {MAGIC[6]}")
-        _check(magic == MAGIC, "it is no snapshot of Tidegauge's")
+        self._has_metadata = magic == MAGIC_WITH_METADATA
+        is_known = magic == MAGIC or self._has_metadata
+        if magic[:6] == MAGIC[:6] and not is_known:
+            raise SnapshotFormatError(f"it is of version {magic[6]}; this Tidegauge reads versions 1 and 2")
+        _check(is_known, "it is no snapshot of Tidegauge's")
         (length,) = struct.unpack("<I", self._take(4, "the length of its head"))
         _check(length <= MAX_HEAD_BYTES, f"its head has {length:,} bytes; {MAX_HEAD_BYTES:,} are read at most")
         head = json.loads(bytes(self._take(length, "its head")))
@@ -189,11 +201,13 @@ class _Reader:
         assert isinstance(head, dict)
         return head
 
-    def _device(self, head: Mapping[str, Any], *, stacks: int) -> DeviceColumns:
+    def _device(self, head: Mapping[str, Any], *, stacks: int, texts: int) -> DeviceColumns:
         device = _count(head["device"])
         streams = tuple(_count(stream) for stream in head["streams"])
         pools = tuple((_count(first), _count(second)) for first, second in head["pools"])
         absent = frozenset(head["absent"])
+        if not self._has_metadata:
+            absent |= {"metadata"}
         _check(absent <= OPTIONAL, "a column is absent that must be there")
         segments = self._table(SEGMENTS, _count(head["segments"]))
         blocks = self._table(BLOCKS, _count(head["blocks"]))
@@ -204,6 +218,7 @@ class _Reader:
             _check(_below(columns["pool"], len(pools)), f"a pool {where} is not there")
         for columns in (blocks, events):
             _check(_below(columns["stack"], stacks, least=-1), f"a stack {where} is not there")
+        _check(_below(events["metadata"], texts, least=-1), f"a word {where} is not there")
         _check(_below(segments["flags"], 4), f"a segment {where} has unknown flags")
         _check(_below(blocks["state"], STATES), f"a block {where} has an unknown state")
         _check(_below(events["action"], ACTIONS), f"an event {where} is of an unknown kind")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -35,6 +37,19 @@ def page(title: str, html: Iterable[str], *, head: str = "", style: str | None =
         f"<title>{escape(title)}</title>\n<style>{style_sheet() if style is None else style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n{end}</body>\n</html>\n"
     )
+
+
+def policy(style: str, script: str | None = None) -> str:
+    """What a page may do: nothing but use this style sheet and run this script, which are allowed by their hashes."""
+    allowed = "" if script is None else f"script-src '{_hash(script)}'; "
+    rules = f"default-src 'none'; {allowed}style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    return (
+        f'<meta http-equiv="Content-Security-Policy" content="{rules}">\n<meta name="referrer" content="no-referrer">\n'
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def meta(facts: Iterable[tuple[str, str | None]], *, made_unix_s: float | None = None) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
 from typing import Final
@@ -12,15 +13,31 @@ from tidegauge.analysis.profile.words import (
     doubts,
     known_phases,
     name_of_line,
+    outside_modules,
     peak_sentence,
     phase_of_line,
 )
 from tidegauge.core.profile.categories import Category, StepPhase
-from tidegauge.core.profile.step_profile import StepProfile
+from tidegauge.core.profile.step_profile import ModuleMemory, StepProfile
 from tidegauge.core.units import format_bytes
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.reports.chart import Axis, ChartLine, ChartMark, ChartSpan, Readout, draw, step_ticks
-from tidegauge_exporter.reports.html_page import NOTHING, bullets, lead, legend, meta, page, section, table, with_note
+from tidegauge_exporter.reports.html_page import (
+    NOTHING,
+    asset,
+    bullets,
+    lead,
+    legend,
+    meta,
+    muted,
+    page,
+    policy,
+    section,
+    style_sheet,
+    table,
+    with_note,
+)
+from tidegauge_exporter.reports.icicle import IciclePart, draw_icicle
 
 MAX_LINES: Final = 60
 MAX_NAME_CHARS: Final = 400
@@ -36,6 +53,10 @@ _ORDER: Final = (
 """From below: what stays over a step first, so that the shape of what comes and goes lies on a flat ground."""
 
 
+_SEARCH: Final = """<div class="tools search" hidden><label>Search modules and lines
+<input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
+
+
 def render_profile(profile: StepProfile, *, subject: str, made_unix_s: float) -> str:
     """The page. ``subject`` is the file or the job, for people."""
     facts = (("Snapshot", subject), ("Device", str(profile.device)), ("torch", profile.torch_version))
@@ -43,14 +64,17 @@ def render_profile(profile: StepProfile, *, subject: str, made_unix_s: float) ->
     parts = [
         meta(facts, made_unix_s=made_unix_s),
         _lead(profile),
+        _SEARCH,
         section("Allocated over the recording", *_chart(profile)),
         section("At the peak, by category", _categories(profile)),
         section("Highest in each phase", _phases(profile)),
-        section("Lines that hold most at the peak", _lines(profile)),
+        section("At the peak, by module", _modules(profile)),
+        section("Lines that hold most at the peak", f'<div class="searched">{_lines(profile)}</div>'),
         section("Gaps", bullets(doubts(profile))),
         "<footer>Made by Tidegauge from a recorded allocation history.</footer>",
     ]
-    return page(title, parts)
+    style, script = style_sheet(), asset("profile_page.js")
+    return page(title, parts, head=policy(style, script), style=style, end=f"<script>{script}</script>\n")
 
 
 def _lead(profile: StepProfile) -> str:
@@ -79,7 +103,12 @@ def _chart(profile: StepProfile) -> list[str]:
     at = [float(max(event, 0)) for event in timeline.events]
     heights = list(accumulate((timeline.by_category[category] for category in shown), _added))
     areas = [
-        ChartLine(list(zip(at, map(float, height), strict=True)), css=_css(category), title=category.value, filled=True)
+        ChartLine(
+            list(zip(at, map(float, height), strict=True)),
+            css=category_css(category),
+            title=category.value,
+            filled=True,
+        )
         for category, height in zip(shown, heights, strict=True)
     ]
     chart = draw(
@@ -92,11 +121,11 @@ def _chart(profile: StepProfile) -> list[str]:
         axis=_EVENTS,
         description=peak_sentence(profile),
     )
-    looks = [(_css(category), escape(category.value)) for category in shown[::-1]]
+    looks = [(category_css(category), escape(category.value)) for category in shown[::-1]]
     return [legend(looks), f'<div class="scroll">{chart}</div>']
 
 
-def _css(category: Category) -> str:
+def category_css(category: Category) -> str:
     return f"area of-{category.name.lower().replace('_', '-')}"
 
 
@@ -146,6 +175,57 @@ def _phases(profile: StepProfile) -> str:
     return table(("phase", "allocated", "event"), rows, numbers=(1, 2)) if rows else ""
 
 
+def _modules(profile: StepProfile) -> str:
+    note = outside_modules(profile)
+    if note is None:
+        return ""
+    held = Counter(profile.peak.by_category)
+    del held[Category.ROUNDING]
+    whole_bytes, outside = sum(held.values()), held.copy()
+    parts: dict[str, list[IciclePart]] = {"": []}
+    for module in profile.modules:
+        above = module.path.rpartition(".")[0]
+        parts[module.path] = []
+        parts[above].append(_module_part(module, parts[module.path], whole_bytes))
+        if not above:
+            outside.subtract(module.total)
+    for module in profile.modules:  # now that those below it are there
+        parts[module.path] += _category_parts(module.own, whole_bytes)
+    rest = _category_parts(+outside, whole_bytes)
+    outside_bytes = profile.outside_modules_bytes
+    name = f"{format_bytes(whole_bytes)}, as asked for"
+    parts[""].append(IciclePart("no module", outside_bytes, _title("no module", outside, whole_bytes), "rest", rest))
+    drawing = draw_icicle(
+        IciclePart(name, whole_bytes, _title("all", held, whole_bytes), "rest", parts[""]),
+        description="Memory at the peak by module",
+    )
+    looks = [(category_css(category), escape(category.value)) for category in _ORDER[::-1] if held[category]]
+    zoom = "Click on a part to enlarge it, on one above it to go back."
+    return f'{legend(looks)}\n<div class="scroll">{drawing}</div>\n{muted(f"{note} {zoom}")}'
+
+
+def _module_part(module: ModuleMemory, parts: Sequence[IciclePart], whole_bytes: int) -> IciclePart:
+    path = tidy(module.path, MAX_NAME_CHARS)
+    name = path if "." not in path else path.rpartition(".")[2]
+    return IciclePart(name, module.total_bytes, _title(path, module.total, whole_bytes), "module", parts, path)
+
+
+def _category_parts(held: Mapping[Category, int], whole_bytes: int) -> list[IciclePart]:
+    return [
+        IciclePart(
+            category.value, count, _title(category.value, {category: count}, whole_bytes), category_css(category)
+        )
+        for category, count in sorted(held.items(), key=lambda one: -one[1])
+    ]
+
+
+def _title(name: str, held: Mapping[Category, int], whole_bytes: int) -> str:
+    count = sum(held.values())
+    parts = [f"{category.value} {format_bytes(one)}" for category, one in sorted(held.items(), key=lambda one: -one[1])]
+    what = f": {', '.join(parts)}" if len(parts) > 1 else ""
+    return f"{name}: {format_bytes(count)} ({count / whole_bytes:.1%}){what}"
+
+
 def _lines(profile: StepProfile) -> str:
     rows = []
     for line in profile.lines:
@@ -165,5 +245,5 @@ def _lines(profile: StepProfile) -> str:
 
 
 def _bar(held: int, whole: int, category: Category) -> str:
-    look = f'<rect class="{_css(category)}" width="{100 * held / whole:.2f}" height="6"/>'
+    look = f'<rect class="{category_css(category)}" width="{100 * held / whole:.2f}" height="6"/>'
     return f'<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none">{look}</svg>'

@@ -8,8 +8,6 @@ job go to the script as JSON without characters of HTML, and the script puts the
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from dataclasses import replace
 from typing import Any, Final
@@ -24,7 +22,18 @@ from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import tamed_story
 from tidegauge_exporter.reports.evidence_sections import evidence_sections, script_data
-from tidegauge_exporter.reports.html_page import asset, bullets, inline, lead, meta, muted, page, section, style_sheet
+from tidegauge_exporter.reports.html_page import (
+    asset,
+    bullets,
+    inline,
+    lead,
+    meta,
+    muted,
+    page,
+    policy,
+    section,
+    style_sheet,
+)
 from tidegauge_exporter.reports.incident_sections import (
     briefs_table,
     deeds_section,
@@ -85,23 +94,14 @@ def script_json(value: object) -> str:
 
 def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:
     """The document; ``data`` is for the script, ``None``: a page without a script."""
-    style, allowed, end = style_sheet(), "", ""
+    style, script, end = style_sheet(), None, ""
     if data is not None:
         script = asset(*_BUILT, "report.js")
         style = asset(*_BUILT, "uplot.css") + style
-        allowed = f"script-src '{_hash(script)}'; "
         end = (
             f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n<script>{script}</script>\n'
         )
-    policy = f"default-src 'none'; {allowed}style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    head += '<meta name="referrer" content="no-referrer">\n'
-    return page(title, parts, head=head, style=style, end=end)
-
-
-def _hash(text: str) -> str:
-    """The hash by which a ``Content-Security-Policy`` allows a text."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return page(title, parts, head=policy(style, script), style=style, end=end)
 
 
 def _lead(content: ReportContent) -> str:

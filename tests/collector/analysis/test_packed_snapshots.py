@@ -26,6 +26,7 @@ from tidegauge.core.snapshot_columns import (
     STACKS,
     DeviceColumns,
     PackedSnapshot,
+    SnapshotFormatError,
     empty,
     pack,
     unpack,
@@ -76,6 +77,26 @@ def test_columns_become_a_trace() -> None:
     assert (free.address, free.state, free.requested_bytes, free.stack) == (4096 + MIB, BlockState.INACTIVE, 0, None)
     assert [(frame.filename, frame.line) for frame in trace.stacks[0]] == [("train.py", 4), ("train.py", 3)]
     assert snapshot.facts["step"] == 12
+
+
+def test_metadata_of_events_is_kept_and_makes_a_file_of_version_2() -> None:
+    with_metadata = packed(device(segments=[], blocks=[], **EVENT, metadata=[1]))
+    content = pack(with_metadata)
+    assert content.startswith(b"TGSNAP\x02\n")
+    trace = from_packed(unpack(content)).traces[0]
+    assert (list(trace.metadata), trace.words) == ([0], ("train.py",))
+
+
+def test_a_snapshot_without_metadata_is_written_as_earlier_versions_read_it() -> None:
+    content = pack(packed(device(segments=[], blocks=[], **EVENT)))
+    assert content.startswith(b"TGSNAP\x01\n")
+    assert b'"absent":["pool","stack"]' in content
+    assert not from_packed(unpack(content)).traces[0].metadata
+
+
+def test_a_word_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SnapshotFormatError, match="a word of device 0 is not there"):
+        unpack(pack(packed(device(segments=[], blocks=[], **EVENT, metadata=[2]))))
 
 
 def test_streams_come_in_the_allocators_order() -> None:

@@ -37,6 +37,7 @@ AGAIN: Stack = (
     Frame("unpack_hook", f"{SITE}/utils/checkpoint.py", 1200),
 )  # fmt: skip
 AUTOGRAD: Stack = ()
+FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
 
 
 class Program:
@@ -144,6 +145,27 @@ def test_gradients_that_zero_grad_frees_behind_an_optimizer_that_allocates_nothi
     assert profile.peak.by_category[Category.TEMPORARIES] == 8 * MIB + 512
     assert profile.peak.by_category[Category.INPUTS] == 1 * MIB
     assert StepPhase.BEFORE_OPTIMIZER not in [one.phase for one in profile.phases]
+
+
+@pytest.mark.parametrize(("caller", "category"), [(FUNC, Category.ACTIVATIONS), (LINE, Category.GRADIENTS)])
+def test_what_torch_func_keeps_of_its_backward_pass_is_no_gradient(caller: Frame, category: Category) -> None:
+    program = Program()
+    program.alloc(3 * MIB, (Frame("_apply", MODULE.filename, 934), LINE))
+    program.alloc(20 * MIB, (Frame("forward", "model.py", 5), MODULE, caller, LINE))
+    program.alloc(8 * MIB, AUTOGRAD)
+    program.alloc(3 * MIB, AUTOGRAD)
+    program.alloc(1 * MIB, BATCH)
+    held = program.profile().peak.by_category
+    assert held[Category.GRADIENTS] == (3 * MIB if category is Category.ACTIVATIONS else 11 * MIB)
+    assert held[Category.ACTIVATIONS] == (28 * MIB if category is Category.ACTIVATIONS else 20 * MIB)
+
+
+def test_torch_func_with_parameters_of_unknown_sizes_is_told_as_any_backward_pass() -> None:
+    program = Program()
+    program.alloc(20 * MIB, (Frame("forward", "model.py", 5), MODULE, FUNC, LINE))
+    program.alloc(8 * MIB, AUTOGRAD)
+    program.alloc(1 * MIB, BATCH)
+    assert program.profile().peak.by_category[Category.GRADIENTS] == 8 * MIB
 
 
 def test_an_optimizer_within_the_backward_pass_does_not_make_two_of_it() -> None:

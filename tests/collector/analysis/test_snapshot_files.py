@@ -124,7 +124,7 @@ def test_a_frame_that_wants_a_window_beyond_reason_is_refused() -> None:
 
 
 def test_a_file_of_a_later_version_says_so() -> None:
-    with pytest.raises(BadTraceError, match="version 9; this Tidegauge reads version 1"):
+    with pytest.raises(BadTraceError, match="version 9; this Tidegauge reads versions 1 and 2"):
         read_bytes(MAGIC[:6] + b"\x09\n")
 
 

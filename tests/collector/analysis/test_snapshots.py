@@ -209,6 +209,20 @@ def test_snapshot_error_names_its_place(change: Change, said: str) -> None:
     assert str(raised.value).isprintable()
 
 
+def test_user_metadata_of_events_is_read() -> None:
+    snapshot = small()
+    for entry, word in zip(snapshot["device_traces"][0], ("", "warm-up", "x" * 5_000), strict=True):
+        entry["user_metadata"] = word
+    trace = read(snapshot).traces[0]
+    assert list(trace.metadata) == [-1, 0, 1]
+    assert trace.words == ("warm-up", "x" * 1_000)
+    assert list(trace.since(1).metadata) == [0, 1]
+
+
+def test_events_without_user_metadata_have_no_column() -> None:
+    assert not read(small()).traces[0].metadata
+
+
 def test_a_number_too_long_to_print_does_not_break_the_message() -> None:
     snapshot = small()
     snapshot["device_traces"][0][1]["size"] = [[1] * 10] * 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Optional
 
 from hypothesis import given
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, compare_profiles
-from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, ProfileMoment, StepProfile, Timeline
+from tidegauge.core.profile.step_profile import (
+    ModuleMemory,
+    PhasePeak,
+    ProfileLine,
+    ProfileMoment,
+    StepProfile,
+    Timeline,
+)
 
 MIB = 1 << 20
 BLOCK, HEAD = CodeLine("/a/model.py", 20, "forward"), CodeLine("/a/model.py", 40, "forward")
@@ -88,3 +96,23 @@ def test_categories_and_lines_each_add_up_to_the_gap_of_the_peaks(
     compared = compare_profiles(profile(before), profile(after))
     assert sum(one.grown_bytes for one in compared.categories) == compared.grown_bytes
     assert sum(one.grown_bytes for one in compared.lines) == compared.grown_bytes
+
+
+def test_modules_that_changed_add_up_to_the_gap_without_rounding() -> None:
+    def with_modules(head_bytes: int, body_bytes: int, outside_bytes: int) -> StepProfile:
+        modules = [
+            ModuleMemory("Net", {}, {Category.ACTIVATIONS: head_bytes + body_bytes}),
+            ModuleMemory("Net.head", {Category.ACTIVATIONS: head_bytes}, {Category.ACTIVATIONS: head_bytes}),
+            ModuleMemory("Net.body", {Category.ACTIVATIONS: body_bytes}, {Category.ACTIVATIONS: body_bytes}),
+        ]
+        held = {Category.ACTIVATIONS: head_bytes + body_bytes + outside_bytes, Category.ROUNDING: 3}
+        return replace(
+            profile([]), peak=ProfileMoment(0, StepPhase.FORWARD, sum(held.values()), held), modules=tuple(modules)
+        )
+
+    compared = compare_profiles(with_modules(10, 20, 5), with_modules(10, 50, 4))
+    assert [(one.path, one.before_bytes, one.after_bytes) for one in compared.modules] == [
+        ("Net.body", 20, 50),
+        (None, 5, 4),
+    ]
+    assert sum(one.grown_bytes for one in compared.modules) == compared.grown_bytes

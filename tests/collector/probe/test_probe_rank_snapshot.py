@@ -189,6 +189,18 @@ class Packing(unittest.TestCase):
         self.assertEqual([one.device for one in packed.devices], [0, 2])
         self.assertEqual([len(one.events["action"]) for one in packed.devices], [0, 1])
 
+    def test_user_metadata_of_events_is_kept(self) -> None:
+        content = torch_snapshot([block(4096, MIB)], events=4)
+        for event, word in zip(content["device_traces"][0], ("tidegauge:module:Net.head", "", "x" * 5_000)):
+            event["user_metadata"] = word
+        packed = self.packed(content)
+        texts = [packed.texts[text] if text >= 0 else None for text in packed.devices[0].events["metadata"]]
+        self.assertEqual(texts, ["tidegauge:module:Net.head", None, "x" * 1_000, None])
+
+    def test_events_without_user_metadata_have_no_column_of_it(self) -> None:
+        packed = self.packed(torch_snapshot([block(4096, MIB)], events=2))
+        self.assertEqual(len(packed.devices[0].events["metadata"]), 0)
+
     def test_an_expandable_segment_and_its_pool(self) -> None:
         content = torch_snapshot([block(4096, MIB)])
         content["segments"][0].update(is_expandable=True, segment_type="small", segment_pool_id=(0, 1), stream=77)

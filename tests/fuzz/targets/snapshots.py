@@ -159,7 +159,7 @@ def _column_bytes(head: Any) -> int:
     wanted = int(_row_bytes(FRAMES) * head["frames"] + 4 * head["stacks"] + 4 * head["stack_frames"])
     for one in head["devices"]:
         wanted += _row_bytes(SEGMENTS) * one["segments"] + _row_bytes(BLOCKS) * one["blocks"]
-        wanted += _row_bytes(EVENTS, frozenset(one["absent"])) * one["events"]
+        wanted += _row_bytes(EVENTS, frozenset(one["absent"]) | {"metadata"}) * one["events"]
     return wanted
 
 

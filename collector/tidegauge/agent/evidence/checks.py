@@ -74,7 +74,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     try:
         _check(is_zlib(compressed), "its snapshot is not in the probe's format")
         content = decompressed(compressed, most_bytes=MAX_UNPACKED_BYTES)
-        head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
+        head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC[:6]) else 0
         if head_bytes > MAX_HEAD_BYTES:
             raise UnsafeFileError("too_large", f"the header of its snapshot has {format_bytes(head_bytes)}")
         packed = unpack(content)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
+from tidegauge.analysis.profile.modules import ModulesOfBlocks, module_tree
 from tidegauge.analysis.profile.phases import stretches_of
 from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
@@ -19,6 +20,7 @@ from tidegauge.core.profile.step_profile import (
     PhasePeak,
     ProfileLine,
     ProfileMoment,
+    SeenGradient,
     StepProfile,
     Timeline,
 )
@@ -31,6 +33,7 @@ class _Named(NamedTuple):
     block: BlockLife
     category: Category
     phase: StepPhase
+    module: Optional[str]
 
 
 class _Moment(NamedTuple):
@@ -41,16 +44,25 @@ class _Moment(NamedTuple):
     """By category, in the order of ``_CATEGORIES``."""
 
 
-def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Optional[CodeRoots] = None) -> StepProfile:
+def profile_of(
+    trace: Trace,
+    *,
+    owned: Iterable[OwnedMemory] = (),
+    roots: Optional[CodeRoots] = None,
+    gradients: Iterable[SeenGradient] = (),
+    modules_missing: Optional[str] = None,
+) -> StepProfile:
     """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
-    ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries. Raises
-    ``TraceError`` where events contradict each other.
+    ``owned`` are tensors of known purpose at its end; ``gradients`` tell the modules of those that are gone by then;
+    ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why the recording has no modules.
+    Raises ``TraceError`` where events contradict each other.
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
     purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
-    named = [_Named(block, purposes.category(block), purposes.phase_at(block.made)) for block in lives.blocks]
+    modules = ModulesOfBlocks(trace, gradients)
+    named = [_named(block, purposes, modules) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
@@ -66,7 +78,15 @@ def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Option
         reserved_bytes=lives.reserved_bytes,
         is_exact=lives.is_exact,
         is_complete=trace.complete,
+        modules=module_tree((one.module, one.category, one.block.requested_bytes) for one in at_peak if one.module),
+        modules_missing=modules_missing,
     )
+
+
+def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> _Named:
+    category = purposes.category(block)
+    module = modules.module(block, category, purposes.owner(block))
+    return _Named(block, category, purposes.phase_at(block.made), module)
 
 
 def _moments(named: Sequence[_Named], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:

@@ -18,6 +18,8 @@ MAX_BATCHES_AHEAD = 2
 _DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _UNSHARDED = ("/_fsdp_param.py", "/_flat_param.py")
 """Files of FSDP2 and FSDP1 that allocate whole parameters."""
+_FUNC = "/torch/_functorch/eager_transforms.py"
+"""``torch.func.grad`` and its like: their backward pass keeps what a further derivative needs."""
 _MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
 
 
@@ -31,7 +33,7 @@ class Purposes:
         blocks: Sequence[BlockLife],
         owned: Iterable[OwnedMemory],
     ) -> None:
-        self._owned = sorted(owned)
+        self._owned = sorted(owned, key=lambda one: one.address)
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)
@@ -49,10 +51,14 @@ class Purposes:
                 number = stretches[self._numbers[block.made]].backward_pass
                 if number >= 0:
                     self._last_made[number] = max(block.made, self._last_made.get(number, 0))
+        of_func = [any(frame.filename.endswith(_FUNC) for frame in stack) for stack in stacks] + [False]
+        self._func_stretches = frozenset(
+            self._numbers[block.made] for block in blocks if block.made != BEFORE and of_func[block.stack]
+        )
         self._parameter_bytes = frozenset(
             block.requested_bytes
             for block in blocks
-            if Category.PARAMETERS in (self._owner(block), self._by_stack[block.stack])
+            if Category.PARAMETERS in (self._owned_as(block), self._by_stack[block.stack])
         )
 
     def phase_at(self, event: int) -> StepPhase:
@@ -62,9 +68,9 @@ class Purposes:
     def category(self, block: BlockLife) -> Category:
         if block.in_private_pool:
             return Category.CUDA_GRAPHS
-        owner = self._owner(block)
-        if owner is not None:
-            return owner
+        owned_as = self._owned_as(block)
+        if owned_as is not None:
+            return owned_as
         shown = self._by_stack[block.stack]
         if shown is not None:
             return shown
@@ -82,17 +88,22 @@ class Purposes:
             return Category.INPUTS if self._is_batch(block, made) else Category.OTHER
         if phase is StepPhase.FORWARD:
             return self._of_forward(made)
+        if phase is StepPhase.BACKWARD:
+            return Category.ACTIVATIONS if self._is_for_derivative(block, made) else Category.GRADIENTS
         return {
             StepPhase.RECOMPUTATION: Category.ACTIVATIONS,
-            StepPhase.BACKWARD: Category.GRADIENTS,
             StepPhase.OPTIMIZER: Category.OPTIMIZER_STATE,
         }.get(phase, Category.OTHER)
 
-    def _owner(self, block: BlockLife) -> Optional[Category]:
-        """The category of the first tensor of known purpose in it."""
+    def _owned_as(self, block: BlockLife) -> Optional[Category]:
+        owner = self.owner(block)
+        return None if owner is None else owner.category
+
+    def owner(self, block: BlockLife) -> Optional[OwnedMemory]:
+        """The first tensor of known purpose in it."""
         at = bisect_left(self._owned, (block.address,)) if block.freed is None else len(self._owned)
         is_in = at < len(self._owned) and self._owned[at].address < block.address + block.size_bytes
-        return self._owned[at].category if is_in else None
+        return self._owned[at] if is_in else None
 
     def _of_before(self, block: BlockLife) -> Category:
         if _may_be_workspace(block):
@@ -137,6 +148,13 @@ class Purposes:
             return False
         is_after = block.freed > self._last_made[stretch.backward_pass]
         return is_after and block.requested_bytes in self._parameter_bytes
+
+    def _is_for_derivative(self, block: BlockLife, made: int) -> bool:
+        """Whether ``torch.func`` keeps it from its backward pass for a further derivative. A gradient that it returns
+        is of a parameter's size; where none is known, nothing is told apart."""
+        if made - 1 not in self._func_stretches or not self._parameter_bytes:
+            return False
+        return block.requested_bytes not in self._parameter_bytes
 
     def _is_kept(self, block: BlockLife, made: int) -> bool:
         """Whether it outlives the recording although its own step ended within it."""

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Optional
 
 from tidegauge.analysis.oom.answer import RECORD_STACKS
+from tidegauge.analysis.profile.modules import ModuleGroup
 from tidegauge.core.evidence.held_memory import line_name
-from tidegauge.core.profile.categories import StepPhase
+from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
 
 NO_STACK = "no stack recorded"
+OUTSIDE = "(no module)"
 IN_BACKWARD = "(autograd)"
 MAX_UNKNOWN_SHARE = 0.02
 """Of the peak, above which a sentence says how to record more."""
@@ -42,6 +45,33 @@ def peak_sentence(profile: StepProfile) -> str:
     )
 
 
+def comparison_sentence(compared: ProfileComparison) -> str:
+    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
+    if not compared.grown_bytes:
+        return f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
+    word = "higher" if compared.grown_bytes > 0 else "lower"
+    share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
+    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
+
+
+def signed_bytes(count: int) -> str:
+    return f"{'+' if count > 0 else '-' if count < 0 else ''}{format_bytes(abs(count))}"
+
+
+def known_bytes(count: Optional[int]) -> str:
+    return "-" if count is None else format_bytes(count)
+
+
+def change_of_phase(change: PhaseChange) -> str:
+    if change.before_bytes is None or change.after_bytes is None:
+        return "-"
+    return signed_bytes(change.after_bytes - change.before_bytes)
+
+
+def line_of_change(change: LineChange) -> str:
+    return NO_STACK if change.line is None else line_name(change.line)
+
+
 def phase_of_line(line: ProfileLine) -> str:
     return "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
 
@@ -51,6 +81,21 @@ def name_of_line(line: ProfileLine) -> str:
     if line.line is not None:
         return line_name(line.line)
     return IN_BACKWARD if line.phase is StepPhase.BACKWARD else NO_STACK
+
+
+def name_of_group(group: ModuleGroup) -> str:
+    """``Net.layers.*.mlp (12)``: so many modules."""
+    return f"{group.path} ({group.modules:,})" if group.modules > 1 else group.path
+
+
+def outside_modules(profile: StepProfile) -> Optional[str]:
+    """How much of the peak no module made; ``None`` where nothing is known of modules."""
+    if not profile.modules:
+        return None
+    outside = format_bytes(profile.outside_modules_bytes)
+    if profile.modules_missing is not None:
+        return f"{outside} are not told by module."
+    return f"{outside} belong to no module: what the backward pass allocates, inputs, workspaces."
 
 
 def caller_of_line(line: ProfileLine) -> Optional[str]:
@@ -66,6 +111,9 @@ def doubts(profile: StepProfile) -> Iterator[str]:
             f"{profile.peak.unknown_share:.0%} of the peak was allocated before the first recorded event and is not "
             "told apart. A recording that begins before the model is made tells it."
         )
+    if profile.modules_missing is not None:
+        which = "Memory" if not any(Category.ACTIVATIONS in one.total for one in profile.modules) else "Some memory"
+        yield f"{which} that modules allocated is not told by module: {profile.modules_missing}."
     if not profile.is_complete:
         yield (
             "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "

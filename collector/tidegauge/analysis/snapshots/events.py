@@ -11,6 +11,7 @@ from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshots.fields import LARGEST, mapping, pool_id, text, whole
 from tidegauge.analysis.snapshots.stack_table import StackTable
 from tidegauge.core.allocator.trace import Action, Trace
+from tidegauge.core.snapshot_columns import MAX_TEXT_CHARS
 
 _MAX_STREAMS = 1 << 16
 """That an index of two bytes tells apart; a device has 65 of PyTorch's own."""
@@ -46,6 +47,8 @@ def _in_order(handles: Iterable[int]) -> tuple[int, ...]:
 
 _CODES = {action.name.lower(): int(action) for action in Action}
 _MAX_POOLS = 1 << 16
+MAX_WORDS = 60_000
+"""Different ``user_metadata`` that are kept."""
 _MAX_UNKNOWN_NAMES = 10
 _SOME_DEVICE = -1
 CLOCK_TOLERANCE_US = 1_000
@@ -62,7 +65,7 @@ class EventsReader:
         self._stacks = stacks
         self.keys: Optional[frozenset[str]] = None
         """The keys of the first entry, which tell the torch version."""
-        self._has_clock = self._has_pools = False
+        self._has_clock = self._has_pools = self._has_metadata = False
         self._action = array("B")
         self._address = array("Q")
         self._size_bytes = array("Q")
@@ -70,7 +73,9 @@ class EventsReader:
         self._time_us = array("q")
         self._pool = array("H")
         self._stack = array("i")
+        self._metadata = array("i")
         self._pools: dict[tuple[int, int], int] = {(0, 0): 0}
+        self._words: dict[str, int] = {}
         self._skipped: dict[str, int] = {}
         self._clock_us = 0
         self._read = 0
@@ -112,11 +117,14 @@ class EventsReader:
             streams=streams,
             pools=tuple(self._pools),
             skipped=self._skipped,
+            metadata=self._metadata if self._words else array("i"),
+            words=tuple(self._words),
         )
 
     def _first(self, entry: object) -> None:
         self.keys = frozenset(key for key in entry if isinstance(key, str)) if isinstance(entry, dict) else frozenset()
         self._has_clock, self._has_pools = "time_us" in self.keys, "pool_id" in self.keys
+        self._has_metadata = "user_metadata" in self.keys
 
     def _add(self, device: int, entry: Any) -> None:
         """Append one entry. Only one that looks wrong is checked field by field, to say what is wrong."""
@@ -147,6 +155,17 @@ class EventsReader:
         frames = entry.get("frames")
         number = None if frames is None else self._stacks.number(frames, self._place(device))
         self._stack.append(-1 if number is None else number)
+        if self._has_metadata:
+            self._metadata.append(self._word_number(entry.get("user_metadata")))
+
+    def _word_number(self, word: object) -> int:
+        """-1 for no word, and for one that is beyond the bound."""
+        if not isinstance(word, str) or not word:
+            return -1
+        number = self._words.get(word)
+        if number is None and len(self._words) < MAX_WORDS:
+            number = self._words[word[:MAX_TEXT_CHARS]] = len(self._words)
+        return -1 if number is None else number
 
     def _checked(self, place: str, entry: Any) -> Optional[tuple[int, int, int, int, int, int]]:
         """The entry's fields; ``None`` where its action is unknown, which is counted."""

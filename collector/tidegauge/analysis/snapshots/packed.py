@@ -1,12 +1,13 @@
 """Converts snapshots of Tidegauge's own format (``core.snapshot_columns``) into the analysis' values.
 
 Nothing is lost that a replay, a what-if, an explained out-of-memory, a comparison or PyTorch's viewer needs. What a
-snapshot of PyTorch's has besides is left behind: ``compile_context``, ``user_metadata``, ``external_annotations``.
+snapshot of PyTorch's has besides is left behind: ``compile_context``, ``external_annotations``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -36,7 +37,7 @@ _DEEPEST_SETTING = 8
 
 def from_packed(packed: PackedSnapshot) -> Snapshot:
     """The snapshot in ``packed``, checked for nonsense. Raises ``BadTraceError`` with the place."""
-    recorded = {one.device: _events(one, packed.facts) for one in packed.devices}
+    recorded = {one.device: _events(one, packed) for one in packed.devices}
     ends = {one.device: _segments(one) for one in packed.devices if one.segments["address"]}
     entry_keys = {"pool_id"} if any(trace.pool for trace in recorded.values()) else set()
     return put_together(SnapshotParts(recorded, ends, _stacks(packed), packed.settings, packed.facts, entry_keys))
@@ -53,8 +54,9 @@ def _stacks(packed: PackedSnapshot) -> tuple[Stack, ...]:
     return tuple(tuple(map(frames.__getitem__, numbers[:DEEPEST])) for numbers in lists)
 
 
-def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> Trace:
+def _events(one: DeviceColumns, packed: PackedSnapshot) -> Trace:
     columns = one.events
+    metadata, words = _metadata(columns["metadata"], packed.texts)
     check_clock(columns["time_us"], one.device)
     return Trace(
         action=columns["action"],
@@ -66,8 +68,17 @@ def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> Trace:
         stack=columns["stack"],
         streams=tuple(one.streams),
         pools=tuple(one.pools),
-        skipped=_skipped(facts, one.device),
+        skipped=_skipped(packed.facts, one.device),
+        metadata=metadata,
+        words=words,
     )
+
+
+def _metadata(column: array[int], texts: Sequence[str]) -> tuple[array[int], tuple[str, ...]]:
+    """The words alone, numbered in the order of their first event: the file has them among all its texts."""
+    numbers = {-1: -1}
+    metadata = array("i", (numbers.setdefault(text, len(numbers) - 1) for text in column))
+    return metadata, tuple(texts[text] for text in numbers if text >= 0)
 
 
 def _skipped(facts: Mapping[str, Any], device: int) -> Mapping[str, int]:

@@ -87,6 +87,9 @@ def _entries(trace: Trace, frames: _Frames) -> Iterator[dict[str, Any]]:
             entry["time_us"] = trace.time_us[event]
         if trace.pool:
             entry["pool_id"] = trace.pools[trace.pool[event]]
+        if trace.metadata:
+            word = trace.metadata[event]
+            entry["user_metadata"] = trace.words[word] if word >= 0 else ""
         # torch leaves the key out where no stack was recorded; some of its own tools want it all the same.
         number = trace.stack[event] if trace.stack else -1
         yield {**entry, "frames": _NO_FRAMES if number < 0 else frames[number]}

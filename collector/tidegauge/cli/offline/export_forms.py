@@ -48,6 +48,7 @@ def _device(trace: Trace) -> dict[str, Any]:
             "time_us": trace.time_us.tolist() or None,
             "pool": [trace.pools[number] for number in trace.pool] or None,
             "stack": stack or None,
+            "metadata": [trace.words[word] if word >= 0 else None for word in trace.metadata] or None,
         },
         "skipped": dict(trace.skipped),
     }

@@ -27,9 +27,11 @@ from tidegauge.cli.errors import need
 from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, StepProfile
+from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
 from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
+from tidegauge.probe.runtime.module_names import ModuleNames, module_paths
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 
 
@@ -44,6 +46,8 @@ class ProfiledBlock:
         self._model = model
         self._optimizer = optimizer
         self._history: History | None = None
+        self._names: ModuleNames | None = None
+        self._gradients: GradientAddresses | None = None
         self._began_us = 0
 
     def __enter__(self) -> ProfiledBlock:
@@ -53,27 +57,39 @@ class ProfiledBlock:
                 self.problem = "no profile: this process has no GPU that PyTorch can use"
                 return self
             torch.cuda.init()  # asking whether a history is on crashes before
-            self._history = History(torch, Faults())
+            faults = Faults()
+            self._history, self._names = History(torch, faults), ModuleNames(torch, faults)
+            self._gradients = GradientAddresses(torch, faults)
             if not self._history.begin(entries=MAX_ENTRIES, step=0):
                 self._began_us = time.time_ns() // 1000  # the job's own, which may be on for long
+            self._gradients.begin()
+            self._names.begin(_each(self._model))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         history, self._history = self._history, None
-        if history is None:
+        names, self._names = self._names, None
+        gradients, self._gradients = self._gradients, None
+        if history is None or names is None or gradients is None:
             return
         with self._reporting():
             torch = sys.modules["torch"]
             try:
+                gradients.end()
+                names.end()
                 owned = self._owned()
+                seen = seen_gradients(self._model, gradients.found)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
             owned += bucket_memory(recorded, owned, bucket_sizes(torch))
-            self.profiles = profiles_of(recorded, owned, torch.__version__, since_us=self._began_us)
+            self.profiles = profiles_of(
+                recorded, owned, torch.__version__, since_us=self._began_us, gradients=seen,
+                modules_missing=names.missing,
+            )  # fmt: skip
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
 
@@ -124,20 +140,31 @@ class ProfiledBlock:
 def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
     """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
     DTensor, the part of this rank. Either may be ``None``."""
-    models, optimizers = _each(model), _each(optimizer)
-    parameters = [parameter for one in models for parameter in one.parameters()]
-    states = [values for one in optimizers for values in one.state.values()]
-    found: list[tuple[Category, Iterable[Any]]] = [
-        (Category.PARAMETERS, parameters),
-        (Category.GRADIENTS, (one.grad for one in parameters)),
-        (Category.BUFFERS, (buffer for one in models for buffer in one.buffers())),
-        (Category.OPTIMIZER_STATE, (value for values in states for value in values.values())),
-    ]
-    for category, tensors in found:
-        for tensor in tensors:
-            local = getattr(tensor, "_local_tensor", tensor)
-            if getattr(local, "is_cuda", False):
-                yield OwnedMemory(local.untyped_storage().data_ptr(), category)
+    found: list[tuple[Category, Any, str | None]] = []
+    modules: dict[int, str] = {}
+    for path, module in module_paths(_each(model)):
+        for parameter in module.parameters(recurse=False):
+            modules.setdefault(id(parameter), path)
+            found += [(Category.PARAMETERS, parameter, path), (Category.GRADIENTS, parameter.grad, path)]
+        found += [(Category.BUFFERS, buffer, path) for buffer in module.buffers(recurse=False)]
+    for one in _each(optimizer):
+        for parameter, values in one.state.items():
+            path_of = modules.get(id(parameter))
+            found += [(Category.OPTIMIZER_STATE, value, path_of) for value in values.values()]
+    for category, tensor, owner in found:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if getattr(local, "is_cuda", False):
+            yield OwnedMemory(local.untyped_storage().data_ptr(), category, owner)
+
+
+def seen_gradients(model: Any, found: Iterable[GradientAddress]) -> list[SeenGradient]:
+    """Of the gradients that optimizers stepped with, those of the model's parameters."""
+    modules: dict[int, str] = {}
+    with contextlib.suppress(Exception):  # what is no model has been told already
+        for path, module in module_paths(_each(model)):
+            for parameter in module.parameters(recurse=False):
+                modules.setdefault(id(parameter), path)
+    return [SeenGradient(one.address, one.unix_us, modules[one.parameter]) for one in found if one.parameter in modules]
 
 
 def bucket_sizes(torch: Any) -> Counter[int]:
@@ -159,7 +186,7 @@ def bucket_memory(
 ) -> list[OwnedMemory]:
     """The blocks of these buckets in a snapshot: as many of a size as there are buckets, of those without a stack and
     without an owner."""
-    left, addresses, found = Counter(sizes), [one.address for one in sorted(owned)], []
+    left, addresses, found = Counter(sizes), sorted(one.address for one in owned), []
     for segment in recorded["segments"] if sizes else ():
         address = segment["address"]
         for block in segment["blocks"]:
@@ -174,16 +201,24 @@ def bucket_memory(
 
 
 def profiles_of(
-    recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], version: str, *, since_us: int = 0
+    recorded: Mapping[str, Any],
+    owned: Iterable[OwnedMemory],
+    version: str,
+    *,
+    since_us: int = 0,
+    gradients: Iterable[SeenGradient] = (),
+    modules_missing: str | None = None,
 ) -> dict[int, StepProfile]:
     """The profiles of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
     ``BadTraceError`` and ``TraceError``."""
-    owned, found = list(owned), {}
+    owned, seen, found = list(owned), list(gradients), {}
     for device, trace in read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces.items():
         began = bisect_left(trace.time_us, since_us)
         trace = replace(trace.since(began) if began else trace, torch_version=version)
         if len(trace):
-            found[device] = profile_of(with_beginning(trace), owned=owned)
+            found[device] = profile_of(
+                with_beginning(trace), owned=owned, gradients=seen, modules_missing=modules_missing
+            )
     return found
 
 

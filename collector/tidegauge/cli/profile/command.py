@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "show what fills the GPU at the peak of a recorded snapshot: by category, phase and line; or compare two"
 DIFF = "diff"
 DEFAULT_TOP = 12
-_PERCENT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
+_PERCENT = re.compile(r"(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
         "--fail-if-peak-grows", type=_percent, metavar="SHARE",
-        help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%",
+        help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%; "
+        "=-5%%: if it is not lower by 5%% at least",
     )  # fmt: skip
     output = group(parser, OUTPUT)
     output.add_argument(
@@ -44,14 +45,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help=f"show the N lines that hold, or changed, most (default: {DEFAULT_TOP}); --json has all",
     )  # fmt: skip
     output.add_argument(
-        "--html", metavar="FILE", help="write the profile as a page: memory over the recording, by category"
+        "--html", metavar="FILE", help="write a page: memory over the recording, by category, or over both"
     )
     add_json(parser, "print one JSON object")
     add_examples(
         parser,
         "tidegauge profile snapshot.pickle",
         "tidegauge profile snapshot.pickle --html profile.html",
-        "tidegauge profile diff main.pickle branch.pickle --fail-if-peak-grows 2%",
+        "tidegauge profile diff main.pickle branch.pickle --html diff.html --fail-if-peak-grows 2%",
     )
 
 
@@ -78,12 +79,14 @@ def run(args: argparse.Namespace) -> int:
 def _diff(files: list[str], args: argparse.Namespace) -> int:
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
-    if args.html is not None:
-        raise UsageError("--html shows one snapshot: tidegauge profile SNAPSHOT --html FILE")
     before, after = (_profile(file, args.device) for file in files)
     from tidegauge.core.profile.comparison import compare_profiles
 
     compared = compare_profiles(before, after)
+    if args.html is not None:
+        pages = need("tidegauge_exporter.reports.profile_comparison_page", extra="agent", what="a page")
+        made = pages.render_comparison(before, after, compared, subjects=files, made_unix_s=time.time())
+        write_output(args.html, str(made).encode(errors="replace"))
     if args.json:
         print(json.dumps({"before": files[0], "after": files[1], **_wire(compared)}))
     else:

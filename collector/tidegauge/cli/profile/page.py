@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
+from tidegauge.analysis.profile.modules import module_groups
 from tidegauge.analysis.profile.words import (
-    NO_STACK,
+    OUTSIDE,
     caller_of_line,
+    change_of_phase,
+    comparison_sentence,
     doubts,
+    known_bytes,
     known_phases,
+    line_of_change,
+    name_of_group,
     name_of_line,
+    outside_modules,
     peak_sentence,
     phase_of_line,
+    signed_bytes,
 )
 from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, tame
-from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
+
+TOP_MODULES = 10
 
 
 class PageTable(NamedTuple):
@@ -86,17 +95,28 @@ def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
         gives_way=("called from", "phase"),
     )
     yield from _more(len(profile.lines), top)
+    yield from _modules(profile)
     yield from doubts(profile)
 
 
+def _modules(profile: StepProfile) -> Iterator[Part]:
+    outside = outside_modules(profile)
+    if outside is None:
+        return
+    groups = module_groups(profile.modules)
+    yield PageTable(
+        "Modules that hold most at the peak",
+        ("bytes", "mostly", "module"),
+        [
+            (format_bytes(one.held_bytes), one.largest_first[0][0].value, name_of_group(one))
+            for one in groups[:TOP_MODULES]
+        ],
+    )
+    yield outside
+
+
 def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:
-    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
-    if compared.grown_bytes:
-        word = "higher" if compared.grown_bytes > 0 else "lower"
-        share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
-        yield f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
-    else:
-        yield f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
+    yield comparison_sentence(compared)
     yield PageTable(
         "Allocated at the peak",
         ("category", "before", "after", "change"),
@@ -105,7 +125,7 @@ def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:
                 one.category.value,
                 format_bytes(one.before_bytes),
                 format_bytes(one.after_bytes),
-                _signed(one.grown_bytes),
+                signed_bytes(one.grown_bytes),
             )
             for one in compared.categories
         ],
@@ -120,25 +140,33 @@ def comparison_page(compared: ProfileComparison, top: int) -> Iterator[Part]:
             ("change", "blocks", "category", "line"),
             [
                 (
-                    _signed(one.grown_bytes),
+                    signed_bytes(one.grown_bytes),
                     f"{one.after_blocks - one.before_blocks:+,}",
                     one.category.value,
-                    NO_STACK if one.line is None else line_name(one.line),
+                    line_of_change(one),
                 )
                 for one in compared.lines[:top]
             ],
         )
         yield from _more(len(compared.lines), top)
+    if compared.modules:
+        yield PageTable(
+            "Modules that changed most at the peak",
+            ("change", "before", "after", "module"),
+            [
+                (
+                    signed_bytes(one.grown_bytes),
+                    format_bytes(one.before_bytes),
+                    format_bytes(one.after_bytes),
+                    OUTSIDE if one.path is None else one.path,
+                )
+                for one in compared.modules[:TOP_MODULES]
+            ],
+        )
 
 
 def _phase_cells(one: PhaseChange) -> tuple[str, ...]:
-    before, after = one.before_bytes, one.after_bytes
-    known = ["-" if held is None else format_bytes(held) for held in (before, after)]
-    return one.phase.value, *known, "-" if before is None or after is None else _signed(after - before)
-
-
-def _signed(count: int) -> str:
-    return f"{'+' if count > 0 else '-' if count < 0 else ''}{format_bytes(abs(count))}"
+    return one.phase.value, known_bytes(one.before_bytes), known_bytes(one.after_bytes), change_of_phase(one)
 
 
 def _more(lines: int, top: int) -> Iterator[str]:

@@ -121,6 +121,9 @@ class Trace:
     """What was left out, by reason for people, and how often. Never silently: whoever shows a figure shows these."""
     lost_events: Optional[int] = None
     """Events of this recording that are gone from its beginning; 0 when complete, ``None`` when not known."""
+    metadata: array[int] = field(default_factory=lambda: array("i"))
+    """Index into ``words`` or -1, typecode ``i``: the event's ``user_metadata``; empty where no event has any."""
+    words: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.action)
@@ -145,6 +148,7 @@ class Trace:
             time_us=self.time_us[part],
             pool=self.pool[part],
             stack=self.stack[part],
+            metadata=self.metadata[part],
             marks={},
         )
 

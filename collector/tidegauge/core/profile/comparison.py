@@ -1,6 +1,7 @@
 """Compares two memory profiles: of two runs, commits, settings or ranks. Pure.
 
-The gap of the peaks is told by category, and by line: each adds up to it, to the byte.
+The gap of the peaks is told by category, by module and by line: each adds up to it, to the byte, the latter two without
+rounding.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ class LineChange(NamedTuple):
         return self.after_bytes - self.before_bytes
 
 
+class ModuleChange(NamedTuple):
+    """What one module holds of its own at the two peaks."""
+
+    path: Optional[str]
+    """``None``: what belongs to no module."""
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
 class PhaseChange(NamedTuple):
     """The highest memory of one phase; ``None``: a profile has no such phase."""
 
@@ -60,6 +74,8 @@ class ProfileComparison(NamedTuple):
     lines: tuple[LineChange, ...]
     """Those that changed; the largest change first."""
     phases: tuple[PhaseChange, ...]
+    modules: tuple[ModuleChange, ...] = ()
+    """Those that changed; the largest change first. Empty where not both profiles have modules."""
 
     @property
     def grown_bytes(self) -> int:
@@ -96,7 +112,18 @@ def compare_profiles(before: StepProfile, after: StepProfile) -> ProfileComparis
             for phase in StepPhase
             if phase is not StepPhase.UNKNOWN and any(phase in one for one in peaks)
         ),
+        modules=tuple(_module_changes(before, after)) if before.modules and after.modules else (),
     )
+
+
+def _module_changes(before: StepProfile, after: StepProfile) -> list[ModuleChange]:
+    early, late = (
+        {None: profile.outside_modules_bytes, **{one.path: one.own_bytes for one in profile.modules}}
+        for profile in (before, after)
+    )
+    changes = [ModuleChange(path, early.get(path, 0), late.get(path, 0)) for path in {**late, **early}]
+    changed = [one for one in changes if one.grown_bytes]
+    return sorted(changed, key=lambda one: (-abs(one.grown_bytes), one.path or ""))
 
 
 _Place = tuple[Category, str, str, int]

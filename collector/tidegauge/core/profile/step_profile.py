@@ -11,6 +11,7 @@ from tidegauge.core.profile.categories import Category, StepPhase
 
 FORMAT_VERSION = 1
 MAX_TIMELINE_POINTS = 480
+MAX_MODULES = 1_000
 
 
 class OwnedMemory(NamedTuple):
@@ -19,6 +20,18 @@ class OwnedMemory(NamedTuple):
     address: int
     """Of its storage; its block may hold others as well."""
     category: Category
+    module: Optional[str] = None
+    """The path of the module that it belongs to."""
+
+
+class SeenGradient(NamedTuple):
+    """A gradient that was there at some time, and may be gone at the end of a recording."""
+
+    address: int
+    """Of its storage."""
+    unix_us: int
+    module: str
+    """The path of its parameter's module."""
 
 
 class ProfileMoment(NamedTuple):
@@ -54,6 +67,24 @@ class ProfileLine(NamedTuple):
     """``None``: no stack was recorded, as in the backward pass, which autograd's own thread does."""
     caller: Optional[CodeLine]
     """The next line of the user's further out, by which most of it came."""
+
+
+class ModuleMemory(NamedTuple):
+    """What one module of the model holds at the peak, as asked for: what it allocated and what belongs to it."""
+
+    path: str
+    """The class of the model, and the module's path in it: ``Net.layers.0.mlp``."""
+    own: Mapping[Category, int]
+    total: Mapping[Category, int]
+    """With the modules below it."""
+
+    @property
+    def own_bytes(self) -> int:
+        return sum(self.own.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.total.values())
 
 
 class PhasePeak(NamedTuple):
@@ -95,4 +126,15 @@ class StepProfile:
     PyTorch's rules alone."""
     is_complete: bool = True
     """Whether the recording has all events of the process; else a higher peak may lie before it."""
+    modules: tuple[ModuleMemory, ...] = ()
+    """A tree: each module before those below it. What no module made, such as inputs and what the backward pass
+    allocates, is not in it. Empty where the recording has no modules."""
+    modules_missing: Optional[str] = None
+    """Why there are none, or not all, for people."""
     version: int = FORMAT_VERSION
+
+    @property
+    def outside_modules_bytes(self) -> int:
+        """At the peak, as asked for, in no module."""
+        inside = sum(one.total_bytes for one in self.modules if "." not in one.path)
+        return self.peak.allocated_bytes - self.peak.by_category.get(Category.ROUNDING, 0) - inside

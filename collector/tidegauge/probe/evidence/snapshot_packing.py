@@ -15,6 +15,7 @@ from tidegauge.core.snapshot_columns import (
     EXPANDABLE,
     FRAMES,
     LARGE,
+    MAX_TEXT_CHARS,
     SEGMENTS,
     STACKS,
     DeviceColumns,
@@ -34,7 +35,7 @@ ACTIONS = {
 """``Action`` there."""
 ALLOC = ACTIONS["alloc"]
 _MAX_DISTINCT = 60_000
-"""Streams or pools that a column can index."""
+"""Streams or pools that a column can index; words of ``user_metadata`` that are kept."""
 _LET_GO_AT_ONCE = 200
 _NO_EVENTS: Sequence[Mapping[str, Any]] = ()
 
@@ -107,6 +108,7 @@ def _device(
             )
             pacer.pace()
     absent: set[str] = set()
+    has_metadata = False
     for event in events:
         action = ACTIONS.get(event["action"])
         if action is None:
@@ -122,8 +124,12 @@ def _device(
             time_us=event.get("time_us", 0),
             pool=pools.number(tuple(event.get("pool_id", (0, 0)))),
             stack=stacks.number(event.get("frames")),
+            metadata=stacks.word(event.get("user_metadata")),
         )
+        has_metadata = has_metadata or event_columns["metadata"][-1] >= 0
         pacer.pace()
+    if not has_metadata:
+        absent.add("metadata")
     for column in absent:  # pools: before torch 2.12
         event_columns[column] = array(event_columns[column].typecode)
     return DeviceColumns(device, streams.values(), pools.values(), segment_columns, block_columns, event_columns)
@@ -161,6 +167,7 @@ class _Stacks:
         self._frames: dict[tuple[int, int, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._by_identity: dict[int, int] = {}
+        self._words: set[str] = set()
 
     def number(self, frames: Optional[Sequence[Mapping[str, Any]]]) -> int:
         """Index of a stack, or -1 for none. The list must live until the end: it is known by its identity."""
@@ -176,6 +183,17 @@ class _Stacks:
                 self.stack_frames.extend(key)
             self._by_identity[id(frames)] = number
         return number
+
+    def word(self, metadata: object) -> int:
+        """Index of an event's ``user_metadata`` in ``texts``, or -1 for none, and for one beyond the bound."""
+        if not isinstance(metadata, str) or not metadata:
+            return -1
+        word = metadata[:MAX_TEXT_CHARS]
+        if word not in self._words:
+            if len(self._words) >= _MAX_DISTINCT:
+                return -1
+            self._words.add(word)
+        return self._text(word)
 
     def _frame(self, frame: Mapping[str, Any]) -> int:
         key = (self._text(frame["name"]), self._text(frame["filename"]), max(min(frame["line"], 1 << 30), 0))

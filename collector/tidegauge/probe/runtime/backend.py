@@ -23,6 +23,7 @@ OutOfMemoryCall = Callable[[int, int, int, int], None]
 
 StepHook = Callable[[Any, FrameType], None]
 """``(optimizer, frame of torch's wrapper around its step)``."""
+ModuleHook = Callable[[object], None]
 _MODULE_CALL = "_call_impl"
 """The function through which torch calls every module with a hook."""
 
@@ -211,10 +212,21 @@ def register_step_hook(torch: Any, hook: StepHook) -> None:
     _optimizer_module(torch).register_optimizer_step_post_hook(stepped)
 
 
+def before_optimizer_steps(torch: Any, call: Callable[[Any], None]) -> Callable[[], None]:
+    """Have ``call`` called with each optimizer before its step; the function removes it."""
+
+    def stepping(optimizer: Any, _args: object, _kwargs: object) -> None:
+        call(optimizer)
+
+    stepping._torchdynamo_disable = True  # type: ignore[attr-defined]
+    remove: Callable[[], None] = _optimizer_module(torch).register_optimizer_step_pre_hook(stepping).remove
+    return remove
+
+
 def register_module_hook(torch: Any, call: Callable[[object], None]) -> Optional[Callable[[], None]]:
     """Register the global forward pre-hook, for torch 2.2 and later; the function removes it."""
     is_compiling, in_backward = getattr(torch.compiler, "is_compiling", None), torch._C._current_graph_task_id
-    if is_compiling is None or _compiles(torch):
+    if is_compiling is None or compiles(torch):
         return None
 
     def called(module: object, _args: object) -> None:
@@ -230,7 +242,30 @@ def register_module_hook(torch: Any, call: Callable[[object], None]) -> Optional
     return remove
 
 
-def _compiles(torch: Any) -> bool:
+def module_hooks(torch: Any) -> Optional[Callable[[ModuleHook, ModuleHook], list[Callable[[], None]]]]:
+    """What registers global hooks before and after each module, also one that raises, and returns what removes them.
+    ``None`` where there can be none; with torch 2.0 and later."""
+    is_compiling = getattr(torch.compiler, "is_compiling", None)
+    if is_compiling is None or compiles(torch):
+        return None
+
+    def register(before: ModuleHook, after: ModuleHook) -> list[Callable[[], None]]:
+        def entered(module: object, _args: object) -> None:
+            if not is_compiling():
+                before(module)
+
+        def left(module: object, _args: object, _output: object) -> None:
+            if not is_compiling():
+                after(module)
+
+        modules = sys.modules[torch.nn.Module.__module__]
+        removed = modules.register_module_forward_hook(left, always_call=True).remove
+        return [modules.register_module_forward_pre_hook(entered).remove, removed]
+
+    return register
+
+
+def compiles(torch: Any) -> bool:
     """Whether this process has called ``torch.compile``: a compiled module warns of global hooks, and what would be
     compiled beside one is compiled again without it."""
     compiler = sys.modules.get(f"{torch.__name__}._dynamo.eval_frame")
