@@ -20,8 +20,9 @@ from tidegauge.core.evidence.rank_evidence import (
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
+from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
-from tidegauge.probe.evidence.window import EvidenceWindow, WindowPhase
+from tidegauge.probe.evidence.window import EvidenceWindow
 from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
