@@ -41,15 +41,21 @@ class _Moment(NamedTuple):
     """By category, in the order of ``_CATEGORIES``."""
 
 
-def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Optional[CodeRoots] = None) -> StepProfile:
+def profile_of(
+    trace: Trace,
+    *,
+    owned: Iterable[OwnedMemory] = (),
+    owned_before: Iterable[OwnedMemory] = (),
+    roots: Optional[CodeRoots] = None,
+) -> StepProfile:
     """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
-    ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries. Raises
-    ``TraceError`` where events contradict each other.
+    ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``roots`` tell the user's
+    lines from those of libraries. Raises ``TraceError`` where events contradict each other.
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
     named = [_Named(block, purposes.category(block), purposes.phase_at(block.made)) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
