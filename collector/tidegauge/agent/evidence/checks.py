@@ -70,7 +70,8 @@ def read_recording(content: bytes, claimed: ProcessId) -> RankRecording:
     _check(list(found.boundaries_us) == sorted(found.boundaries_us), "its steps go backwards")
     name = snapshot_name(claimed, PROFILE_SNAPSHOT_SUFFIX)
     _check(found.snapshot_file in (None, name), "it names a file of another process")
-    return dataclasses.replace(found, roots=_some(found.roots), owned=found.owned[:MAX_OWNED])
+    owned, before = found.owned[:MAX_OWNED], found.owned_before[:MAX_OWNED]
+    return dataclasses.replace(found, roots=_some(found.roots), owned=owned, owned_before=before)
 
 
 def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:

@@ -54,6 +54,8 @@ class RankRecording:
     """Unix times of steps' ends, by the clock that dates the allocator's events. The first begins the first whole step,
     each further one ends a step."""
     owned: tuple[OwnedTensor, ...] = ()
+    owned_before: tuple[OwnedTensor, ...] = ()
+    """Gradients as the recording began: in it they may be freed, and others made at their addresses."""
     is_complete: bool = True
     """Whether the snapshot has all events since the first boundary."""
     is_compiled: bool = False

@@ -82,6 +82,10 @@ class RankSnapshots:
         """Whether this thread captures a CUDA graph, in which the allocator must be left alone."""
         return self._backend.capturing()
 
+    def allocations(self) -> dict[int, int]:
+        """How often memory was allocated so far, by device in use (``allocation.all.allocated``)."""
+        return {device: self._backend.read(device)["allocation"]["all"]["allocated"] for device in self._devices()}
+
     def take(self, *, most_events: int) -> RawSnapshot:
         """One of all devices, in the calling thread, with the events of a recording if there are at most
         ``most_events``. Raises ``NoSnapshotError``, and what torch raises."""
