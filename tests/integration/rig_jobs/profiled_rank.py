@@ -1,7 +1,7 @@
 """Trains a small transformer until its stdin ends: python profiled_rank.py MODE [RANK PORT].
 
-MODE: eager, amp, checkpoint; ddp, fsdp1, fsdp2 of two ranks; recorded, which records its history itself. Prints
-``training`` after its second step, and at the end one JSON object with what PyTorch's counters and the model say.
+MODE: eager, amp, checkpoint, compile; ddp, fsdp1, fsdp2 of two ranks; recorded, which records its history itself.
+Prints ``training`` after its second step, and at the end one JSON object with what PyTorch and the model say.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def distributed() -> None:
 
 
 def wrapped(model: Model) -> Any:
+    if MODE == "compile":
+        return torch.compile(model, backend="aot_eager")
     if MODE == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     if MODE == "fsdp1":

@@ -71,11 +71,14 @@ class OwnedTensors:
         self._census = _Census(torch)
         self._paths: list[tuple[weakref.ref[Any], str]] = []
         """Modules, with their names."""
+        self._is_whole = False
+        """Whether nothing was left out."""
 
     def find(self) -> Work[None]:
         """Find the process's modules and optimizers, from its names."""
         forward = Forward(self._tensors, ObjectLinks(self._torch), self._census, most_objects=MAX_OBJECTS)
         yield from forward.run()
+        self._is_whole = not forward.was_cut
         yield from forward.forget()
         yield from forward.trails.forget()
 
@@ -87,7 +90,7 @@ class OwnedTensors:
         """One reading, at the boundary at which it begins."""
         optimizers = {id(one): one for one in chain(_alive(self._census.optimizers), self._stepped())}
         references = [reference for reference in map(_weak, optimizers.values()) if reference is not None]
-        return TensorReading(self._tensors, self._paths, references, self._census.flat)
+        return TensorReading(self._tensors, self._paths, references, self._census.flat, is_whole=self._is_whole)
 
 
 class TensorReading:
@@ -99,11 +102,15 @@ class TensorReading:
         modules: Sequence[tuple[weakref.ref[Any], str]],
         optimizers: Sequence[weakref.ref[Any]],
         flat: Sequence[weakref.ref[Any]],
+        *,
+        is_whole: bool,
     ) -> None:
+        """``is_whole``: these are all modules that names lead to."""
         self._tensors = tensors
         self._modules = modules
         self._optimizers = optimizers
         self._flat = flat
+        self._is_whole = is_whole
         self.bucket_bytes: list[int] = []
         """Sizes of buckets of ``DistributedDataParallel``, whose addresses only C++ knows."""
         self._names: dict[int, str] = {}
@@ -175,7 +182,8 @@ class TensorReading:
     def _read_stepped(self, reference: weakref.ref[Any]) -> None:
         """Parameters of an optimizer. Where none of them is a module's, they are copies in another precision."""
         parameters = list(_parameters_of(reference))
-        are_copies = bool(self._names) and not any(id(one) in self._names for one in parameters)
+        has_models = self._is_whole and bool(self._names)
+        are_copies = has_models and not any(id(one) in self._names for one in parameters)
         category = Category.OPTIMIZER_STATE if are_copies else Category.PARAMETERS
         for parameter in parameters:
             self._add(parameter, category, self._names.get(id(parameter), ""))

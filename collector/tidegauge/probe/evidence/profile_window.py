@@ -24,8 +24,8 @@ class ProfileAsk(NamedTuple):
     """Whole steps."""
     most_s: float = 120.0
     """From the command to the end of recording."""
-    max_events: int = 40_000
-    """Size of the ring: as many take some 50 ms in the snapshot."""
+    max_events: int = 30_000
+    """Size of the ring: as many take some 40 ms in the snapshot."""
 
 
 class ProfileWindow(RecordedWindow):
