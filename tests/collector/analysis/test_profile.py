@@ -230,6 +230,14 @@ def test_what_was_owned_at_the_beginning_may_be_freed_and_others_have_its_addres
     assert all(purposes.category(one) is not Category.OPTIMIZER_STATE for one in later)
 
 
+def test_of_equal_peaks_the_one_of_which_most_is_known_is_shown() -> None:
+    program = Program()
+    program.free(program.alloc(3 * MIB, AUTOGRAD))  # before any stack that tells the phase
+    program.alloc(512, BATCH)
+    program.free(program.alloc(3 * MIB - 512, FORWARD))
+    assert Category.UNKNOWN not in program.profile().peak.by_category
+
+
 def test_a_recording_without_stacks_says_that_it_knows_nothing() -> None:
     requests = Requests()
     requests.alloc(3 * MIB)

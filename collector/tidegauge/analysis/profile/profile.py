@@ -58,7 +58,8 @@ def profile_of(
     purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
     named = [_Named(block, purposes.category(block), purposes.phase_at(block.made)) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
-    peak = max(moments, key=lambda moment: moment.allocated_bytes)
+    # Steps are alike: of equal peaks, one without leftovers of the step before the recording.
+    peak = max(moments, key=lambda moment: (moment.allocated_bytes, -moment.sums[_PLACE[Category.UNKNOWN]]))
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
     return StepProfile(
         device=trace.device,
