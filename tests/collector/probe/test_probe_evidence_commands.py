@@ -376,6 +376,20 @@ class AskingForAProfile(CommandsTestCase):
         self.assertEqual(self.ask("profile_status", id="p1")["kind"], "unknown")
         self.train_until_done(probe, "p2")
 
+    def test_a_profile_is_recorded_at_calls_of_the_model_where_no_optimizer_steps(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**PROFILE)
+        give_up_s = time.monotonic() + PATIENCE_S
+        while self.ask("profile_status", id="p1")["state"] != "done":
+            self.assertLess(time.monotonic(), give_up_s)
+            probe.tick()
+            self.backend.call_module(self.model)
+        self.finished()
+        probe.tick()
+        self.assertIsNone(self.backend.module_hook)
+        self.assertEqual(self.files(), ["profile.json", "profile.snap"])
+
     def test_a_profile_waits_for_evidence(self) -> None:
         probe = self.probe()
         self.ask(**ASK)

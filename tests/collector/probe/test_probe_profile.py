@@ -366,6 +366,16 @@ class WhatIsOwned(ProfileTestCase):
         self.assertIsNotNone(found.snapshot_file)
         self.assertIn(BASE, [one.address for one in found.owned])
 
+    def test_what_does_not_fit_into_one_boundary_is_read_at_later_ones(self) -> None:
+        for number in range(300):
+            layer = Module()
+            layer._parameters.update((str(at), Parameter((1 << 40) + (number * 10 + at) * MIB, 8)) for at in range(10))
+            self.model._modules[f"layers_{number}"] = layer
+        found = self.profiled()
+        names = {one.name for one in found.owned if one.category is Category.PARAMETERS}
+        self.assertEqual(len(names), 3002)
+        self.assertIn("layers_299.9", names)
+
     def test_nothing_of_the_job_is_kept_alive(self) -> None:
         self.profiled()
         references = sys.getrefcount(self.weight)

@@ -30,7 +30,7 @@ MAX_ENTRIES = 100_000
 MAX_NAME_CHARS = 100
 MAX_NESTING = 3
 """Of containers in an optimizer's state."""
-_AT_ONCE = 25
+_AT_ONCE = 10
 """Parameters whose states are read in one unit of work."""
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Names of modules that their author does not know, of ``torch.compile``, FSDP and checkpointing."""
@@ -115,13 +115,23 @@ class TensorReading:
         """Sizes of buckets of ``DistributedDataParallel``, whose addresses only C++ knows."""
         self._names: dict[int, str] = {}
         """Of the modules' parameters, by their ids."""
-        self._found: dict[int, OwnedTensor] = {}
-        self._offsets: dict[int, int] = {}
+        # In columns: so many new objects would set off a collection of all of the job's.
+        self._rows: dict[int, int] = {}
+        """By the addresses of storages."""
+        self._sizes: list[int] = []
+        self._categories: list[Category] = []
+        self._offsets: list[int] = []
         """Of the tensor that was found first in each storage."""
+        self._names_of: list[str] = []
 
-    def owned(self) -> tuple[OwnedTensor, ...]:
-        """What was read so far; the largest first."""
-        return tuple(sorted(self._found.values(), key=lambda one: -one.size_bytes)[:MAX_OWNED])
+    def owned(self, pace: Callable[[], None]) -> tuple[OwnedTensor, ...]:
+        """What was read so far, the largest first; in any thread."""
+        columns = zip(self._rows, self._sizes, self._categories, self._names_of)
+        found = []
+        for address, size_bytes, category, name in sorted(columns, key=lambda row: -row[1])[:MAX_OWNED]:
+            found.append(OwnedTensor(address, size_bytes, category, one_line(name[-MAX_NAME_CHARS:])))
+            pace()
+        return tuple(found)
 
     def whole(self) -> Work[None]:
         yield from self.gradients()
@@ -147,7 +157,7 @@ class TensorReading:
                 at += _AT_ONCE
                 yield False
         for reference in self._flat:
-            self._read_attributes(reference(), _FLAT_ATTRIBUTES, "")
+            self._read_attributes(_dict_of(reference()), _FLAT_ATTRIBUTES, "")
             yield False
 
     def _read_gradients(self, reference: weakref.ref[Any], path: str) -> None:
@@ -165,7 +175,7 @@ class TensorReading:
         gradient = self._tensors.gradient(parameter)
         if gradient is not None:
             self._add(gradient, Category.GRADIENTS, name)
-        self._read_attributes(parameter, _PARAMETER_ATTRIBUTES, name)
+        self._read_attributes(self._tensors.attributes(parameter), _PARAMETER_ATTRIBUTES, name)
 
     def _read_module(self, reference: weakref.ref[Any], path: str) -> None:
         for names, category in (("_parameters", Category.PARAMETERS), ("_buffers", Category.BUFFERS)):
@@ -195,12 +205,16 @@ class TensorReading:
             return False
         some = list(islice(dict.items(states), at, at + _AT_ONCE))
         for parameter, values in some:
-            for tensor in self._nested(values):
-                self._add(tensor, Category.OPTIMIZER_STATE, self._names.get(id(parameter), ""))
+            name = self._names.get(id(parameter), "")
+            for value in list(values.values()) if type(values) is dict else (values,):
+                if self._tensors.is_tensor(value):  # nearly always
+                    self._add(value, Category.OPTIMIZER_STATE, name)
+                else:
+                    for tensor in self._nested(value):
+                        self._add(tensor, Category.OPTIMIZER_STATE, name)
         return bool(some)
 
-    def _read_attributes(self, obj: Any, wanted: Mapping[str, Category], name: str) -> None:
-        attributes = _dict_of(obj)
+    def _read_attributes(self, attributes: Optional[dict[str, Any]], wanted: Mapping[str, Category], name: str) -> None:
         if not attributes:
             return
         for attribute, category in wanted.items():
@@ -223,13 +237,15 @@ class TensorReading:
                 yield from self._nested(part, nesting + 1)
 
     def _add(self, tensor: Any, category: Category, name: str) -> None:
-        for storage in self._tensors.storages(tensor):
-            known = self._found.get(storage.address)
-            if known is None:
-                self._found[storage.address] = OwnedTensor(storage.address, storage.size_bytes, category, name)
-                self._offsets[storage.address] = storage.offset_bytes
-            elif known.name != name and self._offsets[storage.address] != storage.offset_bytes:
-                self._found[storage.address] = known._replace(name="")  # a flat buffer of many
+        for address, size_bytes, offset_bytes in self._tensors.storages(tensor):
+            row = self._rows.setdefault(address, len(self._sizes))
+            if row == len(self._sizes):
+                self._sizes.append(size_bytes)
+                self._categories.append(category)
+                self._offsets.append(offset_bytes)
+                self._names_of.append(name)
+            elif self._offsets[row] != offset_bytes:
+                self._names_of[row] = ""  # a flat buffer of many
 
 
 class _Census:
@@ -293,7 +309,7 @@ def _named(modules: Sequence[weakref.ref[Any]], pace: Callable[[], None]) -> Ite
 
 
 def _joined(path: str, name: str) -> str:
-    return one_line(f"{path}.{name}" if path else name, None)[-MAX_NAME_CHARS:]
+    return f"{path}.{name}" if path else name
 
 
 def _entries_of_module(reference: weakref.ref[Any], names: str) -> Iterator[tuple[str, Any]]:

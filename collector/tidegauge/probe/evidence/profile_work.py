@@ -113,7 +113,7 @@ class ProfileRecording:
         window.open()
         raw = window.next_snapshot()
         file, device, is_complete = None, 0, False
-        buckets: list[OwnedTensor] = []
+        owned: tuple[OwnedTensor, ...] = ()
         if raw is not None:
             packed = pack_columns(raw, pacer)
             let_go(raw, pacer)
@@ -126,7 +126,8 @@ class ProfileRecording:
                 self._problems.append(f"the snapshot could not be written ({describe(error)})")
             self._read_on()
             if self._after is not None:
-                buckets = list(_buckets(packed, self._after, pacer))
+                owned = self._after.owned(pacer.pace)
+                owned += tuple(_buckets(packed, owned, self._after.bucket_bytes, pacer))
         pacer.rest()
         return RankRecording(
             recording_id=window.ask.recording_id,
@@ -136,8 +137,8 @@ class ProfileRecording:
             ended_step=max(window.began_step, window.ended_step),
             snapshot_file=file,
             boundaries_us=tuple(window.boundaries_us),
-            owned=() if self._after is None else (*self._after.owned(), *buckets)[:MAX_OWNED],
-            owned_before=() if self._before is None else self._before.owned(),
+            owned=owned[:MAX_OWNED],
+            owned_before=() if self._before is None else self._before.owned(pacer.pace),
             is_complete=is_complete,
             is_compiled=self._compiles(),
             longest_stall_s=window.longest_stall_s,
@@ -190,10 +191,12 @@ class ProfileRecording:
         return all(counts.get(device, 0) >= count for device, count in self.window.allocations.items())
 
 
-def _buckets(packed: PackedSnapshot, reading: TensorReading, pacer: Pacer) -> Iterator[OwnedTensor]:
+def _buckets(
+    packed: PackedSnapshot, known: Sequence[OwnedTensor], bucket_bytes: Sequence[int], pacer: Pacer
+) -> Iterator[OwnedTensor]:
     """Blocks of unknown origin that have the size of a bucket of ``DistributedDataParallel``, as many as there are."""
-    left = Counter(reading.bucket_bytes)
-    owned = {one.address for one in reading.owned()}
+    left = Counter(bucket_bytes)
+    owned = {one.address for one in known}
     for one in packed.devices if left else ():
         at = 0
         for address, count in zip(one.segments["address"], one.segments["blocks"]):

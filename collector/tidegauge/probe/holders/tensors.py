@@ -118,6 +118,8 @@ class Tensors:
         self._gradient = torch.Tensor.grad.__get__
         self._offset = torch.Tensor.storage_offset
         self._storage = torch.Tensor.untyped_storage
+        slot = vars(torch.Tensor).get("__dict__")
+        self._dict = instance_dict if slot is None else slot.__get__
 
     def is_tensor(self, obj: object) -> bool:
         """Whether ``obj`` is a tensor, by its class; cached by class."""
@@ -150,7 +152,8 @@ class Tensors:
         address = self.address(tensor)
         if address is not None:
             try:
-                offset_bytes = self._offset(tensor) * self._base.element_size(tensor)
+                offset = self._offset(tensor)
+                offset_bytes = offset * self._base.element_size(tensor) if offset else 0
                 address -= 0 if self._is_of_storage else offset_bytes
                 # The storage is not asked for its address: it would be copied if it is to be copied on write.
                 return [Storage(address, self._storage(tensor).nbytes(), offset_bytes)]
@@ -168,6 +171,10 @@ class Tensors:
         except Exception:
             return None
 
+    def attributes(self, tensor: Any) -> dict[str, Any]:
+        """A tensor's own ``__dict__``, by the slot of ``torch.Tensor``."""
+        return self._dict(tensor) or {}
+
     def _parts_of(self, tensor: Any) -> list[Any]:
         """Indices and values, of a sparse one."""
         try:
@@ -183,7 +190,7 @@ class Tensors:
 
     def _wrapped(self, tensor: Any) -> list[Any]:
         """Tensors that are attributes of a subclass's: ``_local_tensor`` of a DTensor."""
-        values = [*(instance_dict(tensor) or {}).values()]
+        values = [*self.attributes(tensor).values()]
         values += [value for _, value in slot_values(tensor, slots_of(type(tensor)))]
         return [value for value in values if self.is_tensor(value)]
 
