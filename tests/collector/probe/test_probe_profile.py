@@ -356,6 +356,13 @@ class WhatIsOwned(ProfileTestCase):
         found = [one for one in self.profiled().owned if one.category is Category.COMMUNICATION]
         self.assertEqual(found, [OwnedTensor(BASE, MIB - 1, Category.COMMUNICATION)])
 
+    def test_what_else_names_lead_to_is_told_where_its_block_is_still_the_same(self) -> None:
+        self.weight.address = self.bias.address = BASE + 40 * MIB  # elsewhere
+        MODEL.append({"average": Tensor(BASE, 256), "gone": Tensor(BASE + MIB, 256)})
+        MODEL[-1]["average"].storage_bytes = MIB - 1
+        found = [one for one in self.profiled().owned if one.category is Category.OTHER]
+        self.assertEqual(found, [OwnedTensor(BASE, MIB - 1, Category.OTHER, "MODEL['average']")])
+
     def test_an_error_of_a_tensors_costs_the_tensors_alone(self) -> None:
         class Odd(dict[str, Any]):
             pass

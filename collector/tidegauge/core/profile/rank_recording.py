@@ -30,8 +30,8 @@ class OwnedTensor(NamedTuple):
     """Of the storage."""
     category: Category
     name: str = ""
-    """As the model calls it: ``blocks.0.mlp.weight``; of a gradient or an optimizer's state, the name of its parameter.
-    Empty where it is not known."""
+    """As the model calls it: ``blocks.0.mlp.weight``; of a gradient or an optimizer's state, the name of its parameter;
+    of others, what the program calls them: ``EMA.shadow['head.weight']``. Empty where it is not known."""
 
 
 @dataclass(frozen=True)

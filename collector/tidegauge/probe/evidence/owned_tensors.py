@@ -68,7 +68,7 @@ class OwnedTensors:
         self._torch = torch
         self._tensors = Tensors(torch)
         self._stepped = stepped
-        self._census = _Census(torch)
+        self._census = _Census(torch, self._tensors)
         self._paths: list[tuple[weakref.ref[Any], str]] = []
         """Modules, with their names."""
         self._is_whole = False
@@ -85,6 +85,12 @@ class OwnedTensors:
     def name_modules(self, pace: Callable[[], None]) -> None:
         """Name what ``find`` has found, or has until it was cut short; in any thread."""
         self._paths = list(_named(self._census.modules, pace))
+
+    @property
+    def others(self) -> Mapping[int, tuple[int, str]]:
+        """Sizes of all storages that names led to as the search went on, and what the program calls them: an average of
+        the weights, a cache. By address."""
+        return self._census.others
 
     def reading(self) -> TensorReading:
         """One reading, at the boundary at which it begins."""
@@ -249,15 +255,20 @@ class TensorReading:
 
 
 class _Census:
-    """Notes modules, optimizers and objects with flat buffers, as ``Forward`` meets them."""
+    """Notes modules, optimizers, objects with flat buffers, and addresses of tensors, as ``Forward`` meets them."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, tensors: Tensors) -> None:
+        self._tensors = tensors
         self._module, self._optimizer = torch.nn.Module, torch.optim.Optimizer
         self.modules: list[weakref.ref[Any]] = []
         self.optimizers: list[weakref.ref[Any]] = []
         self.flat: list[weakref.ref[Any]] = []
+        self.others: dict[int, tuple[int, str]] = {}
 
-    def tensor(self, _tensor: Any, _trail: RefPath) -> bool:
+    def tensor(self, tensor: Any, trail: RefPath) -> bool:
+        for address, size_bytes, _ in self._tensors.storages(tensor):
+            if address not in self.others and len(self.others) < MAX_OWNED:
+                self.others[address] = (size_bytes, _text_of(trail))
         return False
 
     def graph(self, _node: Any, _name: str, _trail: RefPath) -> Work[Sequence[Any]]:
@@ -306,6 +317,14 @@ def _named(modules: Sequence[weakref.ref[Any]], pace: Callable[[], None]) -> Ite
         while parts and parts[0] == "module":  # DistributedDataParallel's, DeepSpeed's
             del parts[0]
         yield reference, ".".join(parts)
+
+
+def _text_of(trail: RefPath) -> str:
+    """``EMA.shadow['head.weight']``."""
+    text, before = trail.step.text, trail.before
+    while before is not None and (not text or text.startswith("[")):
+        text, before = f"{before.step.text}{text}", before.before
+    return text
 
 
 def _joined(path: str, name: str) -> str:

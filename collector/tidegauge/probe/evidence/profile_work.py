@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor, RankRecording
 from tidegauge.core.run_dirs import PROFILE_SNAPSHOT_SUFFIX
 from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
-from tidegauge.probe.evidence.owned_tensors import OwnedTensors, TensorReading
+from tidegauge.core.text import one_line
+from tidegauge.probe.evidence.owned_tensors import MAX_NAME_CHARS, OwnedTensors, TensorReading
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED, ALLOC, let_go, pack_columns
@@ -127,7 +128,8 @@ class ProfileRecording:
             self._read_on()
             if self._after is not None:
                 owned = self._after.owned(pacer.pace)
-                owned += tuple(_buckets(packed, owned, self._after.bucket_bytes, pacer))
+                others = self._tensors.others if self._tensors is not None else {}
+                owned += tuple(_further(packed, owned, others, self._after.bucket_bytes, pacer))
         pacer.rest()
         return RankRecording(
             recording_id=window.ask.recording_id,
@@ -150,11 +152,10 @@ class ProfileRecording:
         """Find the modules and optimizers, before the recording begins."""
         window = self.window
         try:
-            tensors = OwnedTensors(self._torch, self._stepped)
+            tensors = self._tensors = OwnedTensors(self._torch, self._stepped)
             pacer = Pacer(lambda: not window.waits_for_steps)
             self._run(tensors.find(), pacer, most_s=window.ask.most_s / _SEARCH_SHARE)
             tensors.name_modules(pacer.pace)
-            self._tensors = tensors
         except StoppedError:
             if window.stopped:
                 raise
@@ -191,21 +192,30 @@ class ProfileRecording:
         return all(counts.get(device, 0) >= count for device, count in self.window.allocations.items())
 
 
-def _buckets(
-    packed: PackedSnapshot, known: Sequence[OwnedTensor], bucket_bytes: Sequence[int], pacer: Pacer
+def _further(
+    packed: PackedSnapshot,
+    known: Sequence[OwnedTensor],
+    others: Mapping[int, tuple[int, str]],
+    bucket_bytes: Sequence[int],
+    pacer: Pacer,
 ) -> Iterator[OwnedTensor]:
-    """Blocks of unknown origin that have the size of a bucket of ``DistributedDataParallel``, as many as there are."""
+    """Blocks without a stack that nothing of the model's is in: ``others`` that are still there, by their sizes, and as
+    many of the size of a bucket of ``DistributedDataParallel`` as there are buckets."""
     left = Counter(bucket_bytes)
     owned = {one.address for one in known}
-    for one in packed.devices if left else ():
+    for one in packed.devices:
         at = 0
         for address, count in zip(one.segments["address"], one.segments["blocks"]):
             for index in range(at, at + count):
                 requested_bytes = one.blocks["requested_bytes"][index]
                 is_unknown = one.blocks["state"][index] == ACTIVE_ALLOCATED and one.blocks["stack"][index] < 0
-                if is_unknown and left[requested_bytes] > 0 and address not in owned:
-                    left[requested_bytes] -= 1
-                    yield OwnedTensor(address, requested_bytes, Category.COMMUNICATION)
+                if is_unknown and address not in owned:
+                    size_bytes, name = others.get(address, (0, ""))
+                    if size_bytes == requested_bytes:
+                        yield OwnedTensor(address, size_bytes, Category.OTHER, one_line(name[-MAX_NAME_CHARS:]))
+                    elif left[requested_bytes] > 0:
+                        left[requested_bytes] -= 1
+                        yield OwnedTensor(address, requested_bytes, Category.COMMUNICATION)
                 address += one.blocks["size_bytes"][index]
                 pacer.pace()
             at += count
