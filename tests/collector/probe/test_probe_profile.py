@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Optional
 
 from fake_tensors import Module, Optimizer, Parameter, Tensor, fake_tensor_torch
-from probe_fakes import MIB, FakeBackend, block, torch_snapshot
+from probe_fakes import MIB, FakeBackend, block, nested_stats, torch_snapshot
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
@@ -56,6 +56,7 @@ class ProfileTestCase(unittest.TestCase):
         self.events = 0
         self.lost_events = 0
         self.compiled = False
+        self.devices = [0]
         self.no_more_steps = False
         self.is_open = False
         self.step_s = 1.0
@@ -103,7 +104,7 @@ class ProfileTestCase(unittest.TestCase):
     def profile(self, ask: ProfileAsk = ASK) -> Optional[RankRecording]:
         """From the command to the files, by steps of the job whenever the evidence thread waits for one."""
         snapshots = RankSnapshots(
-            self.backend, self.history, identity=lambda: None, devices=lambda: [0], steps=lambda: self.steps
+            self.backend, self.history, identity=lambda: None, devices=lambda: self.devices, steps=lambda: self.steps
         )
         recording = self.recording = ProfileRecording(
             ask, snapshots, self.history, torch=self.torch, stepped=lambda: self.stepped, at_boundary=self.at_boundary,
@@ -174,6 +175,15 @@ class AProfile(ProfileTestCase):
         self.assertTrue(found.is_complete)
         self.assertIn("the job itself records allocation history", found.problem or "")
         self.assertEqual((self.backend.recording.enabled, self.backend.recording.entries), ("all", 500))
+
+    def test_a_process_with_several_devices_has_the_events_of_each_though_it_has_run_for_long(self) -> None:
+        self.backend.stats += [nested_stats(0, 0)]
+        self.devices = [0, 1]
+        for stats in self.backend.stats:
+            stats["allocation"]["all"].update(allocated=1_000_000, freed=1_000_000)
+        found = self.profiled()
+        self.assertEqual((found.is_complete, found.problem), (True, None))
+        self.assertEqual(self.backend.snapshots_with_history, [True])
 
     def test_a_job_that_compiles_is_said(self) -> None:
         self.compiled = True

@@ -81,14 +81,14 @@ class ProfileWindow(RecordedWindow):
         self.ended_step = step
         if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or self._is_full(before)):
             self._read_after()
-            self._take_last()
+            self._take_last(recorded=self._events(self.allocations) if self._ours else None)
 
     def _since_beginning(self, allocations: Mapping[int, int]) -> dict[int, int]:
         return {device: count - self._allocations_before.get(device, 0) for device, count in allocations.items()}
 
     def _is_full(self, before: Mapping[int, int]) -> bool:
-        """Whether another step like the last would not fit into the ring of a device."""
-        return any(
-            EVENTS_OF_ALLOCATION * (2 * count - before.get(device, 0)) > self.ask.max_events
-            for device, count in self.allocations.items()
-        )
+        """Whether another step like the last would be too much for the ring, and for one snapshot."""
+        return 2 * self._events(self.allocations) - self._events(before) > self.ask.max_events
+
+    def _events(self, allocations: Mapping[int, int]) -> int:
+        return EVENTS_OF_ALLOCATION * sum(allocations.values())

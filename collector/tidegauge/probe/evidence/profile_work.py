@@ -77,7 +77,7 @@ class ProfileRecording:
             window.problem = f"no recording could be written ({describe(error)})"
             raise
         finally:
-            self._tensors = None
+            self._tensors = self._before = self._after = None
             window.phase = WindowPhase.DONE
 
     # ----------------------------------------------------------------- in the training thread

@@ -128,13 +128,13 @@ class RecordedWindow:
         assert self._boundary_s is not None
         return now_s + _NEXT_STEP * (now_s - self._boundary_s) >= self._deadline_s
 
-    def _take_last(self) -> None:
-        """The snapshot with the recorded events, at which recording ends."""
+    def _take_last(self, *, recorded: Optional[int] = None) -> None:
+        """The snapshot with the recorded events, at which recording ends; ``recorded`` as in ``RankSnapshots.take``."""
         if self._ours and self._history.taken_over:
             self._note("the job started to record allocation history itself; Tidegauge's recording was stopped")
         elif self._history.recorder() is Recorder.NOBODY:
             self._note("the job switched allocation history off; allocations since then have no stack")
-        self._taken.put(self._snapshots.take(most_events=self._max_events))
+        self._taken.put(self._snapshots.take(most_events=self._max_events, recorded=recorded))
         self._end(None)
 
     # ----------------------------------------------------------------- in the evidence thread
