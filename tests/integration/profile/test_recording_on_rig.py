@@ -29,7 +29,7 @@ from tidegauge.probe.activation.launch import activation_environ
 
 pytestmark = pytest.mark.rig
 
-SCRIPT = Path(__file__).parents[1] / "rig_jobs" / "profiled_rank.py"
+JOBS = Path(__file__).parents[1] / "rig_jobs"
 RELEASES = ("2.9.1", FIRST_TORCH, "2.15.0")
 ONE_RANK = ("eager", "amp", "checkpoint")
 TWO_RANKS = ("ddp", "fsdp1", "fsdp2")
@@ -98,7 +98,7 @@ Start = Callable[..., list[Training]]
 def start(tmp_path: Path) -> Iterator[Start]:
     ranks: list[Training] = []
 
-    def start(rig: Rig, mode: str) -> list[Training]:
+    def start(rig: Rig, mode: str = "", *, job: str = "profiled_rank.py") -> list[Training]:
         count = 2 if mode in TWO_RANKS else 1
         environ = rig.environ(devices=count, state=tmp_path / "gpus")
         environ.pop("PYTHONPATH", None)
@@ -108,7 +108,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         for rank in range(count):
             place = [str(rank), port] if count > 1 else []
             process = subprocess.Popen(
-                [str(rig.python), str(SCRIPT), mode, *place],
+                [str(rig.python), str(JOBS / job), mode, *place],
                 env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             ranks.append(Training(process, tmp_path / "run"))
@@ -193,6 +193,19 @@ def test_a_recording_of_the_jobs_own_is_used_and_stays_on(rig: Rig, start: Start
     ranks = start(rig, "recorded")
     (recording,) = check_profiles(ranks, max_events=100_000)
     assert recording.problem == "the job itself records allocation history; it was left unchanged"
+
+
+@pytest.mark.parametrize("release", torches(RELEASES))
+def test_tensors_like_few_others_are_read_without_their_code(release: str, start: Start) -> None:
+    (rank,) = start(rig_of(release), job="odd_tensors.py")
+    assert rank.ask(**PROFILE)["ok"]
+    rank.wait_until_done()
+    recording = rank.recording()
+    assert recording.problem is None
+    sizes = {one.name: one.size_bytes for one in recording.owned}
+    assert (sizes["wrapped"], sizes["part"]) == (512 * 1024 * 4, 4 << 20)
+    assert rank.ask("ping")["errors"] == 0
+    assert rank.end() == {"calls": [], "is_copied": False}
 
 
 def test_a_profile_gives_way_to_evidence(rig: Rig, start: Start) -> None:
