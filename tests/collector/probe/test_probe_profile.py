@@ -61,15 +61,15 @@ class ProfileTestCase(unittest.TestCase):
         self.is_open = False
         self.step_s = 1.0
         self.stepped: list[Any] = []
-        self.in_step: list[Callable[[], None]] = []
-        """What the job does in its next steps."""
+        self.in_step: Optional[Callable[[], None]] = None
+        """What the job does in each step."""
         self.recording: Optional[ProfileRecording] = None
         self.addCleanup(MODEL.clear)
 
     def train(self) -> None:
         """A step; the recorder's ring has all events since it went on."""
-        if self.in_step:
-            self.in_step.pop(0)()
+        if self.in_step is not None:
+            self.in_step()
         self.steps += 1
         self.now_s += self.step_s if self.is_open else 0.0  # how many steps the search takes depends on this process
         self.events = self.events + ALLOCATIONS if self.backend.recording.enabled is not None else 0
@@ -89,10 +89,10 @@ class ProfileTestCase(unittest.TestCase):
         def in_step() -> None:
             window = self.recording.window if self.recording is not None else None
             if window is not None and len(window.boundaries_us) == boundaries:
-                self.in_step.clear()
+                self.in_step = None
                 call(window)
 
-        self.in_step = [in_step] * 100
+        self.in_step = in_step
 
     def at_boundary(self, call: Callable[[], bool]) -> bool:
         if self.no_more_steps:
@@ -103,6 +103,7 @@ class ProfileTestCase(unittest.TestCase):
 
     def profile(self, ask: ProfileAsk = ASK) -> Optional[RankRecording]:
         """From the command to the files, by steps of the job whenever the evidence thread waits for one."""
+        self.is_open = False
         snapshots = RankSnapshots(
             self.backend, self.history, identity=lambda: None, devices=lambda: self.devices, steps=lambda: self.steps
         )
@@ -293,7 +294,7 @@ class WhatIsOwned(ProfileTestCase):
         def move() -> None:
             self.weight.gradient = Tensor(BASE + self.steps * MIB, 256, 256)
 
-        self.in_step = [move] * 100
+        self.in_step = move
         found = self.profiled()
         self.assertEqual([one.address for one in found.owned_before], [BASE + (found.began_step - 1) * MIB])
         gradients = [one.address for one in found.owned if one.category is Category.GRADIENTS]
