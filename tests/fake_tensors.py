@@ -31,6 +31,19 @@ class Tensor(_TensorBase):
         self.shape = shape
         self.node = grad_fn
         self.hooks: Optional[dict[int, Any]] = None
+        self.gradient: Optional[Tensor] = None
+        self.offset = 0
+        self.storage_bytes = FLOAT_BYTES * _product(shape)
+
+    def storage_offset(self) -> int:
+        return self.offset
+
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(nbytes=lambda: self.storage_bytes)
+
+    @property
+    def grad(self) -> Optional[Tensor]:
+        return self.gradient
 
     def size(self) -> tuple[int, ...]:
         return self.shape

@@ -167,6 +167,9 @@ class FakeBackend(Backend):
 
         return remove
 
+    def compiles(self) -> bool:
+        return not self.has_module_hook
+
     def call_module(self, module: object) -> None:
         """What an outermost module's call does."""
         if self.module_hook is not None:

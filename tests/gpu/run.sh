@@ -33,6 +33,7 @@ for part in ${PARTS:-tests evidence demo bench}; do
       step agent_cost 100 python3 bench/agent_cost.py
       step scrape_cost 60 python3 bench/scrape_cost.py
       step evidence_cost 200 python3 bench/gpu_evidence.py
+      step profile_cost 100 python3 bench/gpu_evidence.py --profile
       ;;
   esac
 done

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import Held, Requests
-from tidegauge.analysis.profile.lives import lives_of
-from tidegauge.analysis.profile.phases import phase_of_stack
+from tidegauge.analysis.profile.lives import BEFORE, lives_of
+from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
 from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, Stack
@@ -236,6 +237,27 @@ def test_what_the_model_owns_is_told_by_address_whatever_made_it() -> None:
         Category.PARAMETERS: 9 * MIB + 512,
         Category.BUFFERS: 4 * MIB,
     }
+
+
+def test_what_was_owned_at_the_beginning_may_be_freed_and_others_have_its_address() -> None:
+    trace = open_trace(SNAPSHOTS / "steady_lm.late.snap.zst")
+    blocks = lives_of(trace).blocks
+    earlier = next(one for one in blocks if one.made == BEFORE and one.freed is not None)
+    later = [one for one in blocks if one.address == earlier.address and one.made != BEFORE]
+    purposes = Purposes(
+        trace.stacks, stretches_of(trace), blocks, (), [OwnedMemory(earlier.address, Category.OPTIMIZER_STATE)]
+    )
+    assert purposes.category(earlier) is Category.OPTIMIZER_STATE
+    assert later
+    assert all(purposes.category(one) is not Category.OPTIMIZER_STATE for one in later)
+
+
+def test_of_equal_peaks_the_one_of_which_most_is_known_is_shown() -> None:
+    program = Program()
+    program.free(program.alloc(3 * MIB, AUTOGRAD))  # before any stack that tells the phase
+    program.alloc(512, BATCH)
+    program.free(program.alloc(3 * MIB - 512, FORWARD))
+    assert Category.UNKNOWN not in program.profile().peak.by_category
 
 
 def test_a_recording_without_stacks_says_that_it_knows_nothing() -> None:

@@ -17,7 +17,8 @@ from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
-from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk, WindowPhase
+from tidegauge.probe.evidence.recorded_window import WindowPhase
+from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.evidence.work import Searches, SoFar, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import Pacer, StoppedError

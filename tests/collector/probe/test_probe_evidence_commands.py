@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 import unittest
 import zlib
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from tidegauge.probe.evidence.recorder import (
     trace_complaint,
     trace_entries,
 )
+from tidegauge.probe.evidence.window import EvidenceWindow
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
@@ -42,6 +44,8 @@ from waiting import PATIENCE_S
 
 BASE = 1 << 30
 ASK: dict[str, Any] = {"command": "evidence", "id": "e1", "warm_up_steps": 0, "window_steps": 1, "most_s": 600}
+
+PROFILE: dict[str, Any] = {"command": "profile", "id": "p1", "reason": "a test", "steps": 2, "most_s": 600}
 
 
 class CommandsTestCase(unittest.TestCase):
@@ -158,7 +162,7 @@ class AskingForEvidence(CommandsTestCase):
     def infer(self, probe: Probe, steps: int = 1) -> None:
         """Steps of a loop that only calls its model, each an age after the last."""
         for _ in range(steps):
-            if probe.evidence.window is not None:
+            if isinstance(probe.evidence.window, EvidenceWindow):
                 probe.evidence.window._early_s -= MIN_WINDOW_S
             self.backend.call_module(self.model)
 
@@ -265,7 +269,7 @@ class AskingForEvidence(CommandsTestCase):
 
     def test_a_process_that_is_not_watched_is_told_to_attach_first(self) -> None:
         self.probe("dormant")
-        for command in ("evidence", "snapshot", "record", "holders"):
+        for command in ("evidence", "profile", "snapshot", "record", "holders"):
             with self.subTest(command):
                 reply = self.ask(command, id="e1", on=True)
                 self.assertEqual(reply["kind"], "unable")
@@ -338,6 +342,98 @@ class AskingForEvidence(CommandsTestCase):
         self.assertIn("new thread", self.ask(**ASK)["error"])
         self.step(probe, 3)
         self.assertEqual(self.backend.recording.calls, [])
+
+
+class AskingForAProfile(CommandsTestCase):
+    def train_until_done(self, probe: Probe, profile: str = "p1") -> dict[str, Any]:
+        """Steps until the profile is done; its status."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while self.ask("profile_status", id=profile)["state"] != "done":
+            self.assertLess(time.monotonic(), give_up_s)
+            self.step(probe)
+        self.finished()
+        return self.ask("profile_status", id=profile)
+
+    def test_a_profile_is_recorded_at_the_jobs_boundaries(self) -> None:
+        probe = self.probe()
+        reply = self.ask(**PROFILE)
+        self.assertEqual((reply["ok"], reply["id"], reply["state"]), (True, "p1", "recording"))
+        self.train_until_done(probe)
+        self.assertEqual(self.files(), ["profile.json", "profile.snap"])
+        self.assertTrue(self.backend.recording.as_it_was)
+        self.assertEqual((probe.faults.count, probe.evidence.window), (0, None))
+
+    def test_asking_for_a_profile_again_is_harmless_and_another_has_to_wait(self) -> None:
+        probe = self.probe()
+        self.ask(**PROFILE)
+        self.assertTrue(self.ask(**PROFILE)["ok"])
+        other = self.ask(**{**PROFILE, "id": "p2"})
+        self.assertEqual((other["kind"], len(self.threads)), ("busy", 1))
+        self.assertIn("profile p1 is being recorded", other["error"])
+        self.assertEqual(self.ask("record", on=True)["kind"], "busy")
+        self.train_until_done(probe)
+        self.assertTrue(self.ask(**{**PROFILE, "id": "p2"})["ok"])
+        self.assertEqual(self.ask("profile_status", id="p1")["kind"], "unknown")
+        self.train_until_done(probe, "p2")
+
+    def test_a_profile_is_recorded_at_calls_of_the_model_where_no_optimizer_steps(self) -> None:
+        probe = self.probe()
+        self.quiet_for(probe, MIN_QUIET_S)
+        self.ask(**PROFILE)
+        give_up_s = time.monotonic() + PATIENCE_S
+        while self.ask("profile_status", id="p1")["state"] != "done":
+            self.assertLess(time.monotonic(), give_up_s)
+            probe.tick()
+            self.backend.call_module(self.model)
+        self.finished()
+        probe.tick()
+        self.assertIsNone(self.backend.module_hook)
+        self.assertEqual(self.files(), ["profile.json", "profile.snap"])
+
+    def test_a_profile_waits_for_evidence(self) -> None:
+        probe = self.probe()
+        self.ask(**ASK)
+        refused = self.ask(**PROFILE)
+        self.assertEqual(refused["kind"], "busy")
+        self.assertIn("evidence e1 is being collected", refused["error"])
+        self.step(probe, 5)
+        self.finished()
+        self.assertTrue(self.ask(**PROFILE)["ok"])
+        self.train_until_done(probe)
+        self.assertEqual(self.files(), ["early.snap", "evidence.json", "late.snap", "profile.json", "profile.snap"])
+
+    def test_a_profile_gives_way_to_evidence(self) -> None:
+        probe = self.probe()
+        self.ask(**PROFILE)
+        self.ask(**ASK)
+        status = self.train_until_done(probe)
+        self.assertIn("evidence was asked for meanwhile", status["problem"])
+        self.step(probe, 5)
+        self.finished()
+        status = self.ask("evidence_status", id="e1")
+        self.assertEqual((status["state"], status["problem"]), ("done", None))
+        self.assertEqual(self.files(), ["early.snap", "evidence.json", "late.snap", "profile.json"])
+        self.assertTrue(self.backend.recording.as_it_was)
+
+    def test_profile_command_refuses_an_invalid_value_and_names_the_field(self) -> None:
+        self.probe()
+        for key, value in (("id", ""), ("steps", 0), ("steps", 4), ("steps", True), ("most_s", 0), ("max_events", 7)):
+            with self.subTest(key=key, value=value):
+                reply = self.ask(**{**PROFILE, key: value})
+                self.assertEqual(reply["kind"], "usage")
+                self.assertIn(key, reply["error"])
+        self.assertEqual(self.threads, [])
+
+    def test_detached_or_closed_in_the_middle_a_profile_leaves_nothing(self) -> None:
+        for end in ("detach", "close"):
+            with self.subTest(end=end):
+                self.setUp()
+                probe = self.probe()
+                self.ask(**PROFILE)
+                getattr(probe, end)()
+                self.finished()
+                self.assertIsNone(self.backend.recording.enabled)
+                self.assertEqual(self.files(), [])
 
 
 class OnDemand(CommandsTestCase):

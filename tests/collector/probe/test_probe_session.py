@@ -426,7 +426,8 @@ class CommandsOverTheSocket(GuestTestCase):
         reply = ask(self.start(), {"command": "explode"})
         self.assertEqual(reply["known"][:5], ["ping", "attach", "detach", "fraction", "empty_cache"])
         self.assertEqual(reply["known"][5:9], ["tell", "checkpoint", "checkpoint_status", "checkpoint_withdraw"])
-        self.assertEqual(reply["known"][9:], ["evidence", "evidence_status", "snapshot", "record", "holders"])
+        self.assertEqual(reply["known"][9:13], ["evidence", "evidence_status", "profile", "profile_status"])
+        self.assertEqual(reply["known"][13:], ["snapshot", "record", "holders"])
 
     def test_the_helper_ticks(self) -> None:
         probe = self.start()

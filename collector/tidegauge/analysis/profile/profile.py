@@ -48,23 +48,25 @@ def profile_of(
     trace: Trace,
     *,
     owned: Iterable[OwnedMemory] = (),
+    owned_before: Iterable[OwnedMemory] = (),
     roots: Optional[CodeRoots] = None,
     gradients: Iterable[SeenGradient] = (),
     modules_missing: Optional[str] = None,
 ) -> StepProfile:
     """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
-    ``owned`` are tensors of known purpose at its end; ``gradients`` tell the modules of those that are gone by then;
-    ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why the recording has no modules.
-    Raises ``TraceError`` where events contradict each other.
+    ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``gradients`` tell the modules
+    of those that are gone by then; ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why
+    the recording has no modules. Raises ``TraceError`` where events contradict each other.
     """
     stretches = stretches_of(trace)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
     modules = ModulesOfBlocks(trace, gradients)
     named = [_named(block, purposes, modules) for block in lives.blocks]
     moments = list(_moments(named, purposes.phase_at))
-    peak = max(moments, key=lambda moment: moment.allocated_bytes)
+    # Steps are alike: of equal peaks, one without leftovers of the step before the recording.
+    peak = max(moments, key=lambda moment: (moment.allocated_bytes, -moment.sums[_PLACE[Category.UNKNOWN]]))
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
     return StepProfile(
         device=trace.device,

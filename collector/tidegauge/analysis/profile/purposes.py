@@ -32,8 +32,11 @@ class Purposes:
         stretches: Sequence[Stretch],
         blocks: Sequence[BlockLife],
         owned: Iterable[OwnedMemory],
+        owned_before: Iterable[OwnedMemory] = (),
     ) -> None:
-        self._owned = sorted(owned, key=lambda one: one.address)
+        self._owned, self._owned_before = (
+            sorted(tensors, key=lambda one: one.address) for tensors in (owned, owned_before)
+        )
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)
@@ -100,10 +103,16 @@ class Purposes:
         return None if owner is None else owner.category
 
     def owner(self, block: BlockLife) -> Optional[OwnedMemory]:
-        """The first tensor of known purpose in it."""
-        at = bisect_left(self._owned, (block.address,)) if block.freed is None else len(self._owned)
-        is_in = at < len(self._owned) and self._owned[at].address < block.address + block.size_bytes
-        return self._owned[at] if is_in else None
+        """The first tensor of known purpose that it had in it at either end of the recording."""
+        if block.freed is None:
+            owned = self._owned
+        elif block.made == BEFORE:
+            owned = self._owned_before
+        else:
+            return None
+        at = bisect_left(owned, (block.address,))
+        is_in = at < len(owned) and owned[at].address < block.address + block.size_bytes
+        return owned[at] if is_in else None
 
     def _of_before(self, block: BlockLife) -> Category:
         if _may_be_workspace(block):

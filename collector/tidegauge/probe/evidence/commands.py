@@ -1,4 +1,4 @@
-"""Commands about a rank's memory: evidence, snapshot, record, holders (docs/probe.md)."""
+"""Commands about a rank's memory: evidence, profile, snapshot, record, holders (docs/probe.md)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegauge.core.evidence.rank_evidence import HolderSearch
+from tidegauge.core.profile.rank_recording import MAX_STEPS
 from tidegauge.core.run_dirs import ASKED_SUFFIX
 from tidegauge.core.wire import to_wire
 from tidegauge.probe.evidence.grown_blocks import MAX_BLOCKS, largest_blocks
+from tidegauge.probe.evidence.profile_window import ProfileAsk
+from tidegauge.probe.evidence.recorded_window import RecordedWindow
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
-from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
+from tidegauge.probe.evidence.window import WindowAsk
 from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.requests import RequestRefusedError, request_id_of
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
@@ -36,21 +39,22 @@ class EvidenceCommands:
         self._pacer = Pacer(lambda: evidence.snapshots is None)
         self.table: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "evidence": self._ask,
-            "evidence_status": self._status,
+            "evidence_status": lambda request: _status_of(evidence.find(request_id_of(request))),
+            "profile": self._ask_profile,
+            "profile_status": lambda request: _status_of(evidence.find_profile(request_id_of(request))),
             "snapshot": self._snapshot,
             "record": self._record,
             "holders": self._holders,
         }
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        reason = request.get("reason")
         usual = WindowAsk("", "")
         holders = request.get("holders", usual.holders)
         if not isinstance(holders, bool):
             raise RequestRefusedError("usage", "holders must be true or false")
         ask = WindowAsk(
             evidence_id=request_id_of(request),
-            reason=reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else "",
+            reason=_reason(request),
             warm_up_steps=_whole(request, "warm_up_steps", usual.warm_up_steps, 0, 10_000),
             window_steps=_whole(request, "window_steps", usual.window_steps, 1, 100_000),
             enough_s=_seconds(request, "enough_s", usual.enough_s),
@@ -58,22 +62,18 @@ class EvidenceCommands:
             max_events=_whole(request, "max_events", usual.max_events, _MIN_ENTRIES, MAX_ENTRIES),
             holders=holders,
         )
-        window = self._evidence.ask(ask)
-        return {
-            "ok": True,
-            "id": ask.evidence_id,
-            "state": "recording" if window.waits_for_steps else window.phase.value,
-        }
+        return _begun(self._evidence.ask(ask))
 
-    def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        window: EvidenceWindow = self._evidence.find(request_id_of(request))
-        return {
-            "ok": True,
-            "id": window.ask.evidence_id,
-            "state": window.phase.value,
-            "step": window.step,
-            "problem": window.problem,
-        }
+    def _ask_profile(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        usual = ProfileAsk("", "")
+        ask = ProfileAsk(
+            recording_id=request_id_of(request),
+            reason=_reason(request),
+            steps=_whole(request, "steps", usual.steps, 1, MAX_STEPS),
+            most_s=_seconds(request, "most_s", usual.most_s),
+            max_events=_whole(request, "max_events", usual.max_events, _MIN_ENTRIES, MAX_ENTRIES),
+        )
+        return _begun(self._evidence.ask_profile(ask))
 
     def _snapshot(self, request: Mapping[str, Any]) -> dict[str, Any]:
         _, files = self._evidence.watched()
@@ -94,7 +94,7 @@ class EvidenceCommands:
         if not isinstance(on, bool):
             raise RequestRefusedError("usage", "on must be true or false")
         if self._evidence.window is not None:
-            raise RequestRefusedError("busy", "evidence is being recorded; retry when it is done")
+            raise RequestRefusedError("busy", "evidence or a profile is being recorded; retry when it is done")
         if not on:
             self._boundary.call(history.end, now=now)
             return {"ok": True, "on": history.recorder() is not Recorder.NOBODY, "recording": history.recorder().value}
@@ -136,6 +136,21 @@ class EvidenceCommands:
                 raise RequestRefusedError("unable", str(error)) from None
 
         return self._boundary.call(take, now=request.get("now") is True)
+
+
+def _begun(window: RecordedWindow) -> dict[str, Any]:
+    state = "recording" if window.waits_for_steps else window.phase.value
+    return {"ok": True, "id": window.window_id, "state": state}
+
+
+def _status_of(window: RecordedWindow) -> dict[str, Any]:
+    state = window.phase.value
+    return {"ok": True, "id": window.window_id, "state": state, "step": window.step, "problem": window.problem}
+
+
+def _reason(request: Mapping[str, Any]) -> str:
+    reason = request.get("reason")
+    return reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else ""
 
 
 def _whole(request: Mapping[str, Any], key: str, usual: int, least: int, most: int) -> int:

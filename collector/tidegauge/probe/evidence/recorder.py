@@ -1,5 +1,5 @@
-"""Collects evidence about a watched process's memory on request: one window at a time, and single snapshots,
-recordings and searches for the holders of blocks.
+"""Collects evidence about a watched process's memory on request: one window at a time, of evidence or of a memory
+profile, and single snapshots, recordings and searches for the holders of blocks.
 
 Also owns the process's allocation history, for windows, the level ``trace`` and the command ``record``.
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.core.torch_version import torch_at_least
+from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
+from tidegauge.probe.evidence.recorded_window import RecordedWindow
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.evidence.work import Searches, gather
 from tidegauge.probe.faults import Faults
@@ -26,6 +28,9 @@ from tidegauge.probe.runtime.history import MAX_ENTRIES, History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import MAX_EVENTS, RankSnapshots
 from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
 from tidegauge.probe.step_counting.watch import Watch
+
+if TYPE_CHECKING:
+    from tidegauge.probe.evidence.profile_work import ProfileRecording
 
 # Events that the level ``trace`` records: ``TIDEGAUGE_TRACE_ENTRIES``.
 
@@ -76,6 +81,12 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
     return read_facts(torch, **means)
 
 
+def _recording(ask: ProfileAsk, snapshots: RankSnapshots, history: History, **means: Any) -> ProfileRecording:
+    from tidegauge.probe.evidence.profile_work import ProfileRecording  # likewise
+
+    return ProfileRecording(ask, snapshots, history, **means)
+
+
 class EvidenceRecorder:
     """Collects one process's evidence. Idle before ``open``."""
 
@@ -89,8 +100,9 @@ class EvidenceRecorder:
         start: Callable[[Callable[[], None]], Optional[threading.Thread]] = start_thread,
         search: Callable[..., HolderSearch] = _search_holders,
         facts: Callable[..., RankFacts] = _read_facts,
+        recording: Callable[..., ProfileRecording] = _recording,
     ) -> None:
-        self.window: Optional[EvidenceWindow] = None
+        self.window: Optional[RecordedWindow] = None
         """The one that waits for step boundaries."""
         self.history: Optional[History] = None
         """``None`` before ``open``, and where this device has none."""
@@ -106,16 +118,30 @@ class EvidenceRecorder:
         self._start = start
         self._search = search
         self._facts = facts
-        self._last: Optional[EvidenceWindow] = None
-        """The newest window, in any phase."""
-        self._thread: Optional[threading.Thread] = None
+        self._make_recording = recording
+        self._evidence: Optional[EvidenceWindow] = None
+        self._profile: Optional[ProfileWindow] = None
+        """The newest window of each kind, in any phase."""
+        self._stepped: Callable[[], Sequence[Any]] = list
+        self._changing = threading.RLock()  # of ``window``; a signal handler may end in here again
+        self._threads: list[threading.Thread] = []
         self._tracing = False
         self._searching = threading.Lock()
 
     # ----------------------------------------------------------------- beginning and ending
 
-    def open(self, run_files: RunFiles, watch: Watch, steps: Callable[[], int], level: str) -> None:
-        """Watching begins; the device is initialised in this very process. ``steps``: boundaries so far."""
+    def open(
+        self,
+        run_files: RunFiles,
+        watch: Watch,
+        steps: Callable[[], int],
+        level: str,
+        *,
+        stepped: Callable[[], Sequence[Any]],
+    ) -> None:
+        """Watching begins; the device is initialised in this very process. ``steps``: boundaries so far; ``stepped``:
+        the optimizers that are stepped."""
+        self._stepped = stepped
         try:
             self._open(run_files, watch, steps)
             self.follow(level)
@@ -157,11 +183,13 @@ class EvidenceRecorder:
     def shut(self) -> None:
         """Watching ends: drop a window under way, and end our recording."""
         self.snapshots = None
-        self.window, window = None, self._last
-        if window is not None:
-            window.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+        self.window = None
+        for window in (self._evidence, self._profile):
+            if window is not None:
+                window.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S)
         self._tracing = False
         if self.history is not None:
             self.history.end()
@@ -182,33 +210,84 @@ class EvidenceRecorder:
             window.at_boundary(least_s=least_s)
         finally:
             if not window.waits_for_steps:
-                self.window = None
+                with self._changing:
+                    if self.window is window:
+                        self.window = None
 
     def ask(self, ask: WindowAsk) -> EvidenceWindow:
-        """Begin a window, or find the one of that id. Raises ``RequestRefusedError``."""
+        """Begin a window of evidence, or find the one of that id. A profile under way ends. Raises
+        ``RequestRefusedError``."""
         snapshots, files = self.watched()
-        known = self._last
-        if known is not None and known.ask.evidence_id == ask.evidence_id:
+        known = self._evidence
+        if known is not None and known.window_id == ask.evidence_id:
             return known
-        if known is not None and not known.is_over:
-            raise RequestRefusedError(
-                "busy", f"evidence {known.ask.evidence_id} is being collected: {known.phase.value}"
-            )
-        window = EvidenceWindow(ask, snapshots, self.recording())
-        self._last = self.window = window
+        self._refuse_beside_evidence()
+        history = self.recording()
+        if self._profile is not None:
+            self._profile.give_way("evidence was asked for meanwhile")
+        window = self._evidence = EvidenceWindow(ask, snapshots, history)
         try:
-            self._thread = self._start(lambda: self._gather(window, files))
+            self._begin(window, lambda: self._gather(window, files))
         except BaseException:
-            self.window = self._last = None  # nobody would end it
-            window.stop()
+            self._evidence = None
             raise
         return window
 
+    def ask_profile(self, ask: ProfileAsk) -> ProfileWindow:
+        """Begin a recording for a memory profile, or find the one of that id. Raises ``RequestRefusedError``."""
+        snapshots, files = self.watched()
+        known = self._profile
+        if known is not None and known.window_id == ask.recording_id:
+            return known
+        self._refuse_beside_evidence()
+        if known is not None and not known.is_over:
+            raise RequestRefusedError("busy", f"profile {known.window_id} is being recorded: {known.phase.value}")
+        recording = self._make_recording(
+            ask,
+            snapshots,
+            self.recording(),
+            torch=self._backend.torch,
+            stepped=self._stepped,
+            at_boundary=self._at_boundary,
+            compiles=self._backend.compiles,
+        )
+        self._profile = recording.window
+        try:
+            self._begin(recording.window, lambda: self._guarded(lambda: recording.gather(files)))
+        except BaseException:
+            self._profile = None
+            raise
+        return recording.window
+
+    def _refuse_beside_evidence(self) -> None:
+        known = self._evidence
+        if known is not None and not known.is_over:
+            raise RequestRefusedError("busy", f"evidence {known.window_id} is being collected: {known.phase.value}")
+
+    def _begin(self, window: RecordedWindow, gather: Callable[[], None]) -> None:
+        with self._changing:
+            self.window = window
+        try:
+            thread = self._start(gather)
+        except BaseException:
+            self.window = None  # nobody would end it
+            window.stop()
+            raise
+        self._threads = [one for one in self._threads if one.is_alive()]
+        if thread is not None:
+            self._threads.append(thread)
+
     def find(self, evidence_id: str) -> EvidenceWindow:
         """The window of that id, if it is the newest one. Raises ``RequestRefusedError``."""
-        if self._last is None or self._last.ask.evidence_id != evidence_id:
+        if self._evidence is None or self._evidence.window_id != evidence_id:
             raise RequestRefusedError("unknown", "no evidence with that id was requested here, or another one since")
-        return self._last
+        return self._evidence
+
+    def find_profile(self, recording_id: str) -> ProfileWindow:
+        """The same of a recording for a profile. Raises ``RequestRefusedError``."""
+        if self._profile is None or self._profile.window_id != recording_id:
+            raise RequestRefusedError("unknown", "no profile with that id was requested here, or another one since")
+        return self._profile
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
         looks = Searches(
@@ -223,8 +302,11 @@ class EvidenceRecorder:
                 step_s=window.step_s,
             ),
         )
+        self._guarded(lambda: gather(window, files, looks))
+
+    def _guarded(self, gather: Callable[[], None]) -> None:
         try:
-            gather(window, files, looks)
+            gather()
         except Exception as error:
             self._faults.caught("collecting evidence", error)
 

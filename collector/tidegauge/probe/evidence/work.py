@@ -20,8 +20,9 @@ from tidegauge.core.evidence.rank_evidence import (
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
+from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
-from tidegauge.probe.evidence.window import EvidenceWindow, WindowPhase
+from tidegauge.probe.evidence.window import EvidenceWindow
 from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
@@ -76,7 +77,7 @@ class _Work:
 
     def evidence(self) -> RankEvidence:
         """The findings, once the window is over. Raises ``StoppedError``."""
-        roots = self._roots()
+        roots = roots_or_none(self._pacer, self._problems)
         early = self._next(EARLY_SUFFIX)
         early_facts = self._facts() if early is not None else NO_FACTS
         late = self._next(LATE_SUFFIX) if early is not None else None
@@ -158,17 +159,6 @@ class _Work:
             self._search_failed = True
             return None
 
-    def _roots(self) -> Optional[CodeRoots]:
-        from tidegauge.probe.code_roots import take_roots  # here, for a process that never looks
-
-        try:
-            return take_roots(self._pacer.pace)
-        except StoppedError:
-            raise
-        except Exception as error:
-            self._problems.append(f"the folders of libraries could not be read ({describe(error)})")
-            return None
-
     def _facts(self) -> RankFacts:
         try:
             return self._looks.facts(self._pacer)
@@ -177,6 +167,19 @@ class _Work:
         except Exception as error:
             self._problems.append(f"some facts of the process could not be read ({describe(error)})")
             return NO_FACTS
+
+
+def roots_or_none(pacer: Pacer, problems: list[str]) -> Optional[CodeRoots]:
+    """The folders of the process's libraries, or a problem more. Raises ``StoppedError``."""
+    from tidegauge.probe.code_roots import take_roots  # here, for a process that never looks
+
+    try:
+        return take_roots(pacer.pace)
+    except StoppedError:
+        raise
+    except Exception as error:
+        problems.append(f"the folders of libraries could not be read ({describe(error)})")
+        return None
 
 
 def _unsure_of_locals(found: HolderSearch) -> HolderSearch:

@@ -142,20 +142,31 @@ class Slices:
         step_s = self._budget.step_s if self._boundary_s is None else began_s - self._boundary_s
         self._boundary_s = began_s
         slice_s = min(max(SLICE_S, SHARE_OF_STEP * step_s), MAX_SLICE_S)
-        if backward_runs(self._torch):
-            return False
         try:
-            # In this thread, until the slice ends. What is made here must not set off a collection of all objects.
-            with self._torch._C.DisableTorchFunctionSubclass(), collector_held_off():
-                for unit, is_long_next in enumerate(work, 1):
-                    self.objects += 1
-                    if is_long_next or unit % LOOK_EVERY == 0:
-                        left_s = slice_s - (self._clock_s() - began_s)
-                        if left_s <= (LONG_S if is_long_next else 0.0):
-                            return False
-            return True
+            done, units = do_some(self._torch, work, slice_s, self._clock_s)
+            self.objects += units
+            return done
         finally:
             self.longest_slice_s = max(self.longest_slice_s, self._clock_s() - began_s)
+
+
+def do_some(
+    torch: Any, work: Work[None], slice_s: float, clock_s: Callable[[], float] = time.perf_counter
+) -> tuple[bool, int]:
+    """Do as much of ``work`` as fits, in the training thread at a step boundary: whether that was all, and units done.
+    Nothing while a backward pass runs. Raises what ``work`` raises."""
+    if backward_runs(torch):
+        return False, 0
+    began_s, units = clock_s(), 0
+    # In this thread, until the slice ends. What is made here must not set off a collection of all objects.
+    with torch._C.DisableTorchFunctionSubclass(), collector_held_off():
+        for is_long_next in work:
+            units += 1
+            if is_long_next or units % LOOK_EVERY == 0:
+                left_s = slice_s - (clock_s() - began_s)
+                if left_s <= (LONG_S if is_long_next else 0.0):
+                    return False, units
+    return True, units
 
 
 def _never(refused: RequestRefusedError) -> str:

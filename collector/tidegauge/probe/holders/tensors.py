@@ -1,7 +1,7 @@
 """Reads tensors for the search: their address, shape and autograd node, and nothing that could run code.
 
 A subclass may define ``__torch_function__`` and ``__torch_dispatch__``. This module calls only C functions that do
-not dispatch, unbound, with ``__torch_function__`` disabled for the slice. ``.grad`` is left alone: torch
+not dispatch, unbound, with ``__torch_function__`` disabled for the slice. The searches leave ``.grad`` alone: torch
 exchanges it without the interpreter's lock. No device is touched and nothing is allocated on one. The caller passes
 torch in. Source-compatible with Python 3.9.
 """
@@ -15,11 +15,22 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.units import format_bytes
-from tidegauge.probe.holders.looks import MAX_YOUNG_TENSORS, has_base, mro, type_name, young_objects
+from tidegauge.probe.holders.looks import (
+    MAX_YOUNG_TENSORS,
+    has_base,
+    instance_dict,
+    mro,
+    slot_values,
+    slots_of,
+    type_name,
+    young_objects,
+)
 
 MAX_DIMS = 8
 _PARTS = ("_indices", "_values", "crow_indices", "row_indices", "ccol_indices", "col_indices", "values")
 """Methods of ``torch.Tensor`` that give parts of a sparse tensor: COO, then CSR, BSR, CSC and BSC."""
+MAX_WRAPPED = 3
+"""Tensors in tensors in tensors."""
 PINNED_BY_VIEW = 2
 """A tensor is shown as a view where its storage is this many times larger."""
 
@@ -76,13 +87,25 @@ class TensorDescription(NamedTuple):
         return f"{self.name}, a view of a {format_bytes(block_bytes)} storage"
 
 
+class Storage(NamedTuple):
+    """The memory of a tensor."""
+
+    address: int
+    """Of its first byte."""
+    size_bytes: int
+    offset_bytes: int
+    """Where in it the tensor begins."""
+
+
 class Tensors:
     """Reads one torch's tensors, only within a slice (``pace``). What cannot be read is ``None`` or empty."""
 
     def __init__(self, torch: Any) -> None:
         self._base = torch.Tensor
         self._is_tensor: dict[int, bool] = {}
-        self._address = getattr(torch._C, "_data_address", None) or torch.Tensor.data_ptr
+        begins = getattr(torch._C, "_data_address", None)
+        self._address = begins or torch.Tensor.data_ptr
+        self._is_of_storage = begins is not None
         self._grad_fn = torch.Tensor.grad_fn.__get__
         names = ("_backward_hooks", "_post_accumulate_grad_hooks")  # the latter from torch 2.1 on
         self._hooks = [getattr(torch.Tensor, name).__get__ for name in names if hasattr(torch.Tensor, name)]
@@ -92,6 +115,11 @@ class Tensors:
         self._layout = torch.Tensor.layout.__get__
         self._strided = torch.strided
         self._parts = [getattr(torch.Tensor, name) for name in _PARTS if hasattr(torch.Tensor, name)]
+        self._gradient = torch.Tensor.grad.__get__
+        self._offset = torch.Tensor.storage_offset
+        self._storage = torch.Tensor.untyped_storage
+        slot = vars(torch.Tensor).get("__dict__")
+        self._dict = instance_dict if slot is None else slot.__get__
 
     def is_tensor(self, obj: object) -> bool:
         """Whether ``obj`` is a tensor, by its class; cached by class."""
@@ -115,16 +143,56 @@ class Tensors:
         address = self.address(tensor)
         if address is not None:
             return (address,)
+        found = [self.address(part) for part in self._parts_of(tensor)]
+        return [one for one in found if one is not None]
+
+    def storages(self, tensor: Any, nesting: int = 0) -> Sequence[Storage]:
+        """The memory of a tensor on a device, of each of its parts where it is sparse, or of the tensors that it
+        wraps."""
+        address = self.address(tensor)
+        if address is not None:
+            try:
+                offset = self._offset(tensor)
+                offset_bytes = offset * self._base.element_size(tensor) if offset else 0
+                address -= 0 if self._is_of_storage else offset_bytes
+                # The storage is not asked for its address: it would be copied if it is to be copied on write.
+                return [Storage(address, self._storage(tensor).nbytes(), offset_bytes)]
+            except Exception:
+                return ()
+        if nesting >= MAX_WRAPPED:
+            return ()
+        parts = self._parts_of(tensor) if self.is_plain(tensor) else self._wrapped(tensor)
+        return [one for part in parts for one in self.storages(part, nesting + 1)]
+
+    def gradient(self, tensor: Any) -> Optional[Any]:
+        """``.grad`` of a parameter; at a step boundary alone, where no backward pass exchanges it."""
+        try:
+            return self._gradient(tensor)
+        except Exception:
+            return None
+
+    def attributes(self, tensor: Any) -> dict[str, Any]:
+        """A tensor's own ``__dict__``, by the slot of ``torch.Tensor``."""
+        return self._dict(tensor) or {}
+
+    def _parts_of(self, tensor: Any) -> list[Any]:
+        """Indices and values, of a sparse one."""
         try:
             if not self._is_cuda(tensor) or self._layout(tensor) is self._strided:
-                return ()
+                return []
         except Exception:
-            return ()
+            return []
         found = []
         for read in self._parts:
             with suppress(Exception):  # it has another layout
-                found.append(self.address(read(tensor)))
-        return [one for one in found if one is not None]
+                found.append(read(tensor))
+        return found
+
+    def _wrapped(self, tensor: Any) -> list[Any]:
+        """Tensors that are attributes of a subclass's: ``_local_tensor`` of a DTensor."""
+        values = [*self.attributes(tensor).values()]
+        values += [value for _, value in slot_values(tensor, slots_of(type(tensor)))]
+        return [value for value in values if self.is_tensor(value)]
 
     def node(self, tensor: Any) -> Optional[Any]:
         """Its autograd node, if it came from an operation. ``None`` also where that cannot be read."""

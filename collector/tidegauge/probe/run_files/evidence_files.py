@@ -1,18 +1,23 @@
-"""Writes a rank's evidence files beside its ring for the agent: snapshots in columns, and findings. Each file gets its
-name when it is complete."""
+"""Writes a rank's files of evidence and of memory profiles beside its ring for the agent: snapshots in columns, and
+findings. Each file gets its name when it is complete."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
 
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.run_dirs import (
     EARLY_SUFFIX,
     LATE_SUFFIX,
+    PROFILE_SNAPSHOT_SUFFIX,
     evidence_draft_name,
     evidence_name,
+    recording_name,
     snapshot_name,
 )
 from tidegauge.core.snapshot_columns import PackedSnapshot, pack_parts
@@ -55,13 +60,25 @@ class EvidenceFiles:
 
     def remove_evidence(self) -> None:
         """Remove a window's files, whole or begun; a requested snapshot stays. Raises ``OSError``."""
+        self._remove(evidence_name(self._process), *self._snapshots(EARLY_SUFFIX, LATE_SUFFIX))
+
+    def write_recording(self, recording: RankRecording, pacer: Pacer) -> None:
+        """Write a recording for a memory profile, after its snapshot. Raises ``OSError`` and ``StoppedError``."""
+        fields = {field.name: getattr(recording, field.name) for field in dataclasses.fields(recording)}
+        for name in ("owned", "owned_before"):
+            fields[name] = _paced(fields[name], pacer)
+        self._write(recording_name(self._process), to_json(fields))
+
+    def remove_recording(self) -> None:
+        """Remove a recording's files, whole or begun. Raises ``OSError``."""
+        self._remove(recording_name(self._process), *self._snapshots(PROFILE_SNAPSHOT_SUFFIX))
+
+    def _snapshots(self, *suffixes: str) -> list[str]:
+        return [snapshot_name(self._process, suffix) for suffix in suffixes]
+
+    def _remove(self, *names: str) -> None:
         with self._lock:
-            for name in (
-                evidence_name(self._process),
-                snapshot_name(self._process, EARLY_SUFFIX),
-                snapshot_name(self._process, LATE_SUFFIX),
-                self._draft,
-            ):
+            for name in (*names, self._draft):
                 self._folder.remove(name)
 
     def _write(self, name: str, content: bytes) -> None:
@@ -70,3 +87,9 @@ class EvidenceFiles:
         with self._lock:
             self._folder.write(self._draft, content)
             self._folder.rename(self._draft, name)
+
+
+def _paced(owned: Sequence[OwnedTensor], pacer: Pacer) -> Iterator[OwnedTensor]:
+    for one in owned:
+        pacer.pace()
+        yield one

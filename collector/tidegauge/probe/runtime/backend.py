@@ -124,6 +124,10 @@ class Backend:
         passes; returns what ends it. ``None``: not in this process, which compiles, or whose torch cannot tell."""
         return register_module_hook(self.torch, call)
 
+    def compiles(self) -> bool:
+        """Whether this process has compiled anything by ``torch.compile``."""
+        return _compiles(self.torch)
+
     def distributed(self) -> Optional[tuple[int, int]]:
         """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
         distributed = self.torch.distributed

@@ -97,9 +97,14 @@ class RankSnapshots:
         each = counted(self._backend, self._devices()).events // steps
         return min(most, max(MIN_EVENTS, RECORDED_STEPS * each))
 
-    def take(self, *, most_events: int) -> RawSnapshot:
+    def allocations(self) -> dict[int, int]:
+        """How often memory was allocated so far, by device in use (``allocation.all.allocated``)."""
+        return {device: self._backend.read(device)["allocation"]["all"]["allocated"] for device in self._devices()}
+
+    def take(self, *, most_events: int, recorded: Optional[int] = None) -> RawSnapshot:
         """One of all devices, in the calling thread, with the events of a recording if there are at most
-        ``most_events``. Raises ``NoSnapshotError``, and what torch raises."""
+        ``most_events``. ``recorded``: how many there may be, where more is known than the size of our ring. Raises
+        ``NoSnapshotError``, and what torch raises."""
         devices = self._devices()
         if not devices:
             raise NoSnapshotError("this process has not used a device yet")
@@ -110,7 +115,8 @@ class RankSnapshots:
             )
         recorder = self._history.recorder() if self._history is not None else Recorder.NOBODY
         entries = self._history.entries if self._history is not None else None
-        events = counts.events if entries is None else min(counts.events, entries * len(devices))
+        events = counts.events if recorded is None else min(counts.events, recorded)
+        events = events if entries is None else min(events, entries * len(devices))
         began_s, unix_s = time.perf_counter(), time.time()
         content = self._content(0 if recorder is Recorder.NOBODY else events, most_events)
         took_s = time.perf_counter() - began_s

@@ -152,7 +152,9 @@ class Probe:
         self.watch = watch
         if not self._observing:
             self._observing = self._backend.on_out_of_memory(self.out_of_memory)
-        self.evidence.open(self._run_files, watch, self._boundaries, self.level)
+        self.evidence.open(
+            self._run_files, watch, self._boundaries, self.level, stepped=lambda: self.steps.optimizers()
+        )
 
     def _publish_identity(self) -> None:
         with self._lock:  # the training thread and the helper may both have news, and the older must not come last

@@ -157,6 +157,12 @@ class StepCounter:
         self._recorded = self._recorded or due
         return due
 
+    def optimizers(self) -> list[object]:
+        """Those alive that were stepped in this round or the one before."""
+        owners = [turn.owner for turns in (self._round, self._before) for turn in turns.values()]
+        alive = [owner() for owner in owners if owner is not None]
+        return list({id(one): one for one in alive if one is not None}.values())
+
     def _close(self, closer: Optional[_Turn]) -> None:
         self._closer = closer
         self._before, self._round = self._round, self._before

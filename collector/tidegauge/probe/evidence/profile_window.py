@@ -1,0 +1,94 @@
+"""One window of a memory profile: history on at a step boundary, some whole steps, one snapshot with all their events,
+history off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tidegauge.probe.evidence.recorded_window import RecordedWindow, WindowPhase
+from tidegauge.probe.runtime.history import History
+from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
+
+EVENTS_OF_ALLOCATION = 3
+"""An allocation, and its two of being freed."""
+
+
+class ProfileAsk(NamedTuple):
+    """The parameters of the command ``profile``."""
+
+    recording_id: str
+    reason: str
+    steps: int = 2
+    """Whole steps."""
+    most_s: float = 120.0
+    """From the command to the end of recording."""
+    max_events: int = 30_000
+    """Size of the ring: as many take some 40 ms in the snapshot."""
+
+
+class ProfileWindow(RecordedWindow):
+    """A window of a memory profile. It begins once it is ``open``."""
+
+    def __init__(
+        self,
+        ask: ProfileAsk,
+        snapshots: RankSnapshots,
+        history: History,
+        *,
+        read_before: Callable[[], None],
+        read_after: Callable[[], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``read_before`` and ``read_after`` read the job's tensors at the first boundary and at the last."""
+        super().__init__(
+            ask.recording_id, snapshots, history, most_s=ask.most_s, max_events=ask.max_events, clock_s=clock_s
+        )
+        self.ask = ask
+        self.boundaries_us: list[int] = []
+        """Unix times of the ends of steps; the first begins the first whole one."""
+        self.ended_step = self.began_step
+        self.allocations: Mapping[int, int] = {}
+        """By device, how often memory was allocated in the steps so far."""
+        self._read_before = read_before
+        self._read_after = read_after
+        self._is_open = False
+        self._allocations_before: Mapping[int, int] = {}
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether history went on for it, so that all events are its own."""
+        return self._ours
+
+    def open(self) -> None:
+        """Begin at the next boundary."""
+        self._is_open = True
+
+    def _advance(self, step: int, now_s: float, now_us: int, least_s: float) -> None:
+        del least_s  # a call of the model is a step here
+        if not self._is_open:
+            return
+        allocations = self._snapshots.allocations()
+        if not self.boundaries_us:
+            self._allocations_before = allocations
+            self._read_before()
+            self._begin(step)
+            self.phase = WindowPhase.RECORDING
+        before, self.allocations = self.allocations, self._since_beginning(allocations)
+        steps = len(self.boundaries_us)
+        self.boundaries_us.append(now_us)
+        self.ended_step = step
+        if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or self._is_full(before)):
+            self._read_after()
+            self._take_last(recorded=self._events(self.allocations) if self._ours else None)
+
+    def _since_beginning(self, allocations: Mapping[int, int]) -> dict[int, int]:
+        return {device: count - self._allocations_before.get(device, 0) for device, count in allocations.items()}
+
+    def _is_full(self, before: Mapping[int, int]) -> bool:
+        """Whether another step like the last would be too much for the ring, and for one snapshot."""
+        return 2 * self._events(self.allocations) - self._events(before) > self.ask.max_events
+
+    def _events(self, allocations: Mapping[int, int]) -> int:
+        return EVENTS_OF_ALLOCATION * sum(allocations.values())
