@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
-from tidegauge.analysis.profile.phases import stretches_of
-from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.profile.lives import BEFORE
+from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording, recording_of
 from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, calling_line
@@ -27,12 +26,6 @@ _CATEGORIES = tuple(Category)
 _PLACE = {category: place for place, category in enumerate(_CATEGORIES)}
 
 
-class _Named(NamedTuple):
-    block: BlockLife
-    category: Category
-    phase: StepPhase
-
-
 class _Moment(NamedTuple):
     event: int
     phase: StepPhase
@@ -42,36 +35,34 @@ class _Moment(NamedTuple):
 
 
 def profile_of(trace: Trace, *, owned: Iterable[OwnedMemory] = (), roots: Optional[CodeRoots] = None) -> StepProfile:
-    """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
+    """As ``recording_of`` and ``profile_of_recording``. ``roots`` tell the user's lines from those of libraries."""
+    return profile_of_recording(recording_of(trace, owned=owned), roots=roots)
 
-    ``owned`` are tensors of known purpose at its end; ``roots`` tell the user's lines from those of libraries. Raises
-    ``TraceError`` where events contradict each other.
-    """
-    stretches = stretches_of(trace)
-    lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned)
-    named = [_Named(block, purposes.category(block), purposes.phase_at(block.made)) for block in lives.blocks]
-    moments = list(_moments(named, purposes.phase_at))
+
+def profile_of_recording(recording: NamedRecording, *, roots: Optional[CodeRoots] = None) -> StepProfile:
+    """The profile of a recording."""
+    trace, named = recording.trace, recording.blocks
+    moments = list(_moments(named, recording.phase_at))
     peak = max(moments, key=lambda moment: moment.allocated_bytes)
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
     return StepProfile(
         device=trace.device,
         torch_version=trace.torch_version,
         events=len(trace),
-        backward_passes=max(stretch.backward_pass for stretch in stretches) + 1,
+        backward_passes=recording.backward_passes,
         peak=ProfileMoment(peak.event, peak.phase, peak.allocated_bytes, _without_none(peak.sums)),
         phases=tuple(_phase_peaks(moments)),
         lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
         timeline=_timeline(moments),
-        reserved_bytes=lives.reserved_bytes,
-        is_exact=lives.is_exact,
+        reserved_bytes=recording.reserved_bytes,
+        is_exact=recording.is_exact,
         is_complete=trace.complete,
     )
 
 
-def _moments(named: Sequence[_Named], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
+def _moments(named: Sequence[NamedBlock], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
     """What is allocated before the first event, and after each at which that changes."""
-    changes: dict[int, list[tuple[_Named, int]]] = {BEFORE: []}
+    changes: dict[int, list[tuple[NamedBlock, int]]] = {BEFORE: []}
     for one in named:
         changes.setdefault(one.block.made, []).append((one, 1))
         if one.block.freed is not None:
@@ -115,9 +106,9 @@ def _timeline(moments: Sequence[_Moment]) -> Timeline:
     )
 
 
-def _lines(named: Sequence[_Named], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
+def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
     asked = {stack: asking_line(lines[stack], roots) for stack in {one.block.stack for one in named}}
-    groups: dict[tuple[Optional[CodeLine], Category], list[_Named]] = {}
+    groups: dict[tuple[Optional[CodeLine], Category], list[NamedBlock]] = {}
     for one in named:
         groups.setdefault((asked[one.block.stack], one.category), []).append(one)
     found = []
