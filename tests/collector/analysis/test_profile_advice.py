@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator_traces import Held
+from allocator_traces import RECORDINGS, Held
 from profiled_programs import AUTOGRAD, BATCH, GRADS, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
 from tidegauge.analysis.profile.advice.batch import peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
+from tidegauge.analysis.profile.advice.repeats import repeated_blocks
 from tidegauge.analysis.profile.advice.state import largest_part
 from tidegauge.analysis.profile.advice.steps import RecordedSteps
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
+from tidegauge.analysis.profile.words import measure_sentence
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.trace import Frame, Stack
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, Measure
@@ -57,9 +59,10 @@ def a_step_of_blocks(
         scratch = program.alloc(1 * MIB, AUTOGRAD)
         gradients.append(program.alloc(4 * MIB, AUTOGRAD))
         program.free(inner, scratch)
+    program.free(seed)
     if steps_optimizer:
         program.free(program.alloc(4 * MIB, OPTIMIZER))
-    program.free(seed, batch)
+    program.free(batch)
     return gradients
 
 
@@ -132,6 +135,46 @@ def test_half_of_the_optimizer_state_is_gone_where_two_ranks_share_it() -> None:
     assert Measure.SHARDED_STATE not in measures_of(recording)
 
 
+def test_sharded_blocks_are_whole_only_while_they_are_at_work() -> None:
+    program = Program()
+    for _ in range(6):
+        program.alloc(4 * MIB, MADE)
+    for _ in range(2):
+        program.free(*a_step_of_blocks(program, 6))
+    advised = measures_of(program.recording(), ranks=4)[Measure.FULLY_SHARDED]
+    # At the beginning of the backward pass: a quarter of the parameters, the last block whole, the next one gathered,
+    # its first gradient; activations as today.
+    assert advised.peak_bytes == (6 + 2 * 4 + 2 + 6 * 10 - 2 + 1 + 4) * MIB + 512
+    assert "fully_shard on the 6 blocks (model.py:88)" in advised.action
+
+
+def calls_of(*blocks: str) -> list[int]:
+    """The sizes of the calls that are found of blocks with these allocations, one letter each: its line."""
+    program = Program()
+    site = Frame("forward", "model.py", 1), MODULE, LINE
+    batch = program.alloc(1 * MIB, BATCH)
+    kept = [program.alloc(MIB, (Frame("forward", "block.py", ord(line)), MODULE, *site)) for line in "".join(blocks)]
+    program.free(program.alloc(512, GRADS), *kept, batch)
+    recording = program.recording()
+    steps = RecordedSteps(recording)
+    kind = next(repeated_blocks(steps.made_forward(steps.passes[0]), recording.trace.stacks), None)
+    return [] if kind is None else [len(call.made) for call in kind.calls]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes"),
+    [
+        (("abc", "abc", "abc"), [3, 3, 3]),
+        (("aba", "aba", "aba"), [3, 3, 3]),
+        (("abcde", "abcd", "abcd", "abcde", "abcd"), [5, 4, 4, 5, 4]),
+        (("abc", "abc", "ab"), [3, 3, 2]),
+        (("abcd",), []),
+    ],
+)
+def test_blocks_are_told_apart_by_the_stacks_that_repeat(blocks: tuple[str, ...], sizes: list[int]) -> None:
+    assert calls_of(*blocks) == sizes
+
+
 @pytest.mark.parametrize(
     ("sizes", "ranks", "part"),
     [([4, 4], 2, 0.5), ([8, 1, 1], 2, 0.8), ([5, 4, 3], 2, 7 / 12), ([4], 8, 1.0), ([], 4, 0.25)],
@@ -150,6 +193,15 @@ def test_a_loss_in_chunks_has_an_eighth_of_the_logits() -> None:
     advised = measures_of(program.recording())[Measure.CHUNKED_LOSS]
     assert advised.peak_bytes == (1 + 3 * 64 // 8) * MIB + 512
     assert "train.py:30" in advised.action
+
+
+def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> None:
+    advice = advice_of(recording_of(open_trace(RECORDINGS / "fragmentation_growth_s1_c0.npz")))
+    (advised,) = advice.measures
+    assert (advised.measure, advised.is_reserved) == (Measure.ALLOCATOR_SETTINGS, True)
+    assert advised.peak_bytes + advised.saved_bytes == advice.reserved_bytes
+    assert advised.saved_bytes > 0.5 * advice.reserved_bytes
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in measure_sentence(advised)
 
 
 def test_the_border_of_the_batch_is_where_the_memory_is_full() -> None:

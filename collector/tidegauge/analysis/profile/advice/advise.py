@@ -8,6 +8,7 @@ from typing import Optional
 from tidegauge.analysis.profile.advice.batch import accumulation, room_for_batch
 from tidegauge.analysis.profile.advice.checkpointing import checkpointing
 from tidegauge.analysis.profile.advice.curve import Curve
+from tidegauge.analysis.profile.advice.fully_sharded import fully_sharded
 from tidegauge.analysis.profile.advice.gradients import gradients_freed
 from tidegauge.analysis.profile.advice.loss import chunked_loss
 from tidegauge.analysis.profile.advice.settings import allocator_settings
@@ -56,4 +57,5 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
     yield from smaller_state(steps, curve)
     if ranks is not None and ranks > 1:
         yield from sharded_state(steps, curve, ranks)
+        yield from fully_sharded(steps, curve, ranks)
     yield from allocator_settings(steps.recording, curve.peak_bytes())

@@ -17,12 +17,12 @@ from tidegauge.core.profile.categories import Category
 
 def checkpointing(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
     """Of all kinds of repeated blocks, the one whose checkpointing lowers the peak most."""
-    found: dict[Frame, _Tried] = {}
+    found: dict[Stack, _Tried] = {}
     for one in steps.passes:
         for blocks in repeated_blocks(steps.made_forward(one), steps.recording.trace.stacks):
-            tried = found.get(blocks.callee, _Tried(0, blocks.site, ()))
+            tried = found.get(blocks.kind, _Tried(0, blocks.site, ()))
             changes = (*tried.changes, *_changes(steps, one, blocks))
-            found[blocks.callee] = _Tried(max(tried.blocks, len(blocks.calls)), tried.site, changes)
+            found[blocks.kind] = _Tried(max(tried.blocks, len(blocks.calls)), tried.site, changes)
     peaks = [(curve.peak_bytes(tried.changes), tried.blocks, tried.site) for tried in found.values()]
     if peaks:
         peak_bytes, count, site = min(peaks, key=lambda one: one[:2])
@@ -62,7 +62,7 @@ def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterato
         later = [other for other in activations if other.block.made > call.last]
         left = later[0].block.made if later else one.backward
         own_use = _own_use_of_output(steps, one, call)
-        again = _begins_again(one, call, later) if own_use is None else own_use - 1
+        again = begins_again(steps, one, call)
         for own in kept:
             # Autocast keeps the copies that it makes of weights until its region ends.
             begin = one.backward if own.block.requested_bytes in casts else left
@@ -77,10 +77,16 @@ def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterato
         yield LifeChange(again, again + 1, _more_while_computing(made, kept[-1].block.made))
 
 
-def _begins_again(one: Pass, call: Call, later: Sequence[NamedBlock]) -> int:
+def begins_again(steps: RecordedSteps, one: Pass, call: Call) -> int:
     """The event after which the backward pass reaches the block: what was made behind it is freed by then."""
+    own_use = _own_use_of_output(steps, one, call)
+    if own_use is not None:
+        return own_use - 1
     own = min((kept.block.freed for kept in call.kept if kept.block.freed is not None), default=one.end)
-    behind = later if call.output is None else (*later, call.output)
+    later = steps.made_in(call.last + 1, one.backward)
+    behind = [other for other in later if other.category is Category.ACTIVATIONS]
+    if call.output is not None:
+        behind.append(call.output)
     freed = [other.block.freed for other in behind if other.block.freed is not None]
     return max([one.backward - 1, *(event for event in freed if event < own)])
 

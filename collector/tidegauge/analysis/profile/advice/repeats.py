@@ -14,7 +14,7 @@ from tidegauge.analysis.profile.recording import NamedBlock
 from tidegauge.core.allocator.trace import Frame, Stack
 from tidegauge.core.profile.categories import Category
 
-_MODULE = "/torch/nn/modules/module.py"
+_LAYERS, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
 MIN_CALLS = 2
 MAX_KEPT_LAST = 8
 """Results of the last operation of a block that are looked at for its output: a norm has three."""
@@ -42,8 +42,8 @@ class Call(NamedTuple):
 class RepeatedBlocks(NamedTuple):
     """Calls of blocks of one kind in one forward pass."""
 
-    callee: Frame
-    """What their first allocation was made in: the same in every pass."""
+    kind: Stack
+    """Tells them from blocks of other kinds: the same in every pass."""
     site: Stack
     """From the frame that calls most of them outwards."""
     calls: list[Call]
@@ -58,15 +58,22 @@ def repeated_blocks(made: Sequence[NamedBlock], stacks: Sequence[Stack]) -> Iter
         stack = stacks[one.block.stack] if one.block.stack >= 0 else ()
         for at in _places(stack):
             sites.setdefault(stack[at:], []).append((one, stack[:at]))
-    kinds: dict[Frame, list[tuple[Stack, list[Call]]]] = {}
+    kinds: dict[Stack, list[tuple[Stack, list[Call]]]] = {}
     for site, own in sites.items():
-        callee = next((frame for frame in reversed(own[0][1]) if not _is_module(frame)), None)
+        callee = _callee(own[0][1])
         if callee is not None:
-            kinds.setdefault(callee, []).append((site, _calls(own)))
-    for callee, found in kinds.items():
+            # Layers of torch's own are everywhere: those of one place alone are of one kind.
+            kind = site if _LAYERS in callee.filename else (callee,)
+            kinds.setdefault(kind, []).append((site, _calls(own)))
+    for kind, found in kinds.items():
         calls = sorted((call for _, some in found for call in some), key=lambda call: call.last)
         if len(calls) >= MIN_CALLS:
-            yield RepeatedBlocks(callee, max(found, key=lambda one: len(one[1]))[0], calls)
+            yield RepeatedBlocks(kind, max(found, key=lambda one: len(one[1]))[0], calls)
+
+
+def _callee(inner: Stack) -> Optional[Frame]:
+    """The outermost frame of a module that is called."""
+    return next((frame for frame in reversed(inner) if not _is_module(frame)), None)
 
 
 def _places(stack: Stack) -> Iterator[int]:
@@ -84,13 +91,34 @@ def _is_module(frame: Frame) -> bool:
 
 def _calls(made: Sequence[tuple[NamedBlock, Stack]]) -> list[Call]:
     """The calls from one place: as many as the stacks behind it repeat."""
-    length = _period([stack for _, stack in made])
-    output = _output([stack for _, stack in made[:length]], [block for block, _ in made[:length]])
+    stacks = [stack for _, stack in made]
+    begins = list(range(0, len(made), _period(stacks)))
+    firsts = [at for at, stack in enumerate(stacks) if stack == stacks[0]]
+    if len(firsts) > len(begins) and len(set(map(_function, stacks))) == 1 and _are_alike(stacks, firsts):
+        begins = firsts
     calls = []
-    for begin in range(0, len(made), length):
-        blocks = [block for block, _ in made[begin : begin + length]]
-        calls.append(Call(blocks, blocks[output] if output < len(blocks) else None))
+    for begin, end in zip(begins, [*begins[1:], len(made)]):
+        blocks = [block for block, _ in made[begin:end]]
+        calls.append(Call(blocks, blocks[_output(stacks[begin:end], blocks)]))
+    if len(calls) > 1 and len(calls[-1].made) < len(calls[0].made) and stacks[-1] != stacks[begins[1] - 1]:
+        calls[-1] = calls[-1]._replace(output=None)
     return calls
+
+
+def _are_alike(stacks: Sequence[Stack], begins: Sequence[int]) -> bool:
+    """Whether parts that begin alike are calls of one function that differ a little, as those of a ResNet do, some of
+    which have a shortcut: the shortest is in all others, in order, and makes up more than half of them."""
+    parts = [stacks[begin:end] for begin, end in zip(begins, [*begins[1:], len(stacks)])]
+    shortest = min(parts, key=len)
+    if 2 * len(shortest) <= max(map(len, parts)):
+        return False
+    rests = [iter(part) for part in parts]
+    return all(all(stack in rest for stack in shortest) for rest in rests)
+
+
+def _function(stack: Stack) -> tuple[str, str]:
+    callee = _callee(stack)
+    return ("", "") if callee is None else (callee.filename, callee.name)
 
 
 def _period(stacks: Sequence[Stack]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.analysis.whatif.search import whatif
-from tidegauge.analysis.whatif.words import calls
+from tidegauge.analysis.whatif.words import calls, export_line
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 
 MIN_SLACK_SHARE = 0.1
@@ -31,8 +31,8 @@ def allocator_settings(recording: NamedRecording, allocated_peak_bytes: int) -> 
         Measure.ALLOCATOR_SETTINGS,
         peak_bytes,
         today.replay.peak_reserved_bytes - peak_bytes,
-        action=f"Set PYTORCH_ALLOC_CONF={best.alloc_conf}",
+        action=f"Set the allocator (`{export_line(found)}`)",
         price=f"{calls(best, found.steps)} to the device for memory, today {calls(today, found.steps)}",
-        condition=f"confidence: {best.confidence.value}; `tidegauge whatif` has the details",
+        condition=f"by a replay whose confidence is {best.confidence.value} (`tidegauge whatif`)",
         is_reserved=True,
     )

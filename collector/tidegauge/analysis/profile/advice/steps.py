@@ -70,9 +70,9 @@ class RecordedSteps:
 
     def next_made(self, event: int, but: Category) -> int:
         """The first event behind ``event`` that allocates anything but ``but``."""
-        for one in self.in_order[bisect_left(self._made, event + 1) :]:
-            if one.category is not but:
-                return one.block.made
+        for at in range(bisect_left(self._made, event + 1), len(self._made)):
+            if self.in_order[at].category is not but:
+                return self._made[at]
         return self.events
 
 
