@@ -77,12 +77,9 @@ class ProfiledBlock:
                 history.end()
             recordings = recordings_of(recorded, owned, torch.__version__, since_us=self._began_us)
             self.profiles = {device: profile_of_recording(one) for device, one in recordings.items()}
-            self.advices = {
-                device: advise(one, ranks=_world_size(torch), card_bytes=torch.cuda.mem_get_info(device)[1])
-                for device, one in recordings.items()
-            }
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
+            self.advices = self._advised(torch, recordings)
 
     @property
     def profile(self) -> StepProfile:
@@ -99,7 +96,10 @@ class ProfiledBlock:
     @property
     def advice(self) -> StepAdvice:
         """What would make that peak smaller: ``advice.measures``, the largest saving first, and ``advice.room``."""
-        return self.advices[self.profile.device]
+        device = self.profile.device
+        if device not in self.advices:
+            raise RuntimeError(self.problem or "no advice")
+        return self.advices[device]
 
     def to_html(self, path: str | os.PathLike[str] = "tidegauge-profile.html") -> Path:
         """Write the page of that device: memory over the block, by category. Raises ``RuntimeError``, ``CommandError``
@@ -128,6 +128,17 @@ class ProfiledBlock:
         except Exception as error:
             self.problem = f"model and optimizer are left out: {describe(error)}"
             return []
+
+    def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
+        try:
+            ranks = _world_size(torch)
+            return {
+                device: advise(one, ranks=ranks, card_bytes=torch.cuda.mem_get_info(device)[1])
+                for device, one in recordings.items()
+            }
+        except Exception as error:
+            self.problem = f"no advice: {describe(error)}"
+            return {}
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
