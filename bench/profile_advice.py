@@ -390,9 +390,9 @@ MEASURES = {
 }
 
 
-def outcomes(torch: Any, cases: tuple[Case, ...]) -> Iterator[Outcome]:
-    for model in ("mlp", "convolutions"):  # what libraries take once in a process is no part of a measure
-        trained(torch, Case("", model), measure=None)
+def outcomes(torch: Any, cases: tuple[Case, ...], *, warm_up: bool = True) -> Iterator[Outcome]:
+    for model in ("mlp", "convolutions") if warm_up else ():
+        trained(torch, Case("", model), measure=None)  # what libraries take once in a process is no part of a measure
     for case in cases:
         cleared(torch)
         today, expected, before = predicted(torch, case)
