@@ -12,11 +12,13 @@ import pytest
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.profile.advice import AdvisedMeasure, BatchRoom, Measure, StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import ModuleMemory, StepProfile
 from tidegauge_exporter.reports.html_page import style_sheet
 from tidegauge_exporter.reports.profile_page import MAX_LINES, render_profile
 
+MIB = 1 << 20
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -53,6 +55,27 @@ def test_each_category_has_a_colour(category: Category) -> None:
 
 def test_each_backward_pass_is_shaded() -> None:
     assert rendered(profile()).count(">backward</text>") == 4
+
+
+def test_the_page_has_every_measure_with_its_price() -> None:
+    advice = StepAdvice(
+        300 * MIB,
+        320 * MIB,
+        (
+            AdvisedMeasure(Measure.CHECKPOINTING, 200 * MIB, 100 * MIB, "Checkpoint <b>", "twice", "if <i>"),
+            AdvisedMeasure(Measure.ALLOCATOR_SETTINGS, 310 * MIB, 10 * MIB, "Set", "calls", is_reserved=True),
+        ),
+        BatchRoom(600 * MIB, 1.5, 2.0, 100 * MIB),
+    )
+    page = render_profile(profile(), advice, subject="a", made_unix_s=1.8e9)
+    for words in (
+        "What would help",
+        "100.0 MiB",
+        "Checkpoint &lt;b&gt;<small>if &lt;i&gt;</small>",
+        "310.0 MiB reserved",
+    ):
+        assert words in page
+    assert "The batch can be 1.5 times as large" in page
 
 
 def test_names_of_a_snapshot_stay_text() -> None:

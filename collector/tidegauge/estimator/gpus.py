@@ -78,6 +78,14 @@ GPU_TYPES = (
 That an H100 and an L40S have this much is common knowledge, not a message of ours that names the type.
 """
 
+MIG_SLICES = (
+    ("3g.40gb", int(39.25 * GIB)),
+    ("2g.20gb", int(19.5 * GIB)),
+    ("1g.10gb", int(9.5 * GIB)),
+    ("1g.5gb", int(4.75 * GIB)),
+)
+"""Slices of an A100 or H100, as ``nvidia-smi mig -lgip`` names them, with the lesser size of the two types."""
+
 CONTEXT_BYTES = 762 * MIB
 """NVML's bytes of the process minus ``reserved``: CUDA context, loaded kernels, cuBLAS, cuDNN.
 

@@ -16,7 +16,9 @@ from tidegauge.analysis.profile.words import (
     outside_modules,
     peak_sentence,
     phase_of_line,
+    room_sentences,
 )
+from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import ModuleMemory, StepProfile
 from tidegauge.core.units import format_bytes
@@ -57,7 +59,7 @@ _SEARCH: Final = """<div class="tools search" hidden><label>Search modules and l
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
 
 
-def render_profile(profile: StepProfile, *, subject: str, made_unix_s: float) -> str:
+def render_profile(profile: StepProfile, advice: StepAdvice | None = None, *, subject: str, made_unix_s: float) -> str:
     """The page. ``subject`` is the file or the job, for people."""
     facts = (("Snapshot", subject), ("Device", str(profile.device)), ("torch", profile.torch_version))
     title = f"{format_bytes(profile.peak.allocated_bytes)} at the peak"
@@ -70,6 +72,7 @@ def render_profile(profile: StepProfile, *, subject: str, made_unix_s: float) ->
         section("Highest in each phase", _phases(profile)),
         section("At the peak, by module", _modules(profile)),
         section("Lines that hold most at the peak", f'<div class="searched">{_lines(profile)}</div>'),
+        *([] if advice is None else [section("What would help, each by itself", *_advice(advice))]),
         section("Gaps", bullets(doubts(profile))),
         "<footer>Made by Tidegauge from a recorded allocation history.</footer>",
     ]
@@ -242,6 +245,20 @@ def _lines(profile: StepProfile) -> str:
         )
     heads = ("bytes", "blocks", "category", "phase", "line")
     return table(heads, rows, numbers=(0, 1), most=MAX_LINES, what="lines") if rows else NOTHING
+
+
+def _advice(advice: StepAdvice) -> list[str]:
+    rows = [
+        (
+            format_bytes(one.saved_bytes),
+            format_bytes(one.peak_bytes) + (" reserved" if one.is_reserved else ""),
+            with_note(escape(tidy(one.action, MAX_NAME_CHARS)), one.condition),
+            escape(tidy(one.price, MAX_NAME_CHARS)),
+        )
+        for one in advice.measures
+    ]
+    heads = ("saved", "peak then", "measure", "price")
+    return [table(heads, rows, numbers=(0, 1)) if rows else "", bullets(room_sentences(advice))]
 
 
 def _bar(held: int, whole: int, category: Category) -> str:

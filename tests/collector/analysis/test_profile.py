@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import Held, Requests
+from profiled_programs import (
+    AGAIN,
+    AUTOGRAD,
+    BATCH,
+    FORWARD,
+    GRADS,
+    KIB,
+    LINE,
+    LOSS,
+    MIB,
+    MODULE,
+    OPTIMIZER,
+    SITE,
+    Program,
+    a_step,
+)  # fmt: skip
 from tidegauge.analysis.profile.lives import BEFORE, lives_of
 from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
 from tidegauge.analysis.profile.profile import profile_of
@@ -19,67 +34,12 @@ from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, Stack
 from tidegauge.core.profile.categories import Category, StepPhase
-from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, OwnedMemory, StepProfile
+from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, OwnedMemory
 
-KIB, MIB = 1 << 10, 1 << 20
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.name)
 
-SITE = "/opt/site-packages/torch"
-LINE = Frame("train", "train.py", 9)
-MODULE = Frame("_call_impl", f"{SITE}/nn/modules/module.py", 1790)
-BATCH: Stack = (LINE,)
-FORWARD: Stack = (Frame("forward", "model.py", 5), MODULE, LINE)
-LOSS: Stack = (Frame("cross_entropy", f"{SITE}/nn/functional.py", 3504), LINE)
-GRADS: Stack = (Frame("_make_grads", f"{SITE}/autograd/__init__.py", 231), LINE)
-OPTIMIZER: Stack = (Frame("adam", f"{SITE}/optim/adam.py", 791), LINE)
-AGAIN: Stack = (
-    Frame("forward", "model.py", 5), MODULE, Frame("recompute_fn", f"{SITE}/utils/checkpoint.py", 1500),
-    Frame("unpack_hook", f"{SITE}/utils/checkpoint.py", 1200),
-)  # fmt: skip
-AUTOGRAD: Stack = ()
 FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
-
-
-class Program:
-    """Allocates with stacks."""
-
-    def __init__(self) -> None:
-        self._requests = Requests()
-        self._stacks: list[Stack] = []
-        self._numbers: list[int] = []
-
-    def alloc(self, size_bytes: int, stack: Stack, *, pool: int = 0) -> Held:
-        if stack and stack not in self._stacks:
-            self._stacks.append(stack)
-        held = self._requests.alloc(size_bytes, pool=pool)
-        self._numbers.append(self._stacks.index(stack) if stack else -1)
-        return held
-
-    def free(self, *held: Held) -> None:
-        self._requests.free(*held)
-        self._numbers += [-1] * (2 * len(held))
-
-    def profile(self, *owned: OwnedMemory) -> StepProfile:
-        trace = self._requests.trace()
-        return profile_of(replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks)), owned=owned)
-
-
-def a_step(program: Program) -> list[Held]:
-    """One step of a model of 3 MiB; its gradients and outputs are alive when it ends."""
-    batch = program.alloc(1 * MIB, BATCH)
-    scratch = program.alloc(6 * MIB, FORWARD)
-    activation = program.alloc(20 * MIB, FORWARD)
-    program.free(scratch)
-    loss = program.alloc(2 * MIB, LOSS)
-    seed = program.alloc(512, GRADS)
-    gradient = program.alloc(3 * MIB, AUTOGRAD)
-    rest = program.alloc(40 * MIB, AUTOGRAD)
-    program.free(rest, activation, seed)
-    state = program.alloc(6 * MIB, OPTIMIZER)
-    update = program.alloc(3 * MIB, OPTIMIZER)
-    program.free(update, batch)
-    return [gradient, loss, state]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +141,17 @@ def test_an_optimizer_within_the_backward_pass_does_not_make_two_of_it() -> None
     profile = program.profile()
     assert profile.backward_passes == 1
     assert profile.peak.by_category[Category.TEMPORARIES] == 3 * MIB
+
+
+def test_a_workspace_is_one_behind_an_optimizer_that_allocates_nothing() -> None:
+    workspace = 4096 * 1024 * 2 + 16 * 1024 * 8
+    program = Program()
+    for step in range(2):
+        if step == 0:
+            program.alloc(workspace, FORWARD)
+        activation, seed = program.alloc(2 * MIB, FORWARD), program.alloc(512, GRADS)
+        program.free(seed, activation, program.alloc(1 * MIB, BATCH))
+    assert program.profile().peak.by_category[Category.WORKSPACES] == workspace
 
 
 def test_inference_keeps_no_activations_and_a_workspace_is_one() -> None:

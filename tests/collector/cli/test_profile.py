@@ -38,6 +38,23 @@ def test_profile_as_json_has_the_whole_value(capsys: pytest.CaptureFixture[str])
     assert len(profile["lines"]) == 15
 
 
+def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--limit", "80GiB", "--ranks", "4", RECORDED]) == 0
+    printed = capsys.readouterr().out
+    assert "- Checkpoint the 4 blocks (scenarios.py:32): the peak falls from 271.5 MiB to " in printed
+    assert "times as large: PyTorch has 79.3 GiB" in printed
+    assert "A smaller card would do: MIG 1g.5gb" in printed
+
+
+def test_profile_as_json_has_every_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--json", "--ranks", "4", RECORDED]) == 0
+    advice = json.loads(capsys.readouterr().out)["advice"]
+    measures = {one["measure"]: one for one in advice["measures"]}
+    assert {"activation checkpointing", "sharded optimizer state (ZeRO-1)"} <= measures.keys()
+    assert all(one["peak_bytes"] + one["saved_bytes"] == advice["peak_bytes"] for one in measures.values())
+    assert advice["room"] is None
+
+
 def test_profile_of_a_recording_without_stacks_says_how_to_record_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", WITHOUT_STACKS]) == 0
     printed = capsys.readouterr().out
@@ -102,6 +119,7 @@ def test_profile_diff_as_json_names_both_files(capsys: pytest.CaptureFixture[str
         ([RECORDED, CURRICULUM], "to compare two: tidegauge profile diff"),
         (["diff", RECORDED], "diff compares two snapshots, and got 1"),
         ([RECORDED, "--fail-if-peak-grows", "2%"], "needs two snapshots"),
+        (["diff", RECORDED, CURRICULUM, "--limit", "80GiB"], "--ranks and --limit are for the advice on one snapshot"),
     ],
 )
 def test_profile_says_how_to_compare(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,13 @@ def test_activations_are_fewer_with_checkpointing_and_with_half_precision(rig: R
     assert amp < eager
 
 
+def test_the_peak_that_checkpointing_would_have_is_the_one_that_it_has(rig: Rig, tmp_path: Path) -> None:
+    advised = profiled("eager", rig, tmp_path)[0]["advice"]["measures"]
+    (checkpointing,) = [one for one in advised if one["measure"] == "activation checkpointing"]
+    real_bytes = ran("checkpoint", rig, tmp_path)["peak_allocated_bytes"]
+    assert checkpointing["peak_bytes"] == pytest.approx(real_bytes, rel=0.02)
+
+
 def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig: Rig, tmp_path: Path) -> None:
     said = ran("block", rig, tmp_path)
     held = said["by_category"]
@@ -72,6 +79,8 @@ def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig:
     assert held["parameters"] == said["parameter_bytes"]
     assert held["optimizer state"] == said["state_bytes"]
     assert held.get("unknown", 0) <= 0.02 * said["peak_allocated_bytes"]
+    assert "activation checkpointing" in said["measures"]
+    assert said["batch_times"] > 1
     assert "profiled_steps.py" in said["page"]
     assert "at the peak, mostly" in said["drawn"]
 

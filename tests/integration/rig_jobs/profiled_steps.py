@@ -94,6 +94,8 @@ def in_a_block() -> dict[str, object]:
         "problem": p.problem,
         "profiled_peak_bytes": p.peak.allocated_bytes,
         "by_category": {category.value: held for category, held in p.peak.by_category.items()},
+        "measures": [one.measure.value for one in p.advice.measures],
+        "batch_times": p.advice.room and p.advice.room.safe_times,
         "page": str(p),
         "drawn": p.to_html(f"{OUT}.html").read_text(),
         "still_recording": torch._C._cuda_isHistoryEnabled(),

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.profile.lives import BEFORE, BlockLife, lives_of
-from tidegauge.analysis.profile.modules import ModulesOfBlocks, module_tree
-from tidegauge.analysis.profile.phases import stretches_of
-from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.profile.lives import BEFORE
+from tidegauge.analysis.profile.modules import module_tree
+from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording, recording_of
 from tidegauge.analysis.snapshots.live_stacks import Lines, code_lines
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.owners import CodeLine, CodeRoots, asking_line, calling_line
@@ -29,13 +28,6 @@ _CATEGORIES = tuple(Category)
 _PLACE = {category: place for place, category in enumerate(_CATEGORIES)}
 
 
-class _Named(NamedTuple):
-    block: BlockLife
-    category: Category
-    phase: StepPhase
-    module: Optional[str]
-
-
 class _Moment(NamedTuple):
     event: int
     phase: StepPhase
@@ -53,18 +45,18 @@ def profile_of(
     gradients: Iterable[SeenGradient] = (),
     modules_missing: Optional[str] = None,
 ) -> StepProfile:
-    """The profile of a trace that begins with its ``start`` (``traces.reading.open_trace``).
+    """As ``recording_of`` and ``profile_of_recording``."""
+    recording = recording_of(trace, owned=owned, owned_before=owned_before, gradients=gradients)
+    return profile_of_recording(recording, roots=roots, modules_missing=modules_missing)
 
-    ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``gradients`` tell the modules
-    of those that are gone by then; ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why
-    the recording has no modules. Raises ``TraceError`` where events contradict each other.
-    """
-    stretches = stretches_of(trace)
-    lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
-    modules = ModulesOfBlocks(trace, gradients)
-    named = [_named(block, purposes, modules) for block in lives.blocks]
-    moments = list(_moments(named, purposes.phase_at))
+
+def profile_of_recording(
+    recording: NamedRecording, *, roots: Optional[CodeRoots] = None, modules_missing: Optional[str] = None
+) -> StepProfile:
+    """The profile of a recording. ``roots`` tell the user's lines from those of libraries; ``modules_missing`` is why
+    the recording has no modules."""
+    trace, named = recording.trace, recording.blocks
+    moments = list(_moments(named, recording.phase_at))
     # Steps are alike: of equal peaks, one without leftovers of the step before the recording.
     peak = max(moments, key=lambda moment: (moment.allocated_bytes, -moment.sums[_PLACE[Category.UNKNOWN]]))
     at_peak = [one for one in named if one.block.is_alive_at(peak.event)]
@@ -72,28 +64,22 @@ def profile_of(
         device=trace.device,
         torch_version=trace.torch_version,
         events=len(trace),
-        backward_passes=max(stretch.backward_pass for stretch in stretches) + 1,
+        backward_passes=recording.backward_passes,
         peak=ProfileMoment(peak.event, peak.phase, peak.allocated_bytes, _without_none(peak.sums)),
         phases=tuple(_phase_peaks(moments)),
         lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
         timeline=_timeline(moments),
-        reserved_bytes=lives.reserved_bytes,
-        is_exact=lives.is_exact,
+        reserved_bytes=recording.reserved_bytes,
+        is_exact=recording.is_exact,
         is_complete=trace.complete,
         modules=module_tree((one.module, one.category, one.block.requested_bytes) for one in at_peak if one.module),
         modules_missing=modules_missing,
     )
 
 
-def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> _Named:
-    category = purposes.category(block)
-    module = modules.module(block, category, purposes.owner(block))
-    return _Named(block, category, purposes.phase_at(block.made), module)
-
-
-def _moments(named: Sequence[_Named], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
+def _moments(named: Sequence[NamedBlock], phase_at: Callable[[int], StepPhase]) -> Iterator[_Moment]:
     """What is allocated before the first event, and after each at which that changes."""
-    changes: dict[int, list[tuple[_Named, int]]] = {BEFORE: []}
+    changes: dict[int, list[tuple[NamedBlock, int]]] = {BEFORE: []}
     for one in named:
         changes.setdefault(one.block.made, []).append((one, 1))
         if one.block.freed is not None:
@@ -137,9 +123,9 @@ def _timeline(moments: Sequence[_Moment]) -> Timeline:
     )
 
 
-def _lines(named: Sequence[_Named], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
+def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
     asked = {stack: asking_line(lines[stack], roots) for stack in {one.block.stack for one in named}}
-    groups: dict[tuple[Optional[CodeLine], Category], list[_Named]] = {}
+    groups: dict[tuple[Optional[CodeLine], Category], list[NamedBlock]] = {}
     for one in named:
         groups.setdefault((asked[one.block.stack], one.category), []).append(one)
     found = []

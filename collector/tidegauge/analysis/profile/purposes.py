@@ -47,6 +47,10 @@ class Purposes:
         self._by_stack = [*map(_by_stack, stacks), None]
         self._last_stretch = {one.backward_pass: number for number, one in enumerate(stretches)}
         """Of each backward pass."""
+        self._last_ended = max(
+            (at for number, at in self._last_stretch.items() if number >= 0 and at + 1 < len(stretches)), default=-1
+        )
+        """The last stretch of the last backward pass that something follows."""
         self._last_made: dict[int, int] = {}
         """The last allocation of each backward pass."""
         for block in blocks:
@@ -169,7 +173,7 @@ class Purposes:
         """Whether it outlives the recording although its own step ended within it."""
         if not self._last_made:  # inference: nothing is kept for a backward pass
             return block.freed is None
-        return block.freed is None and bool(self._optimizers) and self._optimizers[-1] > made
+        return block.freed is None and max((self._last_ended, *self._optimizers[-1:])) > made
 
 
 def _by_stack(stack: Stack) -> Optional[Category]:

@@ -8,6 +8,7 @@ from typing import Optional
 from tidegauge.analysis.oom.answer import RECORD_STACKS
 from tidegauge.analysis.profile.modules import ModuleGroup
 from tidegauge.core.evidence.held_memory import line_name
+from tidegauge.core.profile.advice import AdvisedMeasure, StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
@@ -16,6 +17,7 @@ from tidegauge.core.units import format_bytes
 NO_STACK = "no stack recorded"
 OUTSIDE = "(no module)"
 IN_BACKWARD = "(autograd)"
+MAX_TOLD_MEASURES = 3
 MAX_UNKNOWN_SHARE = 0.02
 """Of the peak, above which a sentence says how to record more."""
 _DURING = {
@@ -123,4 +125,40 @@ def doubts(profile: StepProfile) -> Iterator[str]:
         yield (
             "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "
             "without blocks that were not split."
+        )
+
+
+def advice_sentences(advice: StepAdvice) -> Iterator[str]:
+    """The measures that save most, then what room there is on the card."""
+    for one in advice.measures[:MAX_TOLD_MEASURES]:
+        yield measure_sentence(one)
+    yield from room_sentences(advice)
+
+
+def measure_sentence(one: AdvisedMeasure) -> str:
+    """What to do, what it saves and costs."""
+    today, then = format_bytes(one.peak_bytes + one.saved_bytes), format_bytes(one.peak_bytes)
+    what = "reserved memory" if one.is_reserved else "the peak"
+    most = " at best" if one.is_bound else ""
+    condition = "" if one.condition is None else f", {one.condition}"
+    return f"{one.action}: {what} falls from {today} to {then}{most}{condition}; {one.price}."
+
+
+def room_sentences(advice: StepAdvice) -> Iterator[str]:
+    """How much larger the batch can be, and which smaller cards would do, where the card is known."""
+    room = advice.room
+    if room is not None and room.safe_times >= 1:
+        yield (
+            f"The batch can be {room.safe_times:.1f} times as large: PyTorch has {format_bytes(room.limit_bytes)}. "
+            f"At {room.border_times:.1f} times allocated memory alone fills it."
+        )
+    elif room is not None:
+        yield (
+            f"PyTorch has {format_bytes(room.limit_bytes)}: a batch of {room.safe_times:.2f} times today's fits safely."
+        )
+    if room is not None and advice.cards:
+        card = advice.cards[0]
+        yield (
+            f"A smaller card would do: {card.name} has {format_bytes(card.total_bytes)} for PyTorch, which reserves "
+            f"{format_bytes(advice.reserved_bytes)} at most."
         )

@@ -20,12 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.profile import profile_of_recording
+from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
+from tidegauge.cli.profile.advising import advise
 from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.page import profile_page, text_of
+from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
 from tidegauge.probe.faults import Faults, describe
@@ -41,6 +44,8 @@ class ProfiledBlock:
     def __init__(self, model: Any = None, optimizer: Any = None) -> None:
         self.profiles: Mapping[int, StepProfile] = {}
         """By device."""
+        self.advices: Mapping[int, StepAdvice] = {}
+        """What would help, by device."""
         self.problem: str | None = None
         """Why there is no profile, for people; ``None`` where nothing failed."""
         self._model = model
@@ -86,12 +91,13 @@ class ProfiledBlock:
             finally:
                 history.end()
             owned += bucket_memory(recorded, owned, bucket_sizes(torch))
-            self.profiles = profiles_of(
-                recorded, owned, torch.__version__, since_us=self._began_us, gradients=seen,
-                modules_missing=names.missing,
-            )  # fmt: skip
+            recordings = recordings_of(recorded, owned, torch.__version__, since_us=self._began_us, gradients=seen)
+            self.profiles = {
+                device: profile_of_recording(one, modules_missing=names.missing) for device, one in recordings.items()
+            }
             if not self.profiles:
                 self.problem = "no profile: no GPU memory was allocated in the block"
+            self.advices = self._advised(torch, recordings)
 
     @property
     def profile(self) -> StepProfile:
@@ -105,11 +111,21 @@ class ProfiledBlock:
         """The peak of that device: ``peak.allocated_bytes``, ``peak.by_category``, ``peak.phase``."""
         return self.profile.peak
 
+    @property
+    def advice(self) -> StepAdvice:
+        """What would make that peak smaller: ``advice.measures``, the largest saving first, and ``advice.room``."""
+        device = self.profile.device
+        if device not in self.advices:
+            raise RuntimeError(self.problem or "no advice")
+        return self.advices[device]
+
     def to_html(self, path: str | os.PathLike[str] = "tidegauge-profile.html") -> Path:
         """Write the page of that device: memory over the block, by category. Raises ``RuntimeError``, ``CommandError``
         where the package of pages is missing, and ``OSError``."""
         pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
-        text = pages.render_profile(self.profile, subject=f"process {os.getpid()}", made_unix_s=time.time())
+        text = pages.render_profile(
+            self.profile, self.advice, subject=f"process {os.getpid()}", made_unix_s=time.time()
+        )
         Path(path).write_text(text, encoding="utf-8", errors="replace")
         return Path(path)
 
@@ -117,7 +133,9 @@ class ProfiledBlock:
         # What a terminal's IPython shows below a cell, and print().
         if not self.profiles:
             return self.problem or "no profile yet"
-        return "\n\n".join(text_of(profile_page(one, DEFAULT_TOP)) for one in self.profiles.values())
+        return "\n\n".join(
+            text_of(profile_page(one, DEFAULT_TOP, self.advices.get(device))) for device, one in self.profiles.items()
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -128,6 +146,17 @@ class ProfiledBlock:
         except Exception as error:
             self.problem = f"model and optimizer are left out: {describe(error)}"
             return []
+
+    def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
+        try:
+            ranks = _world_size(torch)
+            return {
+                device: advise(one, ranks=ranks, card_bytes=torch.cuda.mem_get_info(device)[1])
+                for device, one in recordings.items()
+            }
+        except Exception as error:
+            self.problem = f"no advice: {describe(error)}"
+            return {}
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -200,26 +229,30 @@ def bucket_memory(
     return found
 
 
-def profiles_of(
+def recordings_of(
     recorded: Mapping[str, Any],
     owned: Iterable[OwnedMemory],
     version: str,
     *,
     since_us: int = 0,
     gradients: Iterable[SeenGradient] = (),
-    modules_missing: str | None = None,
-) -> dict[int, StepProfile]:
-    """The profiles of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
+) -> dict[int, NamedRecording]:
+    """The recordings of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
     ``BadTraceError`` and ``TraceError``."""
     owned, seen, found = list(owned), list(gradients), {}
     for device, trace in read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces.items():
         began = bisect_left(trace.time_us, since_us)
         trace = replace(trace.since(began) if began else trace, torch_version=version)
         if len(trace):
-            found[device] = profile_of(
-                with_beginning(trace), owned=owned, gradients=seen, modules_missing=modules_missing
-            )
+            found[device] = recording_of(with_beginning(trace), owned=owned, gradients=seen)
     return found
+
+
+def _world_size(torch: Any) -> int | None:
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_world_size())
 
 
 def _each(given: Any) -> list[Any]:

@@ -11,11 +11,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, cast
 
-from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, add_json, group, positive_count
+from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, add_json, group, parse_cap, positive_count
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
 from tidegauge.cli.output import write_output
 
 if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
+    from tidegauge.core.profile.advice import StepAdvice
     from tidegauge.core.profile.comparison import ProfileComparison
     from tidegauge.core.profile.step_profile import StepProfile
 
@@ -39,6 +41,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%; "
         "=-5%%: if it is not lower by 5%% at least",
     )  # fmt: skip
+    parser.add_argument(
+        "--ranks", type=positive_count, metavar="N",
+        help="also tell what sharding over N ranks would save",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", type=parse_cap, metavar="SIZE",
+        help="memory of the card, such as 80GiB: tells how much larger the batch can be on it",
+    )  # fmt: skip
     output = group(parser, OUTPUT)
     output.add_argument(
         "--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
@@ -52,6 +62,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         parser,
         "tidegauge profile snapshot.pickle",
         "tidegauge profile snapshot.pickle --html profile.html",
+        "tidegauge profile snapshot.pickle --limit 80GiB --ranks 8",
         "tidegauge profile diff main.pickle branch.pickle --html diff.html --fail-if-peak-grows 2%",
     )
 
@@ -64,19 +75,21 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"one snapshot at a time; to compare two: tidegauge profile diff {files[0]} {files[1]}")
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
-    profile = _profile(files[0], args.device)
+    profile, advice = _advised(files[0], args)
     if args.html is not None:
-        write_output(args.html, _page(profile, files[0]).encode(errors="replace"))
+        write_output(args.html, _page(profile, advice, files[0]).encode(errors="replace"))
     if args.json:
-        print(json.dumps({"file": files[0], **_wire(profile)}))
+        print(json.dumps({"file": files[0], **_wire(profile), "advice": _wire(advice)}))
     else:
         from tidegauge.cli.profile.page import print_page, profile_page
 
-        print_page(profile_page(profile, args.top))
+        print_page(profile_page(profile, args.top, advice))
     return FINE
 
 
 def _diff(files: list[str], args: argparse.Namespace) -> int:
+    if args.ranks is not None or args.limit is not None:
+        raise UsageError("--ranks and --limit are for the advice on one snapshot: tidegauge profile SNAPSHOT")
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
     before, after = (_profile(file, args.device) for file in files)
@@ -97,7 +110,7 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
 
 
-def _profile(file: str, device: Optional[int]) -> StepProfile:
+def _recording(file: str, device: Optional[int]) -> NamedRecording:
     # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces.reading import open_trace
@@ -105,19 +118,34 @@ def _profile(file: str, device: Optional[int]) -> StepProfile:
     try:
         trace = open_trace(Path(file), device=device, on_read=prepare_model)
         # Only now: how the model is imported depends on the length of the trace.
-        from tidegauge.analysis.profile.profile import profile_of
+        from tidegauge.analysis.profile.recording import recording_of
 
-        return profile_of(trace)
+        return recording_of(trace)
     except ValueError as error:
         raise bad_file(file, error) from error
 
 
-def _page(profile: StepProfile, file: str) -> str:
+def _profile(file: str, device: Optional[int]) -> StepProfile:
+    recording = _recording(file, device)
+    from tidegauge.analysis.profile.profile import profile_of_recording
+
+    return profile_of_recording(recording)
+
+
+def _advised(file: str, args: argparse.Namespace) -> tuple[StepProfile, StepAdvice]:
+    recording = _recording(file, args.device)
+    from tidegauge.analysis.profile.profile import profile_of_recording
+    from tidegauge.cli.profile.advising import advise
+
+    return profile_of_recording(recording), advise(recording, ranks=args.ranks, card_bytes=args.limit)
+
+
+def _page(profile: StepProfile, advice: StepAdvice, file: str) -> str:
     pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
-    return str(pages.render_profile(profile, subject=file, made_unix_s=time.time()))
+    return str(pages.render_profile(profile, advice, subject=file, made_unix_s=time.time()))
 
 
-def _wire(value: StepProfile | ProfileComparison) -> Mapping[str, Any]:
+def _wire(value: StepProfile | StepAdvice | ProfileComparison) -> Mapping[str, Any]:
     from tidegauge.core.wire import to_wire
 
     return cast("Mapping[str, Any]", to_wire(value))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 from tidegauge.analysis.profile.modules import module_groups
 from tidegauge.analysis.profile.words import (
     OUTSIDE,
+    advice_sentences,
     caller_of_line,
     change_of_phase,
     comparison_sentence,
@@ -23,6 +24,7 @@ from tidegauge.analysis.profile.words import (
     signed_bytes,
 )
 from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, tame
+from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.comparison import PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
@@ -40,8 +42,15 @@ class PageTable(NamedTuple):
     """Columns that a narrow terminal leaves out."""
 
 
-Part = Union[str, PageTable]
-"""Of a page: a sentence or a table."""
+class PageList(NamedTuple):
+    """Sentences of a page below a title."""
+
+    title: str
+    sentences: Sequence[str]
+
+
+Part = Union[str, PageTable, PageList]
+"""Of a page: a sentence, a table, or a list."""
 
 
 def print_page(parts: Iterable[Part]) -> None:
@@ -49,8 +58,12 @@ def print_page(parts: Iterable[Part]) -> None:
     for number, part in enumerate(parts):
         if isinstance(part, str):
             print_wrapped("", part)
+            continue
+        print(f"{chr(10) if number else ''}{part.title}")
+        if isinstance(part, PageList):
+            for sentence in part.sentences:
+                print_wrapped("- ", sentence)
         else:
-            print(f"{chr(10) if number else ''}{part.title}")
             print_table(part.header, part.rows, gives_way=part.gives_way)
 
 
@@ -60,12 +73,14 @@ def text_of(parts: Iterable[Part]) -> str:
     for part in parts:
         if isinstance(part, str):
             found.append(tame(part))
+        elif isinstance(part, PageList):
+            found += ["", part.title, *(f"- {tame(sentence)}" for sentence in part.sentences)]
         else:
             found += ["", part.title, *plain_lines(part.header, [tuple(map(tame, row)) for row in part.rows])]
     return "\n".join(found)
 
 
-def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
+def profile_page(profile: StepProfile, top: int, advice: Optional[StepAdvice] = None) -> Iterator[Part]:
     peak, phases = profile.peak, known_phases(profile)
     torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
     passes = f"{profile.backward_passes:,} backward {'pass' if profile.backward_passes == 1 else 'passes'}"
@@ -96,6 +111,10 @@ def profile_page(profile: StepProfile, top: int) -> Iterator[Part]:
     )
     yield from _more(len(profile.lines), top)
     yield from _modules(profile)
+    sentences = [] if advice is None else list(advice_sentences(advice))
+    if sentences:
+        yield PageList("What would help, each by itself", sentences)
+        yield ""
     yield from doubts(profile)
 
 

@@ -126,7 +126,7 @@ class Backend:
 
     def compiles(self) -> bool:
         """Whether this process has compiled anything by ``torch.compile``."""
-        return _compiles(self.torch)
+        return compiles(self.torch)
 
     def distributed(self) -> Optional[tuple[int, int]]:
         """``(rank, world size)`` of the default process group, or ``None`` while there is none."""

@@ -1,0 +1,102 @@
+"""Gradients that live shorter: freed before the next forward pass, or as soon as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Optional
+
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
+from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
+from tidegauge.analysis.profile.recording import NamedBlock
+from tidegauge.core.profile.advice import AdvisedMeasure, Measure
+from tidegauge.core.profile.categories import Category
+
+_LATE = 0.9
+"""Part of a backward pass's gradients after which a second use of a parameter adds its own."""
+
+
+def gradients_freed(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
+    """Both measures, where the recording shows that they apply."""
+    today = curve.peak_bytes()
+    earlier = curve.peak_bytes(_freed_by_the_optimizer(steps))
+    yield AdvisedMeasure(
+        Measure.ZERO_GRAD_EARLIER,
+        earlier,
+        today - earlier,
+        action="Call optimizer.zero_grad() right after optimizer.step()",
+        price="it costs nothing",
+        condition="if nothing reads the gradients after the step",
+    )
+    if not steps.of(Category.COMMUNICATION) and _steps_after_each_pass(steps):
+        at_once = curve.peak_bytes(_freed_at_once(steps))
+        yield AdvisedMeasure(
+            Measure.OPTIMIZER_IN_BACKWARD,
+            at_once,
+            today - at_once,
+            action="Step the optimizer in the backward pass (register_post_accumulate_grad_hook)",
+            price="an optimizer for each parameter takes longer than one for all",
+            condition="without gradient accumulation, and without clipping by the norm of all gradients"
+            + (", which this job seems to do" if any(one.is_clipped for one in steps.passes) else ""),
+        )
+
+
+def _freed_by_the_optimizer(steps: RecordedSteps) -> Iterator[LifeChange]:
+    """Gradients that outlive the optimizer's step, freed behind it."""
+    for one in steps.passes:
+        if one.optimizer is not None:
+            for gradient in steps.gradients(one):
+                yield left_out_from(gradient.block, one.optimizer[1] - 1)
+
+
+def _steps_after_each_pass(steps: RecordedSteps) -> bool:
+    """Whether an optimizer follows each backward pass, or none is seen at all: one that allocates nothing."""
+    return not steps.optimizers or all(one.optimizer is not None for one in steps.passes[:-1])
+
+
+def _freed_at_once(steps: RecordedSteps) -> Iterator[LifeChange]:
+    for one in steps.passes:
+        gradients = steps.gradients(one)
+        scratch = _scratch_of_optimizer(steps, one)
+        if one.optimizer is not None:
+            yield from map(left_out, (two.block for two in scratch))
+        share = _scratch_share(scratch, gradients)
+        for number, gradient in enumerate(gradients):
+            block = gradient.block
+            used = _second_use(steps, one, gradient) if number < _LATE * len(gradients) else None
+            end = steps.next_made(block.made if used is None else used, Category.GRADIENTS)
+            end = min(end, one.end)
+            yield left_out_from(block, end)
+            yield LifeChange(end - 1, end, round(share * block.size_bytes))
+
+
+def _scratch_of_optimizer(steps: RecordedSteps, one: Pass) -> list[NamedBlock]:
+    made = () if one.optimizer is None else steps.made_in(*one.optimizer)
+    return [two for two in made if two.category is Category.TEMPORARIES]
+
+
+def _scratch_share(scratch: Sequence[NamedBlock], gradients: Sequence[NamedBlock]) -> float:
+    """What the optimizer takes beside the state for one gradient, in times of its size."""
+    changes = [(two.block.made, 1, two.block.size_bytes) for two in scratch]
+    changes += [(two.block.freed, -1, -two.block.size_bytes) for two in scratch if two.block.freed is not None]
+    held = count = 0
+    highest = (0, 0)
+    for _, one_more, more_bytes in sorted(changes):
+        held, count = held + more_bytes, count + one_more
+        highest = max(highest, (held, count))
+    sizes = [two.block.size_bytes for two in gradients]
+    if not sizes:
+        return 0.0
+    # Either for all parameters at once (`foreach`), or for one after the other.
+    return highest[0] / (sum(sizes) if highest[1] >= len(sizes) / 2 else max(sizes))
+
+
+def _second_use(steps: RecordedSteps, one: Pass, gradient: NamedBlock) -> Optional[int]:
+    """Where a parameter that is used twice (an embedding that is the head as well) gets the second part of its
+    gradient, which is added to the first in place: late in the pass, and of its size."""
+    size, made = gradient.block.requested_bytes, gradient.block.made
+    late = steps.gradients(one)
+    since = late[int(_LATE * (len(late) - 1))].block.made
+    for two in steps.made_in(max(since, made + 1), one.end):
+        if two.category is Category.TEMPORARIES and two.block.requested_bytes == size:
+            return two.block.made
+    return None

@@ -1,0 +1,99 @@
+"""A recording seen as training steps: for each backward pass its forward pass, its gradients and its optimizer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording
+from tidegauge.core.profile.categories import Category, StepPhase
+
+
+class Pass(NamedTuple):
+    """One forward and backward pass, as events."""
+
+    forward: int
+    """The first event of its forward pass."""
+    backward: int
+    """The first event of its backward pass."""
+    end: int
+    """The first event behind its backward pass."""
+    optimizer: Optional[tuple[int, int]]
+    """First event, and the first behind, of the optimizer's step that follows it; ``None``: it allocates nothing, or
+    another backward pass comes before."""
+    is_clipped: bool
+    """Whether memory is allocated between backward pass and optimizer: by gradient clipping, mostly."""
+
+
+class RecordedSteps:
+    """The passes of a recording, and what is made in them."""
+
+    def __init__(self, recording: NamedRecording) -> None:
+        self.recording = recording
+        self.events = len(recording.trace)
+        self.passes = list(_passes(recording))
+        self.in_order = sorted(recording.blocks, key=lambda one: one.block.made)
+        self._made = [one.block.made for one in self.in_order]
+        self.parameter_bytes = [one.block.requested_bytes for one in self.of(Category.PARAMETERS)]
+        self.optimizers = [one for one in recording.stretches if one.phase is StepPhase.OPTIMIZER]
+
+    def of(self, *categories: Category) -> list[NamedBlock]:
+        """In the order in which they were made."""
+        return [one for one in self.in_order if one.category in categories]
+
+    def made_in(self, begin: int, end: int) -> list[NamedBlock]:
+        """The blocks made from event ``begin`` on and before ``end``, in order."""
+        return self.in_order[bisect_left(self._made, begin) : bisect_left(self._made, end)]
+
+    def made_forward(self, one: Pass) -> list[NamedBlock]:
+        """What the forward pass of ``one`` allocated and did not leave behind, in order."""
+        made = self.made_in(one.forward, one.backward)
+        return [
+            block
+            for block in made
+            if block.category in (Category.ACTIVATIONS, Category.TEMPORARIES) and not self._outlives(block, one)
+        ]
+
+    def activations(self, one: Pass) -> list[NamedBlock]:
+        """What the forward pass of ``one`` keeps for its backward pass, in order."""
+        return [block for block in self.made_forward(one) if block.category is Category.ACTIVATIONS]
+
+    def gradients(self, one: Pass) -> list[NamedBlock]:
+        """Made in the backward pass of ``one``, in order."""
+        made = self.made_in(one.backward, one.end)
+        return [block for block in made if block.category is Category.GRADIENTS]
+
+    def _outlives(self, block: NamedBlock, one: Pass) -> bool:
+        freed = block.block.freed
+        return one is not self.passes[-1] if freed is None else freed >= one.end
+
+    def next_made(self, event: int, but: Category) -> int:
+        """The first event behind ``event`` that allocates anything but ``but``."""
+        for at in range(bisect_left(self._made, event + 1), len(self._made)):
+            if self.in_order[at].category is not but:
+                return self._made[at]
+        return self.events
+
+
+def _passes(recording: NamedRecording) -> Iterator[Pass]:
+    stretches = recording.stretches
+    last = -1
+    for number in range(recording.backward_passes):
+        own = [at for at, one in enumerate(stretches) if one.backward_pass == number]
+        before = [one for one in stretches[last + 1 : own[0]] if one.phase is StepPhase.FORWARD]
+        last = own[-1]
+        following = []
+        for one in stretches[last + 1 :]:
+            if one.phase in (StepPhase.INPUT, StepPhase.FORWARD) or one.backward_pass >= 0:
+                break
+            following.append(one)
+        steps = [one for one in following if one.phase is StepPhase.OPTIMIZER]
+        begin = stretches[own[0]].begin
+        yield Pass(
+            forward=before[0].begin if before else begin,
+            backward=begin,
+            end=stretches[last].end,
+            optimizer=(steps[0].begin, steps[-1].end) if steps else None,
+            is_clipped=any(one.phase is StepPhase.BEFORE_OPTIMIZER for one in following[:1]) and bool(steps),
+        )

@@ -1,0 +1,69 @@
+"""A recorded trace with the purpose of each of its blocks: what profile and advice are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.profile.lives import BlockLife, lives_of
+from tidegauge.analysis.profile.modules import ModulesOfBlocks
+from tidegauge.analysis.profile.phases import Stretch, stretches_of
+from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.profile.categories import Category, StepPhase
+from tidegauge.core.profile.step_profile import OwnedMemory, SeenGradient
+
+
+class NamedBlock(NamedTuple):
+    """A block and its purpose."""
+
+    block: BlockLife
+    category: Category
+    phase: StepPhase
+    """In which it was made."""
+    module: Optional[str] = None
+    """The path of the module that it belongs to, or that made it."""
+
+
+class NamedRecording(NamedTuple):
+    """All blocks of a trace."""
+
+    trace: Trace
+    stretches: list[Stretch]
+    blocks: list[NamedBlock]
+    is_exact: bool
+    """As ``Lives.is_exact``."""
+    reserved_bytes: int
+    """At its highest."""
+    phase_at: Callable[[int], StepPhase]
+    """The phase of an event."""
+
+    @property
+    def backward_passes(self) -> int:
+        return max(stretch.backward_pass for stretch in self.stretches) + 1
+
+
+def recording_of(
+    trace: Trace,
+    *,
+    owned: Iterable[OwnedMemory] = (),
+    owned_before: Iterable[OwnedMemory] = (),
+    gradients: Iterable[SeenGradient] = (),
+) -> NamedRecording:
+    """Names the blocks of a trace that begins with its ``start`` (``traces.reading.open_trace``).
+
+    ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``gradients`` tell the modules
+    of those that are gone by then. Raises ``TraceError`` where events contradict each other.
+    """
+    stretches = stretches_of(trace)
+    lives = lives_of(trace)
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
+    modules = ModulesOfBlocks(trace, gradients)
+    blocks = [_named(block, purposes, modules) for block in lives.blocks]
+    return NamedRecording(trace, stretches, blocks, lives.is_exact, lives.reserved_bytes, purposes.phase_at)
+
+
+def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> NamedBlock:
+    category = purposes.category(block)
+    module = modules.module(block, category, purposes.owner(block))
+    return NamedBlock(block, category, purposes.phase_at(block.made), module)

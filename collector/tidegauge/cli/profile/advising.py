@@ -1,0 +1,24 @@
+"""The advice of a recording, for the card that it was made on or a given one."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from tidegauge.analysis.profile.advice.advise import advice_of
+from tidegauge.analysis.profile.recording import NamedRecording
+from tidegauge.core.profile.advice import FittingCard, StepAdvice
+from tidegauge.estimator.gpus import CONTEXT_BYTES, GPU_TYPES, MIG_SLICES
+
+
+def advise(recording: NamedRecording, *, ranks: Optional[int] = None, card_bytes: Optional[int] = None) -> StepAdvice:
+    """``card_bytes``: the memory of the card (default: of the recording's, where it is known). Smaller ones are looked
+    for below it."""
+    known = card_bytes or recording.trace.total_bytes
+    limit_bytes = None if known is None else max(1, known - CONTEXT_BYTES)
+    cap_bytes = recording.trace.cap_bytes
+    if card_bytes is None and cap_bytes is not None:
+        limit_bytes = min(cap_bytes, limit_bytes or cap_bytes)
+    sizes = [(gpu.name, gpu.target.total_bytes) for gpu in GPU_TYPES]
+    sizes += [(f"MIG {name}", size) for name, size in MIG_SLICES]
+    cards = [FittingCard(name, size - CONTEXT_BYTES) for name, size in sizes if known is None or size < 0.95 * known]
+    return advice_of(recording, ranks=ranks, limit_bytes=limit_bytes, cards=cards)
