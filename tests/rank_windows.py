@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core import wire
-from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine, CodeRoots
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
+from tidegauge.core.run_dirs import (
+    ASKED_SUFFIX,
+    EARLY_SUFFIX,
+    LATE_SUFFIX,
+    PROFILE_SNAPSHOT_SUFFIX,
+    evidence_name,
+    snapshot_name,
+)
 from tidegauge.core.snapshot_columns import (
     BLOCKS,
     EVENTS,
@@ -93,6 +102,26 @@ def window(process: ProcessId, **changes: Any) -> RankEvidence:
         late_file=snapshot_name(process, LATE_SUFFIX),
         longest_stall_s=0.02,
         search=HolderSearch((HOLDER,), 30 * MIB, 30 * MIB, 1000, 0.1, 0.01),
+    )
+    return replace(whole, **changes)
+
+
+def recording(process: ProcessId, **changes: Any) -> RankRecording:
+    """Two steps of a model of one layer."""
+    whole = RankRecording(
+        recording_id="profile-7",
+        reason="somebody asked for it",
+        device=0,
+        began_step=100,
+        ended_step=102,
+        snapshot_file=snapshot_name(process, PROFILE_SNAPSHOT_SUFFIX),
+        boundaries_us=(1_700_000_900_000_000, 1_700_000_901_000_000, 1_700_000_902_000_000),
+        owned=(
+            OwnedTensor(1 << 32, 64 * MIB, Category.PARAMETERS, "head.weight"),
+            OwnedTensor(3 << 32, 64 * MIB, Category.GRADIENTS, "head.weight"),
+        ),
+        longest_stall_s=0.02,
+        roots=CodeRoots(("/opt/venv/lib/",), ("/home/ada/train/",)),
     )
     return replace(whole, **changes)
 

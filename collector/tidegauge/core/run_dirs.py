@@ -16,12 +16,17 @@ EARLY_SUFFIX, LATE_SUFFIX = ".early.snap", ".late.snap"
 ASKED_SUFFIX = ".asked.snap"
 EVIDENCE_SUFFIX = ".evidence.json"
 EVIDENCE_DRAFT_SUFFIX = ".evidence.new"
+"""A file of evidence or of a recording that is being written."""
+PROFILE_SNAPSHOT_SUFFIX, PROFILE_SUFFIX = ".profile.snap", ".profile.json"
 LAUNCH_SUFFIX = ".job"
 LAUNCH_SOCKET_SUFFIX = ".job.sock"
 LAUNCH_DRAFT_SUFFIX = ".job.new"
 """A launch record that is being written: it gets its name when it is complete."""
 
-EVIDENCE_SUFFIXES = (EARLY_SUFFIX, LATE_SUFFIX, ASKED_SUFFIX, EVIDENCE_SUFFIX, EVIDENCE_DRAFT_SUFFIX)
+EVIDENCE_SUFFIXES = (
+    EARLY_SUFFIX, LATE_SUFFIX, ASKED_SUFFIX, EVIDENCE_SUFFIX, EVIDENCE_DRAFT_SUFFIX, PROFILE_SNAPSHOT_SUFFIX,
+    PROFILE_SUFFIX,
+)  # fmt: skip
 _SUFFIXES = (
     RING_SUFFIX, SOCKET_SUFFIX, OOM_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX, *EVIDENCE_SUFFIXES
 )  # fmt: skip
@@ -44,7 +49,7 @@ def oom_snapshot_name(process: ProcessId) -> str:
 
 def snapshot_name(process: ProcessId, suffix: str) -> str:
     """File name of a snapshot that the probe took (``core.snapshot_columns``, zlib): ``EARLY_SUFFIX``,
-    ``LATE_SUFFIX``, or ``ASKED_SUFFIX`` for one that somebody asked for."""
+    ``LATE_SUFFIX``, ``ASKED_SUFFIX`` for one that somebody asked for, or ``PROFILE_SNAPSHOT_SUFFIX``."""
     return _name(process, suffix)
 
 
@@ -54,8 +59,14 @@ def evidence_name(process: ProcessId) -> str:
 
 
 def evidence_draft_name(process: ProcessId) -> str:
-    """File name of that while it is written."""
+    """File name of that, and of all others of these, while they are written."""
     return _name(process, EVIDENCE_DRAFT_SUFFIX)
+
+
+def recording_name(process: ProcessId) -> str:
+    """File name of a recording for a memory profile (``core.profile.rank_recording.RankRecording`` as JSON), written
+    after its snapshot."""
+    return _name(process, PROFILE_SUFFIX)
 
 
 def names_beside(process: ProcessId) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fake_node import PID
 from open_files import open_below
-from rank_windows import compressed, early, late, leave_snapshot, leave_window, put, window
-from tidegauge.agent.evidence.checks import MAX_ROWS, read_evidence, read_snapshot
+from rank_windows import compressed, early, late, leave_snapshot, leave_window, put, recording, window
+from tidegauge.agent.evidence.checks import MAX_ROWS, read_evidence, read_recording, read_snapshot
 from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.making import read_trace
 from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
@@ -28,6 +28,8 @@ from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, HolderKind, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import MAX_OWNED, MAX_RECORDING_BYTES, OwnedTensor, RankRecording
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
 
@@ -206,6 +208,44 @@ def test_whatever_its_fields_say_it_is_read_or_refused(changes: dict[str, object
     assert isinstance(raw, dict)
     content = json.dumps({**raw, **changes}).encode()
     assert refusal(lambda: wire.to_json(read_evidence(content, PID))) in (None, "content")
+
+
+def test_a_recording_comes_through_as_it_was_written() -> None:
+    assert read_recording(wire.to_json(recording(PID)), PID) == recording(PID)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(RankRecording.__dataclass_fields__)), json_values, max_size=3))
+def test_whatever_the_fields_of_a_recording_say_it_is_read_or_refused(changes: dict[str, object]) -> None:
+    raw = wire.to_wire(recording(PID))
+    assert isinstance(raw, dict)
+    content = json.dumps({**raw, **changes}).encode()
+    assert refusal(lambda: wire.to_json(read_recording(content, PID))) in (None, "content")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recording_id": ""},
+        {"ended_step": 99},
+        {"boundaries_us": (2, 1)},
+        {"boundaries_us": (1, 2, 3, 4, 5)},
+        {"snapshot_file": "1-1.profile.snap"},
+        {"owned": (OwnedTensor(-1, 1, Category.BUFFERS),)},
+    ],
+)
+def test_a_recording_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
+    assert refusal(lambda: read_recording(wire.to_json(recording(PID, **changes)), PID)) == "content"
+
+
+def test_so_many_tensors_of_a_recording_are_read_and_their_names_are_lines() -> None:
+    hostile = OwnedTensor(1 << 32, 512, Category.PARAMETERS, "a\x1b[31m\n")
+    read = read_recording(wire.to_json(recording(PID, owned=(hostile,) * (MAX_OWNED + 1))), PID)
+    assert (len(read.owned), read.owned[0].name) == (MAX_OWNED, "a?[31m?")
+
+
+def test_as_many_tensors_as_a_recording_may_have_fit_into_its_file() -> None:
+    usual = OwnedTensor(0x7F12_3456_0000, 1 << 32, Category.OPTIMIZER_STATE, "model.layers.100.self_attn.q_proj.weight")
+    assert len(wire.to_json(recording(PID, owned=(usual,) * MAX_OWNED))) < MAX_RECORDING_BYTES
 
 
 def test_a_snapshot_is_read_with_its_facts() -> None:

@@ -4,13 +4,17 @@ import pytest
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import (
+    PROFILE_SNAPSHOT_SUFFIX,
     launch_draft_name,
     launch_name,
     launch_socket_name,
+    names_beside,
     oom_snapshot_name,
     process_of,
+    recording_name,
     ring_name,
     run_dirs,
+    snapshot_name,
     socket_name,
 )
 
@@ -26,6 +30,12 @@ def test_names_lead_back_to_their_process() -> None:
     names = {make(process) for make in makers}
     assert len(names) == 6
     assert {process_of(name) for name in names} == {process}
+
+
+def test_what_a_process_leaves_beside_its_ring_goes_with_it() -> None:
+    process = ProcessId(12, 3456)
+    assert {recording_name(process), snapshot_name(process, PROFILE_SNAPSHOT_SUFFIX)} <= set(names_beside(process))
+    assert {process_of(name) for name in names_beside(process)} == {process}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from tidegauge.core import wire
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_ID_CHARS, MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
+from tidegauge.core.profile.rank_recording import MAX_OWNED, MAX_STEPS, RankRecording
+from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, PROFILE_SNAPSHOT_SUFFIX, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
@@ -44,12 +45,7 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
 
     Raises ``UnsafeFileError``.
     """
-    try:
-        raw = json.loads(content, parse_constant=_no_number)
-        claim = wire.from_wire(RankEvidence, raw)
-        found = bounded(claim)
-    except (ValueError, RecursionError) as error:
-        raise UnsafeFileError("content", f"invalid evidence: {one_line(str(error), 200)}") from error
+    claim, found = _read(RankEvidence, content, "evidence")
     _check(_ID.fullmatch(claim.evidence_id) is not None, "invalid id")
     _check(found.device >= 0, "invalid device")
     _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "invalid times")
@@ -57,13 +53,24 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
     _check(steps == sorted(steps), "its steps go backwards")
     for name, suffix in ((found.early_file, EARLY_SUFFIX), (found.late_file, LATE_SUFFIX)):
         _check(name in (None, snapshot_name(claimed, suffix)), "it names a file of another process")
-    if found.roots is not None:
-        roots = CodeRoots(*(folders[:MAX_ROOTS] for folders in found.roots))
-        found = dataclasses.replace(found, roots=roots)
+    found = dataclasses.replace(found, roots=_some(found.roots))
     if found.search is None:
         return found
     search = found.search._replace(holders=found.search.holders[:MAX_HOLDERS])
     return dataclasses.replace(found, search=search)
+
+
+def read_recording(content: bytes, claimed: ProcessId) -> RankRecording:
+    """Read the recording of the process that calls itself ``claimed``, as ``read_evidence`` does. Raises
+    ``UnsafeFileError``."""
+    claim, found = _read(RankRecording, content, "recording")
+    _check(_ID.fullmatch(claim.recording_id) is not None, "invalid id")
+    _check(found.began_step <= found.ended_step, "its steps go backwards")
+    _check(len(found.boundaries_us) <= MAX_STEPS + 1, "it has too many steps")
+    _check(list(found.boundaries_us) == sorted(found.boundaries_us), "its steps go backwards")
+    name = snapshot_name(claimed, PROFILE_SNAPSHOT_SUFFIX)
+    _check(found.snapshot_file in (None, name), "it names a file of another process")
+    return dataclasses.replace(found, roots=_some(found.roots), owned=found.owned[:MAX_OWNED])
 
 
 def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
@@ -122,6 +129,19 @@ def bounded(value: T) -> T:
     assert not isinstance(value, type)
     changes = {field.name: bounded(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return cast(T, dataclasses.replace(value, **changes))
+
+
+def _read(form: type[T], content: bytes, what: str) -> tuple[T, T]:
+    """A rank's claim as it is, and ``bounded``. Raises ``UnsafeFileError``."""
+    try:
+        claim = wire.from_wire(form, json.loads(content, parse_constant=_no_number))
+        return claim, bounded(claim)
+    except (ValueError, RecursionError) as error:
+        raise UnsafeFileError("content", f"invalid {what}: {one_line(str(error), 200)}") from error
+
+
+def _some(roots: CodeRoots | None) -> CodeRoots | None:
+    return None if roots is None else CodeRoots(*(folders[:MAX_ROOTS] for folders in roots))
 
 
 def _no_number(name: str) -> float:
