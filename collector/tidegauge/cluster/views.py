@@ -100,6 +100,8 @@ class ReportReply:
     """What the agent is to do on its node; repeated until it has reported the results."""
     job_settings: tuple[JobSettings, ...] | None = None
     """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
+    profiles_kept: tuple[str, ...] = ()
+    """Ids of the report's memory profiles that need not be sent again."""
     evidence_kept: tuple[str, ...] = ()
     """Ids of ``NodeSummary.evidence`` that are in the database, or that nobody wants: the agent may forget them."""
     snapshots_wanted: frozenset[str] | None = None
