@@ -40,6 +40,7 @@ from tidegauge.core.incidents.actions import (
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records import JobRecord
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.http.access import OPEN_DOOR, Door
 
@@ -171,10 +172,29 @@ class FakeEvidence:
 
 
 @dataclass
+class FakeProfiles:
+    """``loop_reads.ProfileReads``."""
+
+    kept: list[RankProfile] = field(default_factory=list)
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[RankProfile]:
+        return sorted((one for one in self.kept if one.job == job), key=lambda one: one.rank)[:limit]
+
+    def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
+        return next((one for one in self.kept if (one.job, one.rank) == (job, rank)), None)
+
+    def newest(self, *, limit: int) -> Sequence[RankProfile]:
+        return list({one.job: one for one in self.kept}.values())[::-1][:limit]
+
+
+@dataclass
 class FakeJobs:
     """``loop_reads.JobReads``."""
 
     records: list[JobRecord] = field(default_factory=list)
+
+    def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
+        return {one.job: one for one in self.records if one.job in jobs}
 
     def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
         found = [one for one in self.records if one.ended_unix_s is not None and one.ended_unix_s >= since_s]
@@ -232,6 +252,7 @@ class FakeStore:
     audit: FakeAudit = field(default_factory=FakeAudit)
     evidence: FakeEvidence = field(default_factory=FakeEvidence)
     jobs: FakeJobs = field(default_factory=FakeJobs)
+    profiles: FakeProfiles = field(default_factory=FakeProfiles)
     problem: str | None = None
 
     def __post_init__(self) -> None:

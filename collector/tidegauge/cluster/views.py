@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -134,3 +135,25 @@ class ServiceStatus:
     """Every alive node has an agent that reports."""
     web_access_problem: DoorProblem | None
     """Of the coordinator's files on who may come in to its pages, as they are now."""
+
+
+class AskState(str, Enum):
+    """How far a memory profile is that somebody asked for."""
+
+    ASKING = "asking"
+    """The rank has not answered."""
+    RECORDING = "recording"
+    """It records, or its node makes the profile."""
+    DONE = "done"
+    FAILED = "failed"
+
+
+class AskedProfile(NamedTuple):
+    """A rank that was asked for a memory profile."""
+
+    rank: int
+    profile_id: str
+    state: AskState
+    asked_unix_s: float
+    problem: str | None = None
+    """Why it failed."""

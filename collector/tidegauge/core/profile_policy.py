@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.profile.rank_profile import PROFILE_PEAK_ROSE, PROFILE_WARMED_UP
-from tidegauge.core.profile.request import MOST_S, TRIP_S
+from tidegauge.core.profile.request import MAX_S, TRIP_S
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankView
 
@@ -98,7 +98,7 @@ class ProfilePolicy:
         """The rank records: it is not asked again before that must have come to an end."""
         known = self._ranks.get(process)
         if known is not None:
-            known.again_s = max(known.again_s, now_s + max(self._rules.again_s, MOST_S + TRIP_S))
+            known.again_s = max(known.again_s, now_s + max(self._rules.again_s, MAX_S + TRIP_S))
 
     def done(self, process: ProcessId, now_s: float) -> None:
         """There is a profile of it."""

@@ -28,7 +28,7 @@ ANSWER_WITHIN_S = 2.0
 """A rank says at once that it begins."""
 EVIDENCE_AND_TRIP_S = 90.0
 """Behind its window a rank searches for holders, and writes."""
-MOST_EVIDENCE_S = 600.0
+MAX_EVIDENCE_S = 600.0
 UNABLE = "unable"
 """The kind of a rank's answer that cannot record, now or later."""
 NO_SUCH_COMMAND = "no such command"
@@ -133,7 +133,7 @@ class NodeProfiles:
                 self._policy.asked(order.process, now_s)
             else:
                 most_s = order.request.get("most_s")
-                window_s = min(most_s, MOST_EVIDENCE_S) if isinstance(most_s, (int, float)) else MOST_EVIDENCE_S
+                window_s = min(most_s, MAX_EVIDENCE_S) if isinstance(most_s, (int, float)) else MAX_EVIDENCE_S
                 self._policy.gives_evidence(order.process, now_s + window_s + EVIDENCE_AND_TRIP_S)
 
 

@@ -14,11 +14,12 @@ import logging
 import threading
 from collections.abc import Collection
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tidegauge.core import wire
-from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence.pieces import Piece
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.units import format_bytes
@@ -35,22 +36,6 @@ MAX_PIECES_PER_REPORT = 4
 MAX_TAKEN = 4096
 MAX_FILE_BYTES = 4 << 20
 _TAKEN = "taken.json"
-
-
-class Piece(Protocol):
-    """What is reported: ``Evidence`` or ``RankProfile``."""
-
-    @property
-    def piece_id(self) -> str: ...
-
-    @property
-    def job(self) -> JobKey: ...
-
-    @property
-    def process(self) -> ProcessId: ...
-
-    @property
-    def snapshots(self) -> tuple[SnapshotRef, ...]: ...
 
 
 P = TypeVar("P", bound=Piece)

@@ -22,7 +22,7 @@ from tidegauge.core.profile.stored_profile import MAX_PACKED_BYTES, pack_profile
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
 
-MOST_S = 120.0
+MAX_S = 120.0
 """100,000 events take some 5 s."""
 MAX_CPU_S = 60
 MAX_MEMORY_BYTES = 4 << 30
@@ -33,7 +33,7 @@ _UNUSABLE = 3
 """The exit code for a recording that cannot be profiled; stderr says why."""
 
 
-def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MOST_S) -> StepProfile:
+def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MAX_S) -> StepProfile:
     """The profile of a recording; ``content`` is its snapshot (``core.snapshot_columns``), ``said`` bounded already.
 
     Blocks. Raises ``ValueError`` where it cannot be profiled, or not within the bounds.

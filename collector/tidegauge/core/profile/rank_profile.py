@@ -65,12 +65,6 @@ class RankProfile:
         except binascii.Error as error:
             raise ValueError(f"this is no memory profile: {error}") from error
 
-    def without_profile(self) -> Mapping[str, Any]:
-        """All fields but the packed profile, for lists."""
-        own = dict(self.__dict__)
-        del own["packed"]
-        return own
-
 
 def parts_of(profile: StepProfile) -> dict[str, Any]:
     """The fields of a ``RankProfile`` that come from its profile. Raises ``ValueError`` as ``pack_profile`` does."""

@@ -7,7 +7,7 @@ from typing import Any
 COMMAND, STATUS_COMMAND = "profile", "profile_status"
 STEPS = 2
 """Whole steps: the second shows what outlives the first."""
-MOST_S = 300.0
+MAX_S = 300.0
 """The recording ends after so long, however slow the steps are."""
 MAX_EVENTS = 100_000
 """Of the allocator's history. A step of a large model has some 10,000, and a snapshot of 3,000 takes 5 ms."""
@@ -18,7 +18,7 @@ TRIP_S = 90.0
 def profile_request(profile_id: str, reason: str) -> dict[str, Any]:
     """The request. Sent again with the same id it only asks how far the rank is."""
     return {
-        "command": COMMAND, "id": profile_id, "reason": reason, "steps": STEPS, "most_s": MOST_S,
+        "command": COMMAND, "id": profile_id, "reason": reason, "steps": STEPS, "most_s": MAX_S,
         "max_events": MAX_EVENTS,
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ MAX_LINES = 1000
 """The largest; those that are left out are summed up by category."""
 SMALLER_LINES = CodeLine("smaller lines", 0, "all others")
 """Stands for the lines of one category that are left out."""
-_FEWEST_LINES = 10
+_MIN_LINES = 10
 _EARLIEST_EVENT = -1
 
 
@@ -46,7 +46,7 @@ def pack_profile(profile: StepProfile) -> bytes:
         packed = zlib.compress(wire.to_json(replace(profile, lines=_largest(profile.lines, most))), 9)
         if len(packed) <= MAX_PACKED_BYTES:
             return packed
-        if most <= _FEWEST_LINES:
+        if most <= _MIN_LINES:
             size, limit = format_bytes(len(packed)), format_bytes(MAX_PACKED_BYTES)
             raise ValueError(f"the profile has {size}; the limit is {limit}")
         most //= 2
