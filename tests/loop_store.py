@@ -12,11 +12,13 @@ from typing import TypeVar
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.api.grade_api import GradePages
-from tidegauge.cluster.api.http_api import HttpApi
+from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import evidence_routes
+from tidegauge.cluster.api.profile_api import ProfileAsks, ProfilePages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
+from tidegauge.cluster.views import AskedProfile
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
@@ -42,6 +44,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
+from tidegauge.core.views import JobView
 from tidegauge.http.access import OPEN_DOOR, Door
 
 T = TypeVar("T")
@@ -264,12 +267,31 @@ class FakeStore:
         return self
 
 
+class NoAsks:
+    """``profile_api.ProfileAsks`` where nothing runs."""
+
+    def ask(self, job: JobKey, ranks: Collection[int]) -> Sequence[AskedProfile]:
+        raise LookupError(f"job {job.job_id} has no running rank")
+
+    def asked(self, job: JobKey) -> Sequence[AskedProfile]:
+        return ()
+
+
 @contextmanager
-def serving(store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
+def serving(
+    store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR, *, jobs: Sequence[JobView] = (),
+    asks: ProfileAsks | None = None,
+) -> Iterator[str]:  # fmt: skip
     """The pages on loopback; yields the API's address."""
     grades = GradePages(store, lambda: NOW_S, lambda _: "")
-    routes = {**loop_routes(store, lambda: status), **evidence_routes(store), **grades.routes()}
-    api = HttpApi(routes, forms=grades.forms(), host="127.0.0.1", port=0, door=door)
+    profiles = ProfilePages(store, asks or NoAsks(), lambda viewer, _: viewer.sees_all)
+    watched = {"/api/v1/jobs": json_route(lambda _: {"jobs": list(jobs), "seen_as": None})}
+    routes = {
+        **loop_routes(store, lambda: status), **evidence_routes(store), **profiles.routes(), **grades.routes(),
+        **watched,
+    }  # fmt: skip
+    forms = {**grades.forms(), **profiles.forms()}
+    api = HttpApi(routes, forms=forms, host="127.0.0.1", port=0, door=door)
     api.start()
     try:
         yield api.url

@@ -120,7 +120,7 @@ def test_a_rank_past_its_warm_up_is_asked_once(stage: Stage) -> None:
     assert (to.process, to.uid) == (PID, os.getuid())
     assert request == {
         "command": "profile", "id": "profile-7", "reason": PROFILE_WARMED_UP, "steps": 2, "most_s": 300.0,
-        "max_events": 100_000,
+        "max_events": 40_000,
     }  # fmt: skip
     leave_recording(stage.beside, PID)
     stage.poll()

@@ -9,8 +9,8 @@ STEPS = 2
 """Whole steps: the second shows what outlives the first."""
 MAX_S = 300.0
 """The recording ends after so long, however slow the steps are."""
-MAX_EVENTS = 100_000
-"""Of the allocator's history. A step of a large model has some 10,000, and a snapshot of 3,000 takes 5 ms."""
+MAX_EVENTS = 40_000
+"""Of the allocator's history. A step of a large model has some 10,000; a snapshot of so many takes some 50 ms."""
 TRIP_S = 90.0
 """After its recording a rank writes; its node reads, replays and sends."""
 
