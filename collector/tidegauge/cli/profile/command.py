@@ -34,10 +34,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s [options] diff BEFORE AFTER"
     )
     parser.add_argument(
-        "snapshots", metavar="JOB|SNAPSHOT", nargs="*",
-        help="a job of the service, or a file: a PyTorch or Tidegauge snapshot with allocation history and Python "
-        "stacks of one training step or more (a name that is a file here is that file); after the word diff, two "
-        "snapshots: of two runs, commits, settings or ranks",
+        "snapshots", metavar="SNAPSHOT", nargs="*",
+        help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more; "
+        "after the word diff, two: of two runs, commits, settings or ranks. A name that is no file here is a job of "
+        "the service",
     )  # fmt: skip
     parser.set_defaults(**{LIST_GOES_ON: "snapshots"})
     parser.add_argument("--last", action="store_true", help="the job with the newest profile")
