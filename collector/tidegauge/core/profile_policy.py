@@ -89,7 +89,7 @@ class ProfilePolicy:
                 self._ranks[process].profiled_bytes = peak_bytes
         of_job: dict[JobKey, list[RankView]] = defaultdict(list)
         for view in living:
-            of_job[JobKey(view.identity.job_id, view.identity.attempt, view.uid)].append(view)
+            of_job[JobKey(view.identity.job_id, view.identity.attempt, view.uid, view.group)].append(view)
         chosen = [view for ranks in of_job.values() for view in self._chosen(ranks, now_s)]
         due = [view for view in chosen if self._is_due(view, now_s)]
         return tuple(self._ask(view) for view in due[: self._rules.most_at_once])
@@ -129,11 +129,13 @@ class ProfilePolicy:
         return known
 
     def _chosen(self, ranks: Sequence[RankView], now_s: float) -> Sequence[RankView]:
-        """Of the ranks of one job on this node, those of which a profile is wanted, once all are past their warm-up."""
-        if not all(self._is_warm(view, now_s) for view in ranks):
-            return ()
+        """Of the ranks of one job on this node, those past their warm-up of which a profile is wanted; of a large job
+        only once all are, as it is not known before which will be the fullest."""
+        warm = [view for view in ranks if self._is_warm(view, now_s)]
         if max(view.identity.world_size for view in ranks) <= self._rules.few_ranks:
-            return ranks
+            return warm
+        if len(warm) < len(ranks):
+            return ()
         by_peak = sorted(ranks, key=lambda view: (-peak_of(view), int(view.identity.rank)))
         return by_peak[:1] if len(by_peak) == 1 else (by_peak[0], by_peak[-1])
 

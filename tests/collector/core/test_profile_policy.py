@@ -132,6 +132,12 @@ def test_all_ranks_of_a_small_job_are_asked() -> None:
     assert list(Site(*ranks).ranks(*ranks, after_s=STEADY_S)) == list(range(8))
 
 
+def test_a_rank_of_a_small_job_waits_for_no_other() -> None:
+    ranks = [view(rank, world_size=8) for rank in range(2)]
+    site = Site(*ranks)
+    assert list(site.ranks(ranks[0], replace(ranks[1], steps=90), after_s=STEADY_S)) == [0]
+
+
 def test_of_a_large_job_the_fullest_and_the_emptiest_of_the_node_are_asked() -> None:
     ranks = [view(rank, world_size=16, peak=peak) for rank, peak in enumerate((10, 12, 9.5, 12, 9.5, 10, 10, 10))]
     assert sorted(Site(*ranks).ranks(*ranks, after_s=STEADY_S)) == [1, 4]
@@ -143,6 +149,12 @@ def test_a_large_job_is_asked_once_all_its_ranks_on_the_node_are_past_their_warm
     site, late = Site(*ranks), replace(ranks[1], steps=90)
     assert site.ranks(ranks[0], late, after_s=STEADY_S) == {}
     assert sorted(site.ranks(*ranks)) == [0, 1]
+
+
+def test_groups_of_ranks_of_a_large_job_do_not_wait_for_each_other() -> None:
+    train = view(0, world_size=16)
+    evaluate = replace(view(1, world_size=16, steps=1), group="eval")
+    assert list(Site(train, evaluate).ranks(train, evaluate, after_s=STEADY_S)) == [0]
 
 
 def test_a_lone_rank_of_a_large_job_is_asked_once() -> None:

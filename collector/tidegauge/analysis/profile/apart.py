@@ -23,10 +23,10 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
 
 MAX_S = 120.0
-"""100,000 events take some 5 s."""
+"""100,000 events take some 2 s."""
 MAX_CPU_S = 60
 MAX_MEMORY_BYTES = 4 << 30
-"""Address space: 100,000 events take some 200 MB."""
+"""Address space: 100,000 events take some 210 MiB of memory."""
 NICENESS = 10
 _HEAD = struct.Struct("<Q")
 _UNUSABLE = 3
