@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rank_profiles import rank_profile, steady_profile
 from tidegauge.core import wire
@@ -90,6 +92,31 @@ def test_texts_of_a_job_are_made_printable_and_short() -> None:
 def test_nothing_else_is_read(content: bytes) -> None:
     with pytest.raises(ValueError, match="profile"):
         unpack_profile(content)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+def test_whatever_stands_in_a_profile_it_is_refused_or_bounded(data: st.DataObject) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        at: Any = raw
+        while True:
+            key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+            if not isinstance(at[key], (dict, list)) or not at[key] or data.draw(st.booleans()):
+                break
+            at = at[key]
+        at[key] = data.draw(ANYTHING)
+
+    try:
+        found = unpack_profile(packed(change))
+    except ValueError:
+        return
+    assert unpack_profile(pack_profile(found)) == found
 
 
 def test_a_profile_of_a_rank_goes_over_the_wire_and_gives_back_the_whole() -> None:
