@@ -1,5 +1,5 @@
-"""A coordinator service that has something on every page: nodes, jobs, a leak; incidents, decisions and evidence in a
-real database. For tests of the whole HTTP API, and for fuzzing it."""
+"""A coordinator service that has something on every page: nodes, jobs, a leak; incidents, decisions, evidence and
+profiles in a real database. For tests of the whole HTTP API, and for fuzzing it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from evidence_values import evidence
 from loop_store import real_store, told_store
+from rank_profiles import rank_profile
 from sample_views import LEAK, NOW_S, job_record, rank_summary
 from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -49,8 +50,9 @@ def filled_service(folder: Path) -> Iterator[CoordinatorService]:
 
 
 def _filled_store(folder: Path) -> Store:
-    """What ``loop_store`` tells, two pieces of evidence, and the record of a job."""
+    """What ``loop_store`` tells, two pieces of evidence, the record of a job, and two profiles."""
     real = real_store(told_store(), folder)
     real.evidence.keep([evidence(1), evidence(0, evidence_id="auto-0")], at_s=NOW_S)
     real.jobs.save([job_record()])
+    real.profiles.keep([rank_profile(0), rank_profile(1)], at_s=NOW_S)
     return real

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import open_evidence_collector
+from tidegauge.agent.evidence.node_profiles import NodeProfiles
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.ports import (
@@ -342,10 +343,12 @@ class FakeNode:
         linger_s: float = 120.0,
         detector_factory: Callable[[], Detector] | None = None,
         evidence: Settings | None = None,
+        profiles: NodeProfiles | None = None,
         containers: Containers | None = None,
         wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``evidence``: with a real collector, by these settings. ``wall_s``: the time that reading rings takes."""
+        """``evidence``: with a real collector, by these settings; ``profiles``: with these in place of its own.
+        ``wall_s``: the time that reading rings takes."""
         run_dir.mkdir(exist_ok=True)
         self.run_dir = run_dir
         self.clock = FakeClock()
@@ -356,7 +359,9 @@ class FakeNode:
         self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
         self.holders = FakeHolders()
         self.collector = (
-            None if evidence is None else open_evidence_collector(evidence, hostname="node-a", clock=self.clock)
+            None
+            if evidence is None
+            else open_evidence_collector(evidence, hostname="node-a", clock=self.clock, profiles=profiles)
         )
         self.host_memory = FakeHostMemory()
         self.detectors: list[ScriptedDetector] = []

@@ -28,6 +28,7 @@ from tidegauge_exporter.metrics.table import (
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
+    RANK_PROFILE,
 )
 
 MIB = 1024**2
@@ -89,6 +90,8 @@ def _of_rank(rank: RankView, node: NodeView, target: str) -> Iterator[str]:
     for metric in RANK_METRICS:
         if (rank.alive or metric.lingers) and (value := metric.read(rank)) is not None:
             yield f"{metric.name}{labels} {value}"
+    for category, held in rank.profile_bytes.items() if rank.alive else ():
+        yield f'{RANK_PROFILE.name}{labels[:-1]},category="{category.value}"}} {held}'
     yield f"{RANK_INFO.name}{facts} 1"
 
 

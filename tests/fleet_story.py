@@ -8,7 +8,7 @@ stranger on its GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.core.profile.categories import Category
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankView
 
@@ -35,6 +36,12 @@ OOM_AT: Final = 0.60
 ENDS_AT: Final = 0.50
 STALE_FROM: Final = 0.80
 """Shares of the whole history."""
+
+
+def _composition(peak_bytes: int) -> Mapping[Category, int]:
+    """What a transformer's memory is made of at its peak, as far as it has grown."""
+    model = {Category.PARAMETERS: 2 * GIB, Category.GRADIENTS: 2 * GIB, Category.OPTIMIZER_STATE: 4 * GIB}
+    return {**model, Category.ACTIVATIONS: max(peak_bytes - sum(model.values()), 0)}
 
 
 class Plot(Enum):
@@ -175,6 +182,7 @@ class Fleet:
             alloc_retries=memory.alloc_retries,
             ooms=memory.ooms,
             steps=steps,
+            profile_bytes=_composition(memory.allocated_bytes + 4 * GIB),
             verdict=memory.verdict,
             alive=ended_unix_s is None or moment.unix_s <= ended_unix_s,
         )

@@ -12,11 +12,13 @@ from typing import TypeVar
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.api.grade_api import GradePages
-from tidegauge.cluster.api.http_api import HttpApi
+from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import evidence_routes
+from tidegauge.cluster.api.profile_api import ProfileAsks, ProfilePages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
+from tidegauge.cluster.views import AskedProfile
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
@@ -40,7 +42,9 @@ from tidegauge.core.incidents.actions import (
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records import JobRecord
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
+from tidegauge.core.views import JobView
 from tidegauge.http.access import OPEN_DOOR, Door
 
 T = TypeVar("T")
@@ -171,10 +175,29 @@ class FakeEvidence:
 
 
 @dataclass
+class FakeProfiles:
+    """``loop_reads.ProfileReads``."""
+
+    kept: list[RankProfile] = field(default_factory=list)
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[RankProfile]:
+        return sorted((one for one in self.kept if one.job == job), key=lambda one: one.rank)[:limit]
+
+    def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
+        return next((one for one in self.kept if (one.job, one.rank) == (job, rank)), None)
+
+    def newest(self, *, limit: int) -> Sequence[RankProfile]:
+        return list({one.job: one for one in self.kept}.values())[::-1][:limit]
+
+
+@dataclass
 class FakeJobs:
     """``loop_reads.JobReads``."""
 
     records: list[JobRecord] = field(default_factory=list)
+
+    def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
+        return {one.job: one for one in self.records if one.job in jobs}
 
     def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
         found = [one for one in self.records if one.ended_unix_s is not None and one.ended_unix_s >= since_s]
@@ -232,6 +255,7 @@ class FakeStore:
     audit: FakeAudit = field(default_factory=FakeAudit)
     evidence: FakeEvidence = field(default_factory=FakeEvidence)
     jobs: FakeJobs = field(default_factory=FakeJobs)
+    profiles: FakeProfiles = field(default_factory=FakeProfiles)
     problem: str | None = None
 
     def __post_init__(self) -> None:
@@ -243,12 +267,31 @@ class FakeStore:
         return self
 
 
+class NoAsks:
+    """``profile_api.ProfileAsks`` where nothing runs."""
+
+    def ask(self, job: JobKey, ranks: Collection[int]) -> Sequence[AskedProfile]:
+        raise LookupError(f"job {job.job_id} has no running rank")
+
+    def asked(self, job: JobKey) -> Sequence[AskedProfile]:
+        return ()
+
+
 @contextmanager
-def serving(store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
+def serving(
+    store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR, *, jobs: Sequence[JobView] = (),
+    asks: ProfileAsks | None = None,
+) -> Iterator[str]:  # fmt: skip
     """The pages on loopback; yields the API's address."""
     grades = GradePages(store, lambda: NOW_S, lambda _: "")
-    routes = {**loop_routes(store, lambda: status), **evidence_routes(store), **grades.routes()}
-    api = HttpApi(routes, forms=grades.forms(), host="127.0.0.1", port=0, door=door)
+    profiles = ProfilePages(store, asks or NoAsks(), lambda viewer, _: viewer.sees_all)
+    watched = {"/api/v1/jobs": json_route(lambda _: {"jobs": list(jobs), "seen_as": None})}
+    routes = {
+        **loop_routes(store, lambda: status), **evidence_routes(store), **profiles.routes(), **grades.routes(),
+        **watched,
+    }  # fmt: skip
+    forms = {**grades.forms(), **profiles.forms()}
+    api = HttpApi(routes, forms=forms, host="127.0.0.1", port=0, door=door)
     api.start()
     try:
         yield api.url

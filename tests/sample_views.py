@@ -10,6 +10,7 @@ from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank,
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.job_records import JobEnd, JobRecord, RankPeak
+from tidegauge.core.profile.categories import Category
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView
 
@@ -51,6 +52,9 @@ def identity(rank: int = 0, **changes: Any) -> RankIdentity:
         alloc_conf="expandable_segments:True",
     )
     return who._replace(**changes)
+
+
+COMPOSITION = {Category.PARAMETERS: 6 * GIB, Category.OPTIMIZER_STATE: 12 * GIB, Category.ACTIVATIONS: 2 * GIB}
 
 
 def rank_view(rank: int = 0, **changes: Any) -> RankView:
@@ -99,7 +103,7 @@ def node_view(**changes: Any) -> NodeView:
         hostname="node7",
         cluster="lab",
         now_unix_s=NOW_S,
-        ranks=(rank_view(0), rank_view(1, verdict=LEAK)),
+        ranks=(rank_view(0, profile_bytes=COMPOSITION), rank_view(1, verdict=LEAK)),
         gpus=(gpu_view(0), gpu_view(1)),
         memory=NodeMemory(512 * GIB, 300 * GIB, 256 * GIB, 8 * GIB),
         collect_success={"rings": True, "nvml": True, "proc": False},

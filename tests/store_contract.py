@@ -21,12 +21,15 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text, update
 
 from evidence_values import NAMED, evidence
+from rank_profiles import rank_profile
 from sample_views import NOW_S, job_record
 from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
-from tidegauge.cluster.store.evidence import EvidenceStore, Room
+from tidegauge.cluster.store.evidence import EvidenceStore
 from tidegauge.cluster.store.grades import MAX_ANSWERS
 from tidegauge.cluster.store.job_records import JobRecordStore, RecordRoom
+from tidegauge.cluster.store.profiles import MAX_PROFILE_CHARS, ProfileStore
+from tidegauge.cluster.store.room import Room
 from tidegauge.cluster.store.store import VERSION_TABLE
 from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
@@ -551,6 +554,53 @@ class StoreContract:
         assert store.evidence.of_job(other, limit=9)
         store.prune(before_s=NOW_S + 0.5)
         assert (len(store.evidence.of_job(JOB, limit=9)), len(store.evidence.of_job(other, limit=9))) == (1, 0)
+
+    def test_of_each_rank_the_latest_profile_is_kept(self, store: Store) -> None:
+        group = JOB._replace(group="eval")
+        store.profiles.keep([rank_profile(1), rank_profile(0), rank_profile(1, job=group)], at_s=NOW_S)
+        later = rank_profile(1, profile_id="profile-9", at_unix_s=NOW_S + 60.0)
+        store.profiles.keep([later], at_s=NOW_S + 60.0)
+        store.profiles.keep([rank_profile(1)], at_s=NOW_S + 61.0)
+        assert store.profiles.of_job(JOB, limit=9) == [rank_profile(0), later]
+        assert store.profiles.of_job(JOB, limit=1) == [rank_profile(0)]
+        assert store.profiles.of_job(group, limit=9) == [rank_profile(1, job=group)]
+        assert store.profiles.of_rank(JOB, 1) == later
+        assert store.profiles.of_rank(JOB, 7) is None
+        assert store.profiles.of_rank(JOB._replace(uid=7), 1) is None
+
+    def test_the_jobs_with_profiles_come_newest_first(self, store: Store) -> None:
+        other = JobKey("other", 1, 7)
+        for job in (JOB, other):
+            store.profiles.keep([rank_profile(rank, job=job) for rank in range(3)], at_s=NOW_S)
+        store.profiles.keep([rank_profile(1, at_unix_s=NOW_S + 1.0)], at_s=NOW_S)
+        assert [one.job for one in store.profiles.newest(limit=9)] == [JOB, other]
+        assert [one.job for one in store.profiles.newest(limit=1)] == [JOB]
+
+    def test_profile_store_bounds_profiles_per_job_tenant_and_in_all(self, store: Store) -> None:
+        small = ProfileStore(store.database, Room(of_job=3, of_tenant=5, in_all=7))
+
+        def keep(uid: int, job_id: str, count: int) -> JobKey:
+            job = JobKey(job_id, 0, uid)
+            for rank in range(count):
+                small.keep([rank_profile(rank, job=job)], at_s=NOW_S)
+            return job
+
+        one, two = keep(1, "one", 4), keep(1, "two", 3)
+        assert [one.rank for one in small.of_job(two, limit=9)] == [0, 1, 2]
+        assert [profile.rank for profile in small.of_job(one, limit=9)] == [2, 3]
+        three = keep(2, "three", 3)
+        assert [len(small.of_job(job, limit=9)) for job in (one, two, three)] == [1, 3, 3]
+
+    def test_a_profile_that_no_database_takes_is_left_out(self, store: Store) -> None:
+        strange, heavy = rank_profile(1 << 70), rank_profile(2, packed="x" * MAX_PROFILE_CHARS)
+        store.profiles.keep([strange, heavy, rank_profile(1)], at_s=NOW_S)
+        assert store.profiles.of_job(JOB, limit=9) == [rank_profile(1)]
+
+    def test_profiles_go_with_time(self, store: Store) -> None:
+        store.profiles.keep([rank_profile(0)], at_s=NOW_S)
+        store.profiles.keep([rank_profile(1)], at_s=NOW_S + 1.0)
+        store.profiles.prune(before_s=NOW_S + 0.5)
+        assert [one.rank for one in store.profiles.of_job(JOB, limit=9)] == [1]
 
     def test_a_mark_changes_when_evidence_is_told_of_an_incident(self, store: Store) -> None:
         first = opened(1)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
-from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
+from sample_views import COMPOSITION, GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.kubernetes import PodPlace
@@ -57,6 +57,14 @@ def test_the_text_of_a_small_node_is_exactly_this() -> None:
 def test_the_openmetrics_text_of_a_small_node_is_exactly_this() -> None:
     text = text_of(NodeCollector(node_view, clock=FixedClock()), accept=OPENMETRICS)
     assert text == (DATA / "node.openmetrics").read_text(encoding="utf-8")
+
+
+def test_the_composition_of_a_rank_that_ended_is_not_told() -> None:
+    ended = rank_view(0, profile_bytes=COMPOSITION, alive=False)
+    samples = scrape(node_view(ranks=(ended, rank_view(1, profile_bytes=COMPOSITION))))
+    assert {s.labels["rank"] for s in samples if s.name == "tidegauge_rank_profile_bytes"} == {"1"}
+    assert values(samples, "tidegauge_rank_profile_bytes", rank="1", category="optimizer state") == [12 * GIB]
+    assert sum(values(samples, "tidegauge_rank_profile_bytes", rank="1")) == 20 * GIB
 
 
 def test_openmetrics_is_accepted_by_the_strict_parser_and_says_the_units() -> None:

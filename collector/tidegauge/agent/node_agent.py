@@ -222,6 +222,7 @@ class NodeAgent:
             launches=view.launches,
             slurm_node=self._steps.pids() is not None,
             evidence=() if self._evidence is None else self._evidence.waiting(),
+            profiles=() if self._evidence is None else self._evidence.profiles_waiting(),
             pods_wanted=() if self._pods is None else self._pods.wanted(),
             sent_mono_s=self._clock.monotonic_ns() / 1e9,
         )
@@ -231,10 +232,13 @@ class NodeAgent:
         if self._pods is not None:
             self._pods.hear(pods)
 
-    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
-        """The coordinator's answer to ``NodeSummary.evidence``, and which snapshots must stay (``ReportReply``)."""
+    def hear_of_evidence(
+        self, kept: Collection[str], wanted: frozenset[str] | None, profiles_kept: Collection[str] = ()
+    ) -> None:
+        """The coordinator's answer to ``NodeSummary.evidence`` and ``profiles``, and which snapshots must stay
+        (``ReportReply``)."""
         if self._evidence is not None:
-            self._evidence.hear(kept, wanted)
+            self._evidence.hear(kept, wanted, profiles_kept)
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the growth bounds that peers lend to this node's ranks (``ReportReply.peer_bounds``)."""
@@ -247,6 +251,8 @@ class NodeAgent:
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for up to ``order.timeout_s``; not for the polling thread."""
+        if self._evidence is not None:
+            self._evidence.hear_of_order(order)
         result = carry_out(order, self._sockets)
         if result.error is not None and has_ended(self._procs, order.process):
             return replace(result, kind=GONE)
@@ -301,8 +307,9 @@ class NodeAgent:
         watches = self._watches
         if self._pods is not None:
             self._pods.keep(watches.pod_uids())
+        sockets = watches.sockets()
         self._sockets = {
-            **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
+            **{(OrderTo.RANK, process): where for process, where in sockets.items()},
             **{(OrderTo.LAUNCH, process): where for process, where in self._launches.sockets().items()},
         }
         self._tenants = watches.tenants()
@@ -315,7 +322,7 @@ class NodeAgent:
         ours = watches.living_pids() | self._children.pids
         gpu_views = tuple(_gpu_view(gpu, ours) for gpu in gpus)
         if self._evidence is not None:
-            ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
+            ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s, sockets)
         self._hear_of_others()
         success, duration_s = self._sources.success, self._sources.duration_s
         searched, searched_s = self._search.success, self._search.duration_s

@@ -46,6 +46,10 @@ class ReportAnswer(Protocol):
         """Ids of ``NodeSummary.evidence`` that need not be sent again."""
 
     @property
+    def profiles_kept(self) -> tuple[str, ...]:
+        """Ids of ``NodeSummary.profiles`` that need not be sent again."""
+
+    @property
     def snapshots_wanted(self) -> frozenset[str] | None:
         """Keys of snapshots that must stay; ``None``: unknown now."""
 
@@ -95,8 +99,10 @@ class Pollable(Protocol):
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
         """Take the coordinator's facts about the pods that ``summary`` named."""
 
-    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
-        """Take the coordinator's answer about the evidence in ``summary`` and the stored snapshots."""
+    def hear_of_evidence(
+        self, kept: Collection[str], wanted: frozenset[str] | None, profiles_kept: Collection[str]
+    ) -> None:
+        """Take the coordinator's answer about the evidence and profiles in ``summary`` and the stored snapshots."""
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the coordinator's bounds on the growth of ranks in ``summary``."""
@@ -137,7 +143,8 @@ def standing(summary: NodeSummary) -> Hashable:
         frozenset(map(_rank_standing, summary.ranks)),
         summary.launches,
         tuple((gpu.uuid, gpu.usable_bytes) for gpu in summary.gpus),
-        tuple((piece.job, piece.evidence_id) for piece in summary.evidence),
+        tuple((piece.job, piece.piece_id) for piece in summary.evidence),
+        tuple((piece.job, piece.piece_id) for piece in summary.profiles),
         summary.pods_wanted,
         summary.settings_digest,
         summary.metrics_address,
@@ -312,7 +319,7 @@ class AgentRunner:
     def _take(self, reply: ReportAnswer) -> None:
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
-        self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
+        self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted, reply.profiles_kept)
         self._agent.hear_of_bounds(reply.peer_bounds)
         self._agent.hear_of_groups(reply.group_names)
         if reply.job_settings is not None:

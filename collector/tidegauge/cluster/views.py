@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -100,6 +101,8 @@ class ReportReply:
     """What the agent is to do on its node; repeated until it has reported the results."""
     job_settings: tuple[JobSettings, ...] | None = None
     """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
+    profiles_kept: tuple[str, ...] = ()
+    """Ids of the report's memory profiles that need not be sent again."""
     evidence_kept: tuple[str, ...] = ()
     """Ids of ``NodeSummary.evidence`` that are in the database, or that nobody wants: the agent may forget them."""
     snapshots_wanted: frozenset[str] | None = None
@@ -132,3 +135,25 @@ class ServiceStatus:
     """Every alive node has an agent that reports."""
     web_access_problem: DoorProblem | None
     """Of the coordinator's files on who may come in to its pages, as they are now."""
+
+
+class AskState(str, Enum):
+    """How far a memory profile is that somebody asked for."""
+
+    ASKING = "asking"
+    """The rank has not answered."""
+    RECORDING = "recording"
+    """It records, or its node makes the profile."""
+    DONE = "done"
+    FAILED = "failed"
+
+
+class AskedProfile(NamedTuple):
+    """A rank that was asked for a memory profile."""
+
+    rank: int
+    profile_id: str
+    state: AskState
+    asked_unix_s: float
+    problem: str | None = None
+    """Why it failed."""

@@ -20,6 +20,8 @@ from tidegauge.core.jobs.rank_groups import GroupMember
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import OrderResult
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
@@ -132,6 +134,8 @@ class RankView(RankSummary):
     steps: int = 0
     group: str = ""
     """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
+    profile_bytes: Mapping[Category, int] = field(default_factory=dict)
+    """What its memory was made of at the peak of its last memory profile; empty without one."""
 
     @property
     def key(self) -> RankKey:
@@ -233,6 +237,8 @@ class NodeSummary:
     """Whether this is a node of Slurm's, where jobs run; ``None``: the agent does not say."""
     evidence: tuple[Evidence, ...] = ()
     """What the coordinator has not said yet that it has (``ReportReply.evidence_kept``)."""
+    profiles: tuple[RankProfile, ...] = ()
+    """The same of memory profiles (``ReportReply.profiles_kept``)."""
     pods_wanted: tuple[str, ...] = ()
     """Uids of pods with ranks of which the agent wants to know who they are (``ReportReply.pods``)."""
     sent_mono_s: Optional[float] = None

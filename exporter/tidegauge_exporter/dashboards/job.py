@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.job_memory import memory, ranks_side_by_side, where_it_goes
+from tidegauge_exporter.dashboards.job_memory import composition, memory, ranks_side_by_side, where_it_goes
 from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.model.fields import (
     AGO,
@@ -53,6 +53,7 @@ def dashboard(service_url: str | None = None) -> Dashboard:
             Row("Job status", _header(service_url)),
             Row("All ranks side by side", ranks_side_by_side()),
             Row("Memory of the ranks", memory()),
+            Row("What the memory is made of", composition()),
             Row("Forecast", _forecast()),
             Row("Fragmentation, other memory, and speed", where_it_goes()),
             Row("Attempts", _attempts()),

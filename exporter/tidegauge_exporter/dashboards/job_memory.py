@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegauge.core.profile.categories import Category
 from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
@@ -17,6 +18,7 @@ from tidegauge_exporter.dashboards.model.fields import (
 )
 from tidegauge_exporter.dashboards.model.panels import FEW_POINTS, Heatmap, Panel, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.model.queries import LIMIT, PEAK, Query, QueryLine
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.shared import ONE_JOB, by_rank_in_order, job, rank_link, standing_out, used_share
 
 _NOBODY: Final = "No rank reported in the time range."
@@ -114,6 +116,63 @@ def memory() -> tuple[Panel, ...]:
             "Memory that PyTorch's allocator holds on the GPU, in use or cached. If it climbs while allocated does "
             "not, memory is fragmented: try expandable_segments:True.",
             "reserved",
+        ),
+    )
+
+
+_COMPOSITION: Final = (
+    Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS, Category.TEMPORARIES,
+    Category.COMMUNICATION,
+)  # fmt: skip
+"""Columns of the table of ranks: what differs between ranks, and what somebody can make smaller."""
+_NO_PROFILE: Final = "No rank has a memory profile: level auto profiles ranks past their warm-up."
+
+
+def composition() -> tuple[Panel, ...]:
+    """What the memory of the ranks is made of at their peaks, by their last memory profiles."""
+    profile = job("tidegauge_rank_profile_bytes")
+    at_end = f"sum by (group, rank) (last_over_time({profile}[$__range] @ end()))"
+    by_rank = "sum by (attempt, group, rank, hostname) (last_over_time({}[$__range]))"
+
+    def held(category: Category) -> Query:
+        found = f'{profile[:-1]}, category="{category.value}"}}'
+        return Query(by_rank.format(found), may_be_empty=_NO_PROFILE)
+
+    return (
+        TimeSeries(
+            "Composition of the fullest rank",
+            "Allocated memory at the peak of a training step, by purpose, from the rank's last memory profile; a new "
+            "one is made when the peak rises by 10 %. For lines and phases: tidegauge profile JOB.",
+            (10, 10),
+            (
+                Query(
+                    f"max by (category) ({standing_out(f'sum by (group, rank, category) ({profile})', at_end, 1)})",
+                    "{{category}}",
+                    may_be_empty=_NO_PROFILE,
+                ),
+            ),
+            Field(BYTES, _NO_PROFILE, least=0),
+            stacked=True,
+            legend_calculations=("lastNotNull",),
+            legend_on_the_right=True,
+            most_points=FEW_POINTS,
+        ),
+        Table(
+            "Composition by rank",
+            "Allocated memory at the peak of each rank's last memory profile, and its largest parts. Ranks of one kind "
+            "are alike; a rank that differs in one column differs in that. Click a rank for its page.",
+            (14, 10),
+            (
+                Label("Rank", 70, (rank_link(),), label="rank"),
+                Label("Attempt", 80, label="attempt"),
+                Label("Group", 80, label="group"),
+                Label("Node", label="hostname"),
+                Value("Peak", 95, query=Query(by_rank.format(profile), may_be_empty=_NO_PROFILE), unit=BYTES),
+                *(Value(one.value.capitalize(), 110, query=held(one), unit=BYTES) for one in _COMPOSITION),
+            ),
+            _NO_PROFILE,
+            sort_by="Peak",
+            descending=True,
         ),
     )
 

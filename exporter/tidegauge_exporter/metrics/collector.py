@@ -32,6 +32,7 @@ from tidegauge_exporter.metrics.table import (
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
+    RANK_PROFILE,
     RECORDS_LOST,
     RECORDS_REFUSED,
     RINGS_SKIPPED,
@@ -42,6 +43,7 @@ from tidegauge_exporter.metrics.table import (
 log = logging.getLogger(__name__)
 
 _FACTS = RANK_INFO.labels[len(RANK_LABELS) :]
+_CATEGORY = RANK_PROFILE.labels[len(RANK_LABELS) :]
 
 VIEW = "view"
 """The source that stands for the node's state as a whole, which the collector alone sets."""
@@ -123,8 +125,8 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     left = SAMPLES_PER_TARGET
     for rank, labels in labelled:
         key = tuple(labels.values())
-        readings = _readings(rank)
-        size = len(readings) + 1
+        readings, profile = _readings(rank), rank.profile_bytes if rank.alive else {}
+        size = len(readings) + len(profile) + 1
         if stays.get(key) is not rank:
             dropped[DUPLICATE] += size
         elif size > left:
@@ -134,6 +136,8 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
             left -= size
             for metric, value in readings:
                 samples.add_to(labels, metric, value)
+            for category, held in profile.items():
+                samples.add_to({**labels, **labels_of(_CATEGORY, (category.value,))}, RANK_PROFILE, held)
             samples.add_to({**labels, **labels_of(_FACTS, _rank_facts(rank, view))}, RANK_INFO, INFO_VALUE)
     return dropped
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from tidegauge.core.profile.categories import Category
 from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics.table import (
@@ -19,9 +20,14 @@ from tidegauge_exporter.metrics.table import (
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
+    RANK_PROFILE,
     SAMPLES_PER_TARGET,
     SELF_METRICS,
 )
+
+
+def _words(values: Iterable[Category]) -> str:
+    return ", ".join(f"`{one.value}`" for one in values)
 
 
 def page() -> str:
@@ -44,6 +50,9 @@ def page() -> str:
             _table(RANK_METRICS),
             "Rows marked *lingers* are still exported for a while after a rank has ended (`linger_s`, two minutes by",
             "default), so that the counters of a rank that died are scraped; all others end with the rank.\n",
+            f"`{RANK_PROFILE.name}`: {RANK_PROFILE.help} Labels: those above and",
+            f"{_code(RANK_PROFILE.labels[len(RANK_LABELS) :])}, one of {_words(Category)}.",
+            f"From: {RANK_PROFILE.source}.\n",
             f"`{RANK_INFO.name}` is always 1. {RANK_INFO.help} Labels: those above and",
             f"{_code(RANK_INFO.labels[len(RANK_LABELS) :])}. From: {RANK_INFO.source}.\n",
             "## Per GPU, on its node\n",

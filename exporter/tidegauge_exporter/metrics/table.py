@@ -246,6 +246,16 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
 )
 
+RANK_PROFILE = Metric(
+    "tidegauge_rank_profile_bytes",
+    MetricKind.GAUGE,
+    "Allocated memory at the peak of the rank's last memory profile, by category: up to 13 series a rank, whose sum is "
+    "that peak; absent without a profile.",
+    (*RANK_LABELS, "category"),
+    "memory profile, as in `tidegauge profile`",
+    "bytes",
+)
+
 RANK_INFO = Metric(
     "tidegauge_rank_info",
     MetricKind.INFO,
@@ -359,7 +369,7 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
     ),
 )
 
-NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
+NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_PROFILE, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
 """Rows of every node's ``/metrics`` in the order of exposition."""
 COORDINATOR_TABLE: tuple[Metric, ...] = (
     JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,

@@ -60,7 +60,7 @@ try:
 except UnsafeFileError as refused:
     print("refused", refused.reason)
 else:
-    print("done", len(done.evidence.snapshots))
+    print("done", len(done.piece.snapshots))
 """
 """One agent's life: it takes what lies beside a ring, with a store in whose hands it dies, or with a sound one."""
 

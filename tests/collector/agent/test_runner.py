@@ -28,6 +28,7 @@ class FakeAgent:
     polls_s: list[float] = field(default_factory=list)
     pods: list[PodFacts] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    profiles_kept: list[str] = field(default_factory=list)
     wanted: list[frozenset[str] | None] = field(default_factory=list)
 
     def poll(self) -> None:
@@ -40,8 +41,11 @@ class FakeAgent:
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
         self.pods += pods
 
-    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+    def hear_of_evidence(
+        self, kept: Collection[str], wanted: frozenset[str] | None, profiles_kept: Collection[str]
+    ) -> None:
         self.kept += kept
+        self.profiles_kept += profiles_kept
         self.wanted.append(wanted)
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
@@ -158,11 +162,16 @@ def test_a_coordinator_that_is_away_is_said_once_and_asked_again(caplog: pytest.
 def test_the_agent_hears_which_evidence_is_kept_and_which_snapshots_must_stay() -> None:
     stage = Stage()
     stage.reporter.reply = ReportReply(
-        accepted=True, coordinator="c1", evidence_kept=("e1", "e2"), snapshots_wanted=frozenset({"a/b"})
+        accepted=True,
+        coordinator="c1",
+        evidence_kept=("e1", "e2"),
+        profiles_kept=("p1",),
+        snapshots_wanted=frozenset({"a/b"}),
     )
     agent = FakeAgent(stage.clock)
     stage.run(agent, until_s=1)
     assert (agent.kept, agent.wanted) == (["e1", "e2"], [frozenset({"a/b"})])
+    assert agent.profiles_kept == ["p1"]
 
 
 def test_settings_for_jobs_are_written_as_replied_and_reported_the_next_time() -> None:

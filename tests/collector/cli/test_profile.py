@@ -39,7 +39,7 @@ def test_profile_as_json_has_the_whole_value(capsys: pytest.CaptureFixture[str])
 
 
 def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--limit", "80GiB", "--ranks", "4", RECORDED]) == 0
+    assert main(["profile", "--limit", "80GiB", "--world-size", "4", RECORDED]) == 0
     printed = capsys.readouterr().out
     assert "- Checkpoint the 4 blocks (scenarios.py:32): the peak falls from 271.5 MiB to " in printed
     assert "times as large: PyTorch has 79.3 GiB" in printed
@@ -47,7 +47,7 @@ def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: py
 
 
 def test_profile_as_json_has_every_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--json", "--ranks", "4", RECORDED]) == 0
+    assert main(["profile", "--json", "--world-size", "4", RECORDED]) == 0
     advice = json.loads(capsys.readouterr().out)["advice"]
     measures = {one["measure"]: one for one in advice["measures"]}
     assert {"activation checkpointing", "sharded optimizer state (ZeRO-1)"} <= measures.keys()
@@ -119,7 +119,10 @@ def test_profile_diff_as_json_names_both_files(capsys: pytest.CaptureFixture[str
         ([RECORDED, CURRICULUM], "to compare two: tidegauge profile diff"),
         (["diff", RECORDED], "diff compares two snapshots, and got 1"),
         ([RECORDED, "--fail-if-peak-grows", "2%"], "needs two snapshots"),
-        (["diff", RECORDED, CURRICULUM, "--limit", "80GiB"], "--ranks and --limit are for the advice on one snapshot"),
+        (
+            ["diff", RECORDED, CURRICULUM, "--limit", "80GiB"],
+            "--world-size and --limit are for the advice on one snapshot",
+        ),
     ],
 )
 def test_profile_says_how_to_compare(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

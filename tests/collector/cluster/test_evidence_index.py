@@ -16,11 +16,10 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import (
     MAX_JOBS,
     MAX_PIECES_PER_JOB,
-    MAX_PIECES_PER_REPORT,
-    MAX_WAITING,
     REMEMBER_JOBS_S,
     EvidenceIndex,
 )
+from tidegauge.cluster.coordinator.piece_queue import MAX_PIECES_PER_REPORT, MAX_WAITING
 from tidegauge.cluster.store import KeptEvidence
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey

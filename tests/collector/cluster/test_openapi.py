@@ -29,6 +29,8 @@ ASKED = {
     "/api/v1/incident": "number=1",
     "/api/v1/incidents": "all=1",
     "/api/v1/evidence": "incident=1",
+    "/api/v1/profiles": f"{JOB}&uid=1001",
+    "/api/v1/profile": f"{JOB}&uid=1001&rank=1",
     "/report": "incident=1",
     "/grade": "incident=1",
 }
@@ -38,7 +40,8 @@ FULL = {
     "/api/v1/job": "ranks", "/api/v1/events": "events", "/api/v1/incidents": "incidents", "/api/v1/incident": "history",
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
-    "/api/v1/ended-jobs": "jobs",
+    "/api/v1/ended-jobs": "jobs", "/api/v1/profiled-jobs": "jobs", "/api/v1/profiles": "profiles",
+    "/api/v1/profile": "profile",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()
@@ -97,6 +100,17 @@ def test_a_real_answer_to_a_form_is_as_described(service: CoordinatorService, fo
     assert [one["comment"] for one in answer["answers"]] == ["a list of losses"]
 
 
+def test_a_real_answer_to_a_request_for_profiles_is_as_described(service: CoordinatorService, folder: Path) -> None:
+    said = DOCUMENT["paths"]["/api/v1/profiles"]["post"]
+    fields = {"job_id": "4711", "attempt": "0", "uid": "1001", "ranks": "0,1"}
+    (form,) = said["requestBody"]["content"].values()
+    jsonschema.Draft202012Validator(form["schema"]).validate({**fields, "attempt": 0, "uid": 1001})
+    assert service.url, "it is served"
+    answer = client.send(f"unix://{folder / LOCAL_SOCKET}", "/api/v1/profiles", fields)
+    check(answer, said["responses"]["200"]["content"]["application/json"]["schema"])
+    assert [one["rank"] for one in answer["asked"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [
@@ -124,8 +138,9 @@ def test_bounds_are_those_of_the_route(service: CoordinatorService, path: str) -
         if most is not None:
             of_a_job = path == "/api/v1/evidence" and parameter.name in ("uid", "attempt")
             rest = f"{JOB}&uid=1001" if of_a_job else ASKED.get(path, "")
-            assert asked(service, path, f"{rest}&{parameter.name}={most}")[0] in (200, 404)
-            assert asked(service, path, f"{rest}&{parameter.name}={most + 1}")[0] == 400
+            others = "&".join(part for part in rest.split("&") if not part.startswith(f"{parameter.name}="))
+            assert asked(service, path, f"{others}&{parameter.name}={most}")[0] in (200, 404)
+            assert asked(service, path, f"{others}&{parameter.name}={most + 1}")[0] == 400
 
 
 def test_a_shape_that_changed_is_noticed(service: CoordinatorService) -> None:

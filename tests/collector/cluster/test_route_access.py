@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from evidence_values import evidence
+from rank_profiles import rank_profile
 from sample_views import LEAK, identity, job_record, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
@@ -63,7 +64,7 @@ def ranks_of(name: str) -> list[RankSummary]:
 
 
 def fill(store: Store, name: str) -> None:
-    """An incident of this user's job, what was decided about it, and evidence."""
+    """An incident of this user's job, what was decided about it, evidence, and a profile."""
     opened = incident(
         job=job_of(name), number=NUMBERS[name], user_name=name, job_name=f"{name}s-model", findings=(finding(1),),
         opened_unix_s=NOW_S - 600.0, updated_unix_s=NOW_S,
@@ -73,6 +74,7 @@ def fill(store: Store, name: str) -> None:
     store.audit.finish(f"{name}s-decision", Outcome.DONE, "", at_s=NOW_S - 499.0)
     store.evidence.keep([evidence(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
     store.jobs.save([job_record(job=job_of(name), job_name=f"{name}s-model", user_name=name)])
+    store.profiles.keep([rank_profile(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
 
 
 @dataclass
@@ -180,6 +182,9 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/decisions": Page("/api/v1/decisions?since=0"),
         "/api/v1/evidence": Page(f"/api/v1/evidence?{job}"),
         "/api/v1/evidence of an incident": Page(f"/api/v1/evidence?incident={number}", about_one=True),
+        "/api/v1/profiled-jobs": Page("/api/v1/profiled-jobs"),
+        "/api/v1/profiles": Page(f"/api/v1/profiles?{job}", about_one=True),
+        "/api/v1/profile": Page(f"/api/v1/profile?{job}&rank=1", about_one=True),
         "/api/v1/ended-jobs": Page("/api/v1/ended-jobs"),
         "/api/v1/grades": Page("/api/v1/grades"),
         "/report": Page(f"/report?incident={number}", about_one=True),
@@ -335,6 +340,7 @@ def test_evidence_of_a_job_that_is_gone_is_its_owners_as_its_incident_says(own_s
 
 
 FORMS = ("/api/v1/grades", "/grade")
+PROFILES = "/api/v1/profiles"
 
 
 def answers_of(site: Site, whose: str) -> list[tuple[str, str, bool]]:
@@ -347,7 +353,31 @@ def grade_of(whose: str, grade: str = "not_a_leak") -> dict[str, str]:
 
 
 def test_every_form_is_asked_about_here(site: Site) -> None:
-    assert set(site.service.forms()) == set(FORMS)
+    assert set(site.service.forms()) == {*FORMS, PROFILES}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [(None, 401), ("ada", 404), ("prometheus", 404), ("bob", 200), ("root", 200)]
+)
+def test_profiles_of_a_job_are_asked_for_by_its_owner_and_admins(own_site: Site, name: str | None, status: int) -> None:
+    fields = {part: str(value) for part, value in job_of("bob")._asdict().items() if value != ""}
+    found, body = own_site.ask(PROFILES, name, fields)
+    assert found == status
+    if status == 404:
+        nobodys = own_site.ask(PROFILES, name, {**fields, "job_id": "nobodys-job"})
+        assert nobodys == (found, body)
+
+
+def test_profiles_of_a_job_that_ended_without_an_incident_are_its_owners(own_site: Site) -> None:
+    ended = JobKey("ended", 0, UIDS["bob"])
+    own_site.store.profiles.keep([rank_profile(1, job=ended)], at_s=NOW_S)
+    own_site.store.jobs.save([job_record(job=ended, user_name="bob")])
+    path = f"/api/v1/profile?{urlencode(ended._asdict())}&rank=1"
+    assert {name: own_site.ask(path, name)[0] for name in ("ada", "bob", "root")} == {
+        "ada": 404,
+        "bob": 200,
+        "root": 200,
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -9,15 +9,15 @@ import dataclasses
 import json
 import re
 import struct
-from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.untrusted_files import decompressed, is_zlib
 from tidegauge.core import wire
+from tidegauge.core.bounded import LARGEST, bounded
 from tidegauge.core.evidence.owners import MAX_ROOTS, CodeRoots
-from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_ID_CHARS, MAX_TEXT_CHARS, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_ID_CHARS, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.profile.rank_recording import MAX_OWNED, MAX_STEPS, RankRecording
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, PROFILE_SNAPSHOT_SUFFIX, snapshot_name
@@ -27,8 +27,6 @@ from tidegauge.core.units import format_bytes
 
 T = TypeVar("T")
 
-LARGEST = 1 << 60
-"""Beyond all bytes, steps and counts."""
 LATEST_UNIX_S = 1e11
 MAX_UNPACKED_BYTES = 64 << 20
 """Of one snapshot. 100,000 events, 100,000 blocks and their stacks take some 10 MB."""
@@ -82,7 +80,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     try:
         _check(is_zlib(compressed), "its snapshot is not in the probe's format")
         content = decompressed(compressed, most_bytes=MAX_UNPACKED_BYTES)
-        head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC[:6]) else 0
+        head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
         if head_bytes > MAX_HEAD_BYTES:
             raise UnsafeFileError("too_large", f"the header of its snapshot has {format_bytes(head_bytes)}")
         packed = unpack(content)
@@ -107,29 +105,6 @@ def number_of(packed: PackedSnapshot, name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
         return None
     return value
-
-
-def bounded(value: T) -> T:
-    """``value`` with every text a printable line of at most ``MAX_TEXT_CHARS`` characters.
-
-    Raises ``ValueError`` for a number that is negative, out of range, or NaN.
-    """
-    if value is None or isinstance(value, (bool, Enum)):
-        return value
-    if isinstance(value, str):
-        return cast(T, one_line(value, MAX_TEXT_CHARS))
-    if isinstance(value, (int, float)):
-        # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
-        if not 0 <= value <= LARGEST:
-            raise ValueError("a number in it is out of range")
-        return value
-    if isinstance(value, tuple):
-        parts: list[Any] = [bounded(part) for part in value]
-        return cast(T, type(value)(*parts) if hasattr(value, "_fields") else tuple(parts))
-    assert dataclasses.is_dataclass(value)
-    assert not isinstance(value, type)
-    changes = {field.name: bounded(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return cast(T, dataclasses.replace(value, **changes))
 
 
 def _read(form: type[T], content: bytes, what: str) -> tuple[T, T]:

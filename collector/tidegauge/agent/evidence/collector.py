@@ -1,4 +1,5 @@
 """Evidence collection: polls pick up the files that ranks wrote, a thread processes them, reports pass the results on.
+Recordings for memory profiles go the same way, and the thread asks ranks for them.
 
 Finding files costs two file names per rank every two seconds; the search thread (``search``) does it where there is
 one. One further thread unpacks, compares and stores, one piece at a time: it shares the interpreter with the polls,
@@ -19,6 +20,7 @@ from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.making import NodeFacts, job_of
+from tidegauge.agent.evidence.node_profiles import NodeProfiles, RankAsk, open_node_profiles
 from tidegauge.agent.evidence.readings import RankReadings
 from tidegauge.agent.evidence.remote_store import EVIDENCE_FOLDER, open_store
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
@@ -26,12 +28,15 @@ from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.agent.ports import Clock, SourceHealth
+from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import tenant_of
+from tidegauge.core.orders import Order
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines
 from tidegauge.steady_clock import SteadyClock
@@ -48,6 +53,9 @@ CLOSE_WAITS_S = 5.0
 CLOCK_FILE = "clock.json"
 _DAY_S = 86_400.0
 _GIB = 1 << 30
+
+
+NO_SOCKETS: Mapping[ProcessId, ProcessSocket] = {}
 
 
 class _Task(NamedTuple):
@@ -74,12 +82,15 @@ class EvidenceCollector:
         *,
         hostname: str,
         clock: Clock,
+        profiles: NodeProfiles | None = None,
     ) -> None:
+        """``profiles``: ``None``: no memory profiles are made."""
         self._archive = archive
         self._bounds = bounds
         self._waiting = waiting
         self._budget = budget
-        self._work = EvidenceWork(archive, waiting, attempts)
+        self._profiles = profiles
+        self._work = EvidenceWork(archive, waiting, attempts, None if profiles is None else profiles.waiting)
         self._hostname = hostname
         self._clock = clock
         self._skips = SkipCounts(_log)
@@ -95,7 +106,7 @@ class EvidenceCollector:
         self._readings = RankReadings()
         self._views: dict[ProcessId, RankView] = {}
         """Each rank's last view: one that has ended may have none any more."""
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | RankAsk | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
         """From the thread, to be counted by the next round."""
         self._idle = threading.Condition()
@@ -113,9 +124,11 @@ class EvidenceCollector:
         views: Sequence[RankView],
         gpus: Sequence[GpuView],
         now_s: float,
+        sockets: Mapping[ProcessId, ProcessSocket] = NO_SOCKETS,
     ) -> tuple[RankView, ...]:
-        """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown. Returns these with
-        the bounds of their growth that evidence found."""
+        """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown, ``sockets`` of those
+        that can be asked. Returns the views with the bounds of their growth that evidence found, and with what their
+        last profile did."""
         known = {**self._views, **{view.process: view for view in views}}
         self._views = {process: known[process] for process in folders if process in known}
         self._readings.take(views, gpus, now_s)
@@ -126,7 +139,13 @@ class EvidenceCollector:
             self.search(now_s)
         while not self._found.empty():
             self._take(self._found.get(), now_s)
-        return self._bounds.applied(views, folders.keys())
+        bounded = self._bounds.applied(views, folders.keys())
+        if self._profiles is None:
+            return bounded
+        shown, asks = self._profiles.look(bounded, sockets, folders.keys(), now_s)
+        for ask in asks:
+            self._give(ask)
+        return shown
 
     def search(self, now_s: float) -> None:
         """Open what is new beside the rings of the ranks that were watched at the last ``look``."""
@@ -139,13 +158,24 @@ class EvidenceCollector:
         """Evidence for the next report."""
         return self._waiting.pieces()
 
-    def hear(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+    def profiles_waiting(self) -> tuple[RankProfile, ...]:
+        """Memory profiles for the next report."""
+        return () if self._profiles is None else self._profiles.waiting.pieces()
+
+    def hear(self, kept: Collection[str], wanted: frozenset[str] | None, profiles_kept: Collection[str] = ()) -> None:
         """Take the coordinator's answer: pieces that it has, and snapshots that must stay (``ReportReply``)."""
         self._waiting.kept(kept)
+        if self._profiles is not None:
+            self._profiles.waiting.kept(profiles_kept)
         self._wanted = wanted
         if wanted is not None:
             self._wanted_before = wanted
         self._have_thread()
+
+    def hear_of_order(self, order: Order) -> None:
+        """The coordinator asks a rank of this node for something."""
+        if self._profiles is not None:
+            self._profiles.hear_of_order(order)
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the coordinator's current list of bounds that peers lend to ranks of this node."""
@@ -176,7 +206,7 @@ class EvidenceCollector:
         view = self._views.get(found.process)
         if view is None and found.at.ended:
             found.close()  # nobody will ever know whose it was
-        elif view is None or self._under_way >= MAX_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
+        elif view is None or self._under_way >= MAX_QUEUED or not self._has_room(found, view):
             self._again.put(found)
         elif not self._budget.take(tenant := view.tenant, now_s):
             found.close()
@@ -186,10 +216,18 @@ class EvidenceCollector:
             self._count(found, too_many, now_s=now_s)
         else:
             node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())
-            with self._idle:
-                self._under_way += 1
-            self._tasks.put(_Task(found, node))
-            self._have_thread()
+            self._give(_Task(found, node))
+
+    def _has_room(self, found: FoundFiles, view: RankView) -> bool:
+        profiles = None if found.recording is None else self._profiles
+        waiting = self._waiting if profiles is None else profiles.waiting
+        return waiting.has_room(tenant_of(job_of(view)))
+
+    def _give(self, task: _Task | RankAsk) -> None:
+        with self._idle:
+            self._under_way += 1
+        self._tasks.put(task)
+        self._have_thread()
 
     def _count(self, found: FoundFiles, error: UnsafeFileError, *, now_s: float) -> None:
         self._skips.add(f"evidence_{error.reason}", f"{found.at.folder}/{found.first.name}", str(error), now_s=now_s)
@@ -214,12 +252,24 @@ class EvidenceCollector:
             try:
                 self._do(task)
             finally:
-                task.found.close()
                 with self._idle:
                     self._under_way -= 1
                     self._idle.notify_all()
 
-    def _do(self, task: _Task) -> None:
+    def _do(self, task: _Task | RankAsk) -> None:
+        if isinstance(task, _Task):
+            try:
+                self._process(task)
+            finally:
+                task.found.close()
+        elif self._profiles is not None:
+            try:
+                self._profiles.ask(task)
+            except Exception as error:
+                text, pid, now_s = "pid %d could not be asked for a profile", task.process.pid, time.monotonic()
+                self._slips.say(logging.ERROR, text, pid, now_s=now_s, exc_info=error)
+
+    def _process(self, task: _Task) -> None:
         began_ns = self._clock.monotonic_ns()
         success = True
         try:
@@ -227,8 +277,7 @@ class EvidenceCollector:
             if done is not None:
                 for refused in done.refused:
                     self._refusals.put(_Refusal(task.found, refused))
-                self._bounds.learn(done.evidence)
-                self._waiting.add(done.evidence)
+                self._learn(done.piece, task.node)
                 success = self._archive.works
         except UnsafeFileError as error:
             self._refusals.put(_Refusal(task.found, error))
@@ -240,6 +289,13 @@ class EvidenceCollector:
             success = False
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
 
+    def _learn(self, piece: Evidence | RankProfile, node: NodeFacts) -> None:
+        if isinstance(piece, Evidence):
+            self._bounds.learn(piece)
+            self._waiting.add(piece)
+        elif self._profiles is not None:
+            self._profiles.learn(piece, node.view)
+
     @property
     def _protected(self) -> frozenset[str]:
         """Keys of snapshots that must stay; before the coordinator's first answer all of them."""
@@ -247,17 +303,21 @@ class EvidenceCollector:
 
     def _tidy(self) -> None:
         try:
+            profiles = frozenset() if self._profiles is None else self._profiles.waiting.snapshot_keys()
             self._archive.tidy(
                 now_unix_s=self._clock.unix_s(),
                 wanted=self._wanted,
-                protected=self._protected | self._waiting.snapshot_keys(),
+                protected=self._protected | self._waiting.snapshot_keys() | profiles,
             )
         except Exception:
             _log.exception("old snapshots could not be checked")
 
 
-def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
-    """Open the collector. An unusable store costs the stored snapshots, not the evidence, and is logged once, here."""
+def open_evidence_collector(
+    settings: Settings, *, hostname: str, clock: Clock, profiles: NodeProfiles | None = None
+) -> EvidenceCollector:
+    """Open the collector; ``profiles`` are opened too, if they are not given. An unusable store costs the stored
+    snapshots, not the evidence, and is logged once, here."""
     store, problem = None, ""
     try:
         store = open_store(settings, hostname=hostname)
@@ -279,4 +339,5 @@ def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) 
         GrowthBounds(folder),
         hostname=hostname,
         clock=clock,
+        profiles=profiles or open_node_profiles(settings.state_dir),
     )

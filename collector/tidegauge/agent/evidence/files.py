@@ -1,16 +1,16 @@
 """Evidence files that ranks write beside their rings: finds, opens and reads them as untrusted input.
 
-A rank writes ``<pid>-<starttime>.evidence.json`` last when a window ends, and ``.asked.snap`` for a requested
-snapshot. They are opened when found and read later, elsewhere: an open file stays readable to its end even if the rank
-writes the next one, or its ring and all beside it is cleared.
+A rank writes ``<pid>-<starttime>.evidence.json`` last when a window ends, ``.profile.json`` when a recording for a
+memory profile does, and ``.asked.snap`` for a requested snapshot. They are opened when found and read later, elsewhere:
+an open file stays readable to its end even if the rank writes the next one, or its ring and all beside it is cleared.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, UserFolder
@@ -18,7 +18,15 @@ from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, 
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
-from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
+from tidegauge.core.run_dirs import (
+    ASKED_SUFFIX,
+    EARLY_SUFFIX,
+    LATE_SUFFIX,
+    PROFILE_SNAPSHOT_SUFFIX,
+    evidence_name,
+    recording_name,
+    snapshot_name,
+)
 from tidegauge.core.units import format_bytes
 
 LOOK_EVERY_S = 2.0
@@ -72,19 +80,25 @@ class FoundFiles:
     """As the host counts it."""
     at: RankFolder
     evidence: OpenFile | None
-    """Of a window; ``None`` for a requested snapshot."""
+    """Of a window; ``None`` for all else."""
     snapshots: Mapping[str, OpenFile]
-    """By suffix: ``EARLY_SUFFIX`` and ``LATE_SUFFIX``, as far as they are there, or ``ASKED_SUFFIX``."""
+    """By suffix: ``EARLY_SUFFIX`` and ``LATE_SUFFIX``, or ``PROFILE_SNAPSHOT_SUFFIX``, as far as they are there, or
+    ``ASKED_SUFFIX``."""
+    recording: OpenFile | None = None
+    """For a memory profile."""
 
     @property
     def first(self) -> OpenFile:
         """The file that it was found by."""
-        return self.evidence or self.snapshots[ASKED_SUFFIX]
+        return self.evidence or self.recording or self.snapshots[ASKED_SUFFIX]
 
     def close(self) -> None:
-        for file in (self.evidence, *self.snapshots.values()):
+        for file in (self.evidence, self.recording, *self.snapshots.values()):
             if file is not None:
                 os.close(file.fd)
+
+
+_Opens = Callable[[OpenFolder, ProcessId, RankFolder], FoundFiles]
 
 
 class EvidenceFinder:
@@ -128,8 +142,12 @@ class EvidenceFinder:
         try:
             with opened_folder(folder) as there:
                 for process, at in ranks:
-                    for name in (evidence_name(at.claimed), snapshot_name(at.claimed, ASKED_SUFFIX)):
-                        opened = self._open_new(there, process, at, name, now_s)
+                    for name, opens in (
+                        (evidence_name(at.claimed), _open),
+                        (recording_name(at.claimed), _open_recording),
+                        (snapshot_name(at.claimed, ASKED_SUFFIX), _open_asked),
+                    ):
+                        opened = self._open_new(there, process, at, name, opens, now_s)
                         if opened is not None:
                             found.append(opened)
         except NotNowError:
@@ -139,7 +157,7 @@ class EvidenceFinder:
         return found
 
     def _open_new(
-        self, there: OpenFolder, process: ProcessId, at: RankFolder, name: str, now_s: float
+        self, there: OpenFolder, process: ProcessId, at: RankFolder, name: str, opens: _Opens, now_s: float
     ) -> FoundFiles | None:
         place = (process, name)
         try:
@@ -147,7 +165,7 @@ class EvidenceFinder:
             if self._known.get(place) == signature:
                 return None
             self._known[place] = signature
-            return _open(there, process, at) if name == evidence_name(at.claimed) else _open_asked(there, process, at)
+            return opens(there, process, at)
         except FileNotFoundError:
             self._known.pop(place, None)
         except (UnsafeFileError, OSError) as error:
@@ -158,15 +176,26 @@ class EvidenceFinder:
 
 def _open(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
     evidence = _opened(there, evidence_name(at.claimed))
+    return _with_snapshots(there, FoundFiles(process, at, evidence, {}), (EARLY_SUFFIX, LATE_SUFFIX))
+
+
+def _open_recording(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
+    recording = _opened(there, recording_name(at.claimed))
+    found = FoundFiles(process, at, None, {}, recording)
+    return _with_snapshots(there, found, (PROFILE_SNAPSHOT_SUFFIX,))
+
+
+def _with_snapshots(there: OpenFolder, found: FoundFiles, suffixes: Iterable[str]) -> FoundFiles:
     snapshots: dict[str, OpenFile] = {}
+    found = replace(found, snapshots=snapshots)
     try:
-        for suffix in (EARLY_SUFFIX, LATE_SUFFIX):
+        for suffix in suffixes:
             with suppress(FileNotFoundError):
-                snapshots[suffix] = _opened(there, snapshot_name(at.claimed, suffix))
+                snapshots[suffix] = _opened(there, snapshot_name(found.at.claimed, suffix))
     except (UnsafeFileError, OSError):
-        FoundFiles(process, at, evidence, snapshots).close()
+        found.close()
         raise
-    return FoundFiles(process, at, evidence, snapshots)
+    return found
 
 
 def _open_asked(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:

@@ -6,24 +6,18 @@ They are saved on disk beside the evidence, because a restarted agent does not t
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.core import wire
+from tidegauge.agent.evidence.kept_rows import KeptRows
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.peer_bounds import PeerBound, holds_for_peer
 from tidegauge.core.views import RankView
-from tidegauge.files import write_state
 
-_log = logging.getLogger(__name__)
-
-MAX_FILE_BYTES = 4 << 20
 MAX_KEPT = 1024
 """Bounds of one node, more than it has ranks; the oldest go."""
 _FILE = "bounds.json"
@@ -38,14 +32,13 @@ class GrowthBounds:
     """This node's growth bounds. Thread-safe. A write error is logged once; bounds learnt then are lost on restart."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / _FILE
+        self._rows = KeptRows(folder / _FILE, _Kept, lost="bounded growth may be reported as dangerous")
         self._lock = threading.Lock()
-        self._failing = False
         self._seen: set[ProcessId] = set()
         """Processes that were watched since this agent began; others have not been found yet."""
         self._borrowed: dict[ProcessId, GrowthBound] = {}
         """Bounds of peers. Not on disk: the coordinator's next reply brings them again."""
-        self._watches = {one.process: BoundWatch(one.bound) for one in self._load()}
+        self._watches = {one.process: BoundWatch(one.bound) for one in self._rows.load()}
 
     def learn(self, evidence: Evidence) -> None:
         """Take the bound of a rank's newest window, unless that could compare nothing or is still searched for."""
@@ -91,23 +84,4 @@ class GrowthBounds:
         return {process: watch.bound.state for process, watch in self._watches.items()}
 
     def _save(self) -> None:
-        kept = [_Kept(process, watch.bound) for process, watch in self._watches.items()]
-        try:
-            write_state(self._path, wire.to_json(tuple(kept)))
-        except OSError as error:
-            if not self._failing:
-                _log.warning("bounds of growth are kept in memory only: %s cannot be written: %s", self._path, error)
-            self._failing = True
-        else:
-            self._failing = False
-
-    def _load(self) -> tuple[_Kept, ...]:
-        try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES)
-            return tuple(wire.from_wire(_Kept, one) for one in json.loads(content))
-        except FileNotFoundError:
-            return ()
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            _log.warning("%s cannot be read, so bounded growth may be reported as dangerous: %s", self._path, error)
-            return ()
+        self._rows.save(_Kept(process, watch.bound) for process, watch in self._watches.items())

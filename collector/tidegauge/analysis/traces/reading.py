@@ -184,7 +184,11 @@ def _read(content: bytes, device: Optional[int], most_bytes: int) -> Trace:
                 f"is the trace of one device, which an .npz calls {trace.device}; there is no device {device}"
             )
         return trace
-    snapshot = snapshots.read_bytes(content)
+    return trace_of(snapshots.read_bytes(content), device)
+
+
+def trace_of(snapshot: snapshots.Snapshot, device: Optional[int]) -> Trace:
+    """The history of one device in a snapshot, with what the probe knew of it. Raises ``BadTraceError``."""
     return _known_to_the_probe(_of_device(snapshot.traces, device), snapshot.facts)
 
 

@@ -1,4 +1,4 @@
-"""``tidegauge profile`` shows what fills the GPU at the peak of a recorded snapshot, and compares two."""
+"""``tidegauge profile`` shows what fills the GPU at the peak, of a job or a recorded snapshot, and compares two."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, cast
 
-from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, add_json, group, parse_cap, positive_count
+from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, group, parse_cap, positive_count
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
 from tidegauge.cli.output import write_output
+from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
@@ -21,20 +22,32 @@ if TYPE_CHECKING:
     from tidegauge.core.profile.comparison import ProfileComparison
     from tidegauge.core.profile.step_profile import StepProfile
 
-HELP = "show what fills the GPU at the peak of a recorded snapshot: by category, phase and line; or compare two"
+HELP = "show what fills the GPU at the peak, by category, phase and line: of a job or a snapshot; or compare two"
 DIFF = "diff"
 DEFAULT_TOP = 12
+_FILE_NAME = re.compile(r"[/\\]|\.(?:pickle|pkl|snap|npz|zst|gz|json)\b", re.IGNORECASE)
+"""What is not there and looks like this is a file that is missing, not a job."""
 _PERCENT = re.compile(r"(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] SNAPSHOT\n       %(prog)s [options] diff BEFORE AFTER"
+    parser.usage = (
+        "%(prog)s [options] JOB\n       %(prog)s [options] --last\n       %(prog)s [options] SNAPSHOT\n"
+        "       %(prog)s [options] diff BEFORE AFTER"
+    )
     parser.add_argument(
-        "snapshots", metavar="SNAPSHOT", nargs="+",
+        "snapshots", metavar="SNAPSHOT", nargs="*",
         help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more; "
-        "after the word diff, two: of two runs, commits, settings or ranks",
+        "after the word diff, two: of two runs, commits, settings or ranks. A name that is no file here is a job of "
+        "the service",
     )  # fmt: skip
     parser.set_defaults(**{LIST_GOES_ON: "snapshots"})
+    parser.add_argument("--last", action="store_true", help="the job with the newest profile")
+    parser.add_argument(
+        "--now", action="store_true",
+        help="ask the job's running ranks to record two training steps now, and wait for it",
+    )  # fmt: skip
+    parser.add_argument("--ranks", type=_ranks, default=(), metavar="0,3", help="only these ranks of a job")
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     parser.add_argument(
         "--fail-if-peak-grows", type=_percent, metavar="SHARE",
@@ -42,8 +55,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "=-5%%: if it is not lower by 5%% at least",
     )  # fmt: skip
     parser.add_argument(
-        "--ranks", type=positive_count, metavar="N",
-        help="also tell what sharding over N ranks would save",
+        "--world-size", type=positive_count, metavar="N",
+        help="also tell what sharding over N ranks would save (ZeRO-1, FSDP2)",
     )  # fmt: skip
     parser.add_argument(
         "--limit", type=parse_cap, metavar="SIZE",
@@ -57,18 +70,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--html", metavar="FILE", help="write a page: memory over the recording, by category, or over both"
     )
-    add_json(parser, "print one JSON object")
+    add_api_arguments(parser)
     add_examples(
         parser,
+        "tidegauge profile 4711                     the fullest rank of a job, and all side by side",
+        "tidegauge profile 4711 --ranks 0,3 --now   record two steps of these ranks now",
         "tidegauge profile snapshot.pickle",
         "tidegauge profile snapshot.pickle --html profile.html",
-        "tidegauge profile snapshot.pickle --limit 80GiB --ranks 8",
+        "tidegauge profile snapshot.pickle --limit 80GiB --world-size 8",
         "tidegauge profile diff main.pickle branch.pickle --html diff.html --fail-if-peak-grows 2%",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     files = args.snapshots
+    if not files or (len(files) == 1 and not _is_file(files[0])):
+        return _job(files, args)
+    if args.last or args.now or args.ranks:
+        raise UsageError("--last, --now and --ranks are about a job, not about snapshots")
     if files[0] == DIFF and len(files) > 1:
         return _diff(files[1:], args)
     if len(files) > 1:
@@ -87,9 +106,26 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
+def _is_file(name: str) -> bool:
+    """Whether it is a snapshot, and not a job: whatever is there as a file, or has a file's name."""
+    return Path(name).exists() or _FILE_NAME.search(name) is not None
+
+
+def _job(named: list[str], args: argparse.Namespace) -> int:
+    if bool(named) == args.last:
+        raise UsageError("name a job or a snapshot, or use --last for the job with the newest profile")
+    if not (args.device is args.fail_if_peak_grows is args.world_size is args.limit is None):
+        raise UsageError(
+            "--device, --world-size, --limit and --fail-if-peak-grows are about snapshots, not about a job"
+        )
+    from tidegauge.cli.profile.job import show_job
+
+    return show_job(named[0] if named else None, args)
+
+
 def _diff(files: list[str], args: argparse.Namespace) -> int:
-    if args.ranks is not None or args.limit is not None:
-        raise UsageError("--ranks and --limit are for the advice on one snapshot: tidegauge profile SNAPSHOT")
+    if args.world_size is not None or args.limit is not None:
+        raise UsageError("--world-size and --limit are for the advice on one snapshot: tidegauge profile SNAPSHOT")
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
     before, after = (_profile(file, args.device) for file in files)
@@ -137,7 +173,7 @@ def _advised(file: str, args: argparse.Namespace) -> tuple[StepProfile, StepAdvi
     from tidegauge.analysis.profile.profile import profile_of_recording
     from tidegauge.cli.profile.advising import advise
 
-    return profile_of_recording(recording), advise(recording, ranks=args.ranks, card_bytes=args.limit)
+    return profile_of_recording(recording), advise(recording, ranks=args.world_size, card_bytes=args.limit)
 
 
 def _page(profile: StepProfile, advice: StepAdvice, file: str) -> str:
@@ -149,6 +185,14 @@ def _wire(value: StepProfile | StepAdvice | ProfileComparison) -> Mapping[str, A
     from tidegauge.core.wire import to_wire
 
     return cast("Mapping[str, Any]", to_wire(value))
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    """``0,3`` as numbers. Raises ``ArgumentTypeError``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} are not ranks, such as 0,3")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def _percent(text: str) -> Fraction:

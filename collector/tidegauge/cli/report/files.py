@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegauge.agent.evidence.checks import bounded
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.compiling import prepare_model
@@ -29,6 +28,7 @@ from tidegauge.cli.offline.detect import judge_series
 from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
 from tidegauge.cli.output import progress
 from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.bounded import bounded
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import RankEvidence

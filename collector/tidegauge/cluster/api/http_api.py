@@ -86,8 +86,9 @@ HTML_HEADERS = _page_headers(form_action="'none'", referrer_policy="no-referrer"
 FORM_HEADERS = _page_headers(form_action="'self'", referrer_policy="same-origin")
 """Of a page with a form that comes back here. With ``no-referrer`` a browser would not say that it comes from here."""
 NO_NAME = (
-    "this service has no authentication, so it cannot tell who answers: on the head, its user or root "
-    "answers with `tidegauge policy grade`; with authentication (docs/web_access.md) everyone can"
+    "this service has no authentication, so it cannot tell who answers: on the head, its user or root answers with "
+    "`tidegauge policy grade`, or asks with `tidegauge profile --now`; with authentication (docs/web_access.md) "
+    "everyone can"
 )
 FROM_ELSEWHERE = (
     "this form was sent from a page of another site: open the page here and answer there. Behind a "

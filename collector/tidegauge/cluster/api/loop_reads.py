@@ -15,6 +15,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records import JobRecord
+from tidegauge.core.profile.rank_profile import RankProfile
 
 
 class IncidentReads(Protocol):
@@ -77,8 +78,20 @@ class Grades(Protocol):
     def count_notified(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
 
+class ProfileReads(Protocol):
+    """The methods of ``store.ProfileStore`` that pages call."""
+
+    def of_job(self, job: JobKey, /, *, limit: int) -> Sequence[RankProfile]: ...
+
+    def of_rank(self, job: JobKey, rank: int, /) -> RankProfile | None: ...
+
+    def newest(self, *, limit: int) -> Sequence[RankProfile]: ...
+
+
 class JobReads(Protocol):
     """The methods of ``store.JobRecordStore`` that pages call."""
+
+    def latest(self, jobs: Collection[JobKey], /) -> Mapping[JobKey, JobRecord]: ...
 
     def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]: ...
 
@@ -102,3 +115,6 @@ class LoopStore(Protocol):
 
     @property
     def jobs(self) -> JobReads: ...
+
+    @property
+    def profiles(self) -> ProfileReads: ...

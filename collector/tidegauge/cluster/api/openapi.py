@@ -19,12 +19,15 @@ from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES, RankMemory
 from tidegauge.cluster.api.overview import JobPage, Overview
-from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
+from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
+from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ServiceStatus
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.job_records import JobRecord
+from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView
 
 Schema = dict[str, Any]
@@ -89,6 +92,8 @@ _GROUP = Parameter(
     {"type": "string", "maxLength": MAX_JOB_ID_CHARS},
 )
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
+_OWN_JOB = (_JOB_ID, _ATTEMPT, Parameter("uid", "The job's owner.", _whole(), required=True), _GROUP)
+_RANKS = {"type": "string", "maxLength": MAX_RANKS_CHARS, "pattern": "^[0-9]{1,9}(,[0-9]{1,9})*$"}
 _RANK = Parameter("rank", "Only this rank.", _whole())
 _SEEN_AS = "seen_as is the user to whose jobs the list is limited; null: no limit."
 _HTML = ("text/html; charset=utf-8",)
@@ -177,6 +182,24 @@ PAGES: Mapping[str, ApiPage] = {
         ),
         errors=(404,),
     ),
+    "/api/v1/profiled-jobs": ApiPage(
+        "Jobs with memory profiles, the newest first", {"jobs": tuple[ProfiledJob, ...], "seen_as": str | None},
+        (Parameter("limit", "Maximum number of results.", _whole(default=MAX_JOBS, most=MAX_JOBS)),), text=_SEEN_AS,
+    ),
+    "/api/v1/profiles": ApiPage(
+        "What fills the GPUs of a job's ranks at their peaks, by rank",
+        {"profiles": tuple[RankProfile, ...], "asked": tuple[AskedProfile, ...]}, _OWN_JOB, errors=(404,),
+        text="packed is empty here: /api/v1/profile has the whole of one rank.",
+        form=Form(
+            "Ask running ranks for a memory profile now: the job's owner, or an admin",
+            (*_OWN_JOB, Parameter("ranks", "These ranks, such as 0,3; left out: all.", _RANKS)),
+            {"asked": tuple[AskedProfile, ...]},
+        ),
+    ),
+    "/api/v1/profile": ApiPage(
+        "The memory profile of one rank", {"about": RankProfile, "profile": StepProfile},
+        (*_OWN_JOB, Parameter("rank", "The rank.", _whole(), required=True)), errors=(404,),
+    ),
     "/api/v1/grades": ApiPage(
         "Incidents of growth that notified their owner, or would have, with their grades",
         {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
@@ -225,8 +248,8 @@ def openapi_document() -> Schema:
         "info": {
             "title": "Tidegauge coordinator API",
             "version": __version__,
-            "description": "Read only, except for grades of incidents. Sizes are bytes, times are unix seconds; null "
-            "is unknown. Keys may be added.",
+            "description": "Read only, except for grades of incidents and requests for memory profiles. Sizes are "
+            "bytes, times are unix seconds; null is unknown. Keys may be added.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

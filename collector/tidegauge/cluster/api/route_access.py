@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from tidegauge.cluster.api.loop_reads import IncidentReads
+from tidegauge.cluster.api.loop_reads import IncidentReads, JobReads
 from tidegauge.core.ids import JobKey
 from tidegauge.core.views import JobView
 from tidegauge.http.access import Viewer
@@ -50,6 +50,9 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/decisions": Access.OWN,
     "/api/v1/ended-jobs": Access.OWN,
     "/api/v1/evidence": Access.OWN,
+    "/api/v1/profiled-jobs": Access.OWN,
+    "/api/v1/profiles": Access.OWN,
+    "/api/v1/profile": Access.OWN,
     "/api/v1/grades": Access.OWN,
     "/grade": Access.OWN,
     "/report": Access.OWN,
@@ -84,8 +87,13 @@ def seen_by(viewer: Viewer, jobs: Sequence[JobView]) -> tuple[JobView, ...]:
     return tuple(jobs) if viewer.sees_all else tuple(job for job in jobs if may_see(viewer, job))
 
 
-def ownership(jobs: Callable[[], Sequence[JobView]], incidents: Callable[[], IncidentReads]) -> Owns:
-    """Ownership of watched jobs, and of jobs with an incident. The result raises ``AuditError``."""
+def ownership(
+    jobs: Callable[[], Sequence[JobView]],
+    incidents: Callable[[], IncidentReads],
+    records: Callable[[], JobReads] | None = None,
+) -> Owns:
+    """Ownership of watched jobs, of jobs with an incident, and with ``records`` of all that ended. The result raises
+    ``AuditError``."""
 
     def owns(viewer: Viewer, key: JobKey) -> bool:
         if viewer.sees_all:
@@ -93,6 +101,11 @@ def ownership(jobs: Callable[[], Sequence[JobView]], incidents: Callable[[], Inc
         for job in jobs():
             if job.ranks and job.key == key:
                 return may_see(viewer, job)
-        return viewer.name is not None and incidents().has_owner(key, viewer.name)
+        if viewer.name is None:
+            return False
+        if incidents().has_owner(key, viewer.name):
+            return True
+        record = None if records is None else records().latest([key.whole]).get(key.whole)
+        return record is not None and viewer.sees(record.user_name)
 
     return owns

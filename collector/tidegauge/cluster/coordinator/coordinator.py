@@ -17,6 +17,7 @@ from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
 from tidegauge.cluster.coordinator.job_board import JobBoard
 from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT, KnownNode, RankOfProcess
 from tidegauge.cluster.coordinator.order_queue import OrderQueue
+from tidegauge.cluster.coordinator.piece_queue import PieceQueue
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
@@ -26,6 +27,7 @@ from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import RankGroup
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 # Which node has a process now: an engine that is started again gives its node another id, and the jobs go on.
@@ -95,6 +97,8 @@ class Coordinator:
         """The way to processes on the nodes."""
         self.kept_evidence = EvidenceIndex()
         """What agents collected, on its way into the database."""
+        self.profiles: PieceQueue[RankProfile] = PieceQueue()
+        """Memory profiles on their way into the database."""
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._stale_after_s = stale_after_s
@@ -148,6 +152,10 @@ class Coordinator:
                 replace(piece, job=self._board.group_of(piece.job, node.hostname, piece.process))
                 for piece in summary.evidence
             )
+            profiles = tuple(
+                replace(piece, job=self._board.group_of(piece.job, node.hostname, piece.process))
+                for piece in summary.profiles
+            )
         self.orders.take_results(summary.node_id, summary.order_results)
         orders, store = self.orders.orders_for(summary.node_id), self._settings_store
         settings = None if store is None else store.reply_to(summary, before=before)
@@ -157,6 +165,7 @@ class Coordinator:
             orders=orders,
             job_settings=settings,
             evidence_kept=self.kept_evidence.take(evidence),
+            profiles_kept=self.profiles.take(profiles),
             snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
             peer_bounds=peer_bounds,

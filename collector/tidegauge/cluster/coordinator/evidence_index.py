@@ -1,8 +1,4 @@
-"""Evidence on its way from agents into the database, and an index of it in memory.
-
-Reports never wait for the database: a piece waits here for the next ``write``, and its agent repeats it until a reply
-confirms that it is kept. So a coordinator that dies loses nothing.
-"""
+"""Evidence on its way from agents into the database (``piece_queue``), and an index of it in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tidegauge.cluster.coordinator.piece_queue import PieceQueue
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.evidence import EvidenceNews, newest_of_ranks, news_of
@@ -22,12 +19,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 64
-"""Pieces; further ones are not answered, and come again with the next report."""
-MAX_PIECES_PER_REPORT = 16
-"""Of one report are looked at: agents send them in order, and what is kept is not sent again."""
-MAX_REMEMBERED = 10_000
-"""Pieces of which it is remembered that they are kept: an agent that missed the answer asks within seconds."""
 REMEMBER_JOBS_S = 7 * 86_400.0
 """After this long a job without new evidence or an open incident is forgotten; its evidence stays in the database.
 Evidence is requested when growth begins, and the incident may open days later."""
@@ -59,33 +50,19 @@ class KeptNews(NamedTuple):
     news: EvidenceNews
 
 
-_Piece = tuple[JobKey, str]
-"""A piece by its job, whole, and id: ids are the job's own words."""
-
-
 class EvidenceIndex:
     """``recall`` and ``write`` are for one thread; all other methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[_Piece, Evidence] = {}
-        self._kept: dict[_Piece, None] = {}
-        """In the order in which they were kept."""
+        self._pieces: PieceQueue[Evidence] = PieceQueue()
         self._news: dict[JobKey, tuple[KeptNews, ...]] = {}
         self._wanted: Mapping[str, frozenset[str]] | None = None
         """By host."""
 
     def take(self, reported: Sequence[Evidence]) -> tuple[str, ...]:
         """The ids of reported pieces that are kept; all others are queued. Never blocks."""
-        pieces = reported[:MAX_PIECES_PER_REPORT]
-        with self._lock:
-            for piece in pieces:
-                place = _place(piece)
-                if place not in self._kept and len(self._waiting) < MAX_WAITING:
-                    self._waiting.setdefault(place, piece)
-            missing = {piece.evidence_id for piece in pieces if _place(piece) not in self._kept}
-        # Two ranks may claim the same id: only when both are kept may the agent forget what it calls so.
-        return tuple(dict.fromkeys(piece.evidence_id for piece in pieces if piece.evidence_id not in missing))
+        return self._pieces.take(reported)
 
     def wanted_on(self, hostname: str) -> frozenset[str] | None:
         """Keys of snapshots of this host's ranks that open incidents refer to; ``None``: unknown now."""
@@ -101,7 +78,7 @@ class EvidenceIndex:
         recent = table.recent(since_s=now_s - REMEMBER_JOBS_S, limit=MAX_RECALLED)
         # Thousands of pieces of half a megabyte: each is forgotten before the next is read.
         found = {
-            _place(one.evidence): KeptNews(one.kept_s, news_of(one.evidence))
+            (one.evidence.job.whole, one.evidence.evidence_id): KeptNews(one.kept_s, news_of(one.evidence))
             for one in itertools.chain(table.of_open_incidents(limit=MAX_RECALLED), recent)
         }
         kept = sorted(found.values(), key=lambda one: one.kept_s)
@@ -111,17 +88,12 @@ class EvidenceIndex:
 
     def write(self, table: EvidenceTable, *, now_s: float) -> Sequence[EvidenceNews]:
         """Write queued pieces into the database; returns the new ones. Raises ``AuditError``: then all stay queued."""
-        with self._lock:
-            waiting = dict(self._waiting)
+        waiting = self._pieces.waiting()
         try:
             new = [news_of(piece) for piece in table.keep(list(waiting.values()), at_s=now_s)]
             with self._lock:
                 self._learn(KeptNews(now_s, news) for news in new)
-                for place in waiting:
-                    del self._waiting[place]
-                    self._kept[place] = None
-                for place in list(self._kept)[: max(len(self._kept) - MAX_REMEMBERED, 0)]:
-                    del self._kept[place]
+                self._pieces.keep(waiting)
                 jobs = list(self._news)
             self._look_at_incidents(table.open_among(jobs), now_s)
         except Exception:
@@ -134,7 +106,7 @@ class EvidenceIndex:
     def _learn(self, kept: Iterable[KeptNews]) -> None:
         for one in kept:
             job = one.news.job
-            self._kept[job.whole, one.news.brief.evidence_id] = None
+            self._pieces.keep([(job.whole, one.news.brief.evidence_id)])
             self._news[job] = (*self._news.pop(job, ()), one)[-MAX_PIECES_PER_JOB:]  # the newest job last
 
     def _look_at_incidents(self, open_jobs: frozenset[JobKey], now_s: float) -> None:
@@ -151,7 +123,3 @@ class EvidenceIndex:
                 for piece in newest_of_ranks(one.news for one in self._news.get(job, ())):
                     wanted[piece.hostname].update(ref.key for ref in piece.snapshots)
         self._wanted = {hostname: frozenset(keys) for hostname, keys in wanted.items()}
-
-
-def _place(piece: Evidence) -> _Piece:
-    return piece.job.whole, piece.evidence_id

@@ -147,6 +147,7 @@ class ActionLoop:
         try:
             opened.store.prune(before_s=aged_s - self._keep_incidents_s)
             opened.store.jobs.prune(before_s=aged_s - self._keep_jobs_s)
+            opened.store.profiles.prune(before_s=aged_s - self._keep_jobs_s)
         except StoreError as error:
             self._prune_s = now_s + PRUNE_AGAIN_S
             log.warning("old incidents and records of jobs could not be deleted: %s", error)

@@ -23,11 +23,13 @@ from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures,
 from tidegauge.cluster.api.memory_api import evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.profile_api import ProfilePages
 from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import ActionLoop
 from tidegauge.cluster.incident_loops.escalation_loop import open_escalation
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+from tidegauge.cluster.incident_loops.profile_loop import open_profiles
 from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.incidents.loop_figures import LoopFigures
@@ -99,6 +101,12 @@ class CoordinatorService:
         self._local_socket = local_socket
         self._public_url = public_url
         self._escalation = open_escalation(coordinator, lambda: actions.store().evidence, asks)
+        self._profiles = open_profiles(coordinator, lambda: actions.store().profiles)
+        self._jobs_kept = Kept(coordinator.jobs, kept_s=KEPT_S, monotonic_s=time.monotonic)
+        self._profile_pages = ProfilePages(
+            actions.store, self._profiles,
+            ownership(self._jobs_kept, lambda: actions.store().incidents, lambda: actions.store().jobs),
+        )  # fmt: skip
         self._keeper = AgentReconciler(engine, coordinator, monotonic_s=time.monotonic)
         self._grades = GradePages(actions.store, actions.now_s, pages.grade)
         self._started_unix_s = time.time()
@@ -111,10 +119,12 @@ class CoordinatorService:
         threading.Thread(target=self._keep, name="tidegauge-keeper", daemon=True).start()
         self._actions.start()
         self._escalation.start()
+        self._profiles.start()
 
     def stop(self) -> None:
         self._stopped.set()
         self._escalation.stop()
+        self._profiles.stop()
         self._actions.stop()
         if self._api is not None:
             self._api.stop()
@@ -144,7 +154,7 @@ class CoordinatorService:
 
     def routes(self) -> dict[str, Route]:
         """All pages by path; ``ROUTE_ACCESS`` says who may read each."""
-        jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=time.monotonic)
+        jobs = self._jobs_kept
         owns = ownership(jobs, lambda: self._actions.store().incidents)
         document = openapi_json()
         return {
@@ -156,6 +166,7 @@ class CoordinatorService:
             **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
             **evidence_routes(self._actions.store, owns),
+            **self._profile_pages.routes(),
             **self._grades.routes(),
             "/report": html_route(self._report),
             "/api/v1/openapi.json": lambda _: Response(document),
@@ -166,7 +177,7 @@ class CoordinatorService:
         }
 
     def forms(self) -> dict[str, Route]:
-        return self._grades.forms()
+        return {**self._grades.forms(), **self._profile_pages.forms()}
 
     def _bind(self) -> HttpApi:
         api = self._api_at(self._port)

@@ -1,5 +1,5 @@
-"""The database: incidents with their history and grades, the audit of actions, evidence, and records of
-jobs.
+"""The database: incidents with their history and grades, the audit of actions, evidence, records of jobs, and memory
+profiles.
 
 SQLAlchemy and Alembic appear here only. Callers see values of ``tidegauge.core`` and ``StoreError``.
 """
@@ -10,6 +10,7 @@ from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.store import Store, open_store
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "IncidentStore",
     "JobRecordStore",
     "KeptEvidence",
+    "ProfileStore",
     "SqlAudit",
     "Store",
     "StoreError",

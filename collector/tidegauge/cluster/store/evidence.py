@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,31 +10,18 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, select
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
+from tidegauge.cluster.store.room import Room, delete_beyond, keep_shares
 from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name, fits_column
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.rank_evidence import ids_so_far
 from tidegauge.core.ids import JobKey
-from tidegauge.core.jobs.tenants import Tenant, tenant_of
 
 MAX_PIECE_CHARS = 400_000
 """Of one piece: ten times one with all its stacks. They come from a job."""
 
-MAX_ROWS_PER_DELETE = 500
-"""Rows in one statement: databases bound the number of values."""
-
-
-class Room(NamedTuple):
-    """Maximum numbers of pieces; the oldest beyond them are deleted. Incidents keep a short form of the evidence."""
-
-    of_job: int = 40
-    of_tenant: int = 1000
-    """A user, or on Kubernetes, where people share uids, a namespace."""
-    in_all: int = 5000
-    """Beyond it the oldest of the tenant who has most goes: nobody pushes out another's."""
-
-
-ROOM = Room()
+ROOM = Room(of_job=40, of_tenant=1000, in_all=5000)
+"""Incidents keep a short form of the evidence that is deleted."""
 
 
 class KeptEvidence(NamedTuple):
@@ -65,9 +51,9 @@ class EvidenceStore:
             for piece in new:
                 _delete_so_far(connection, piece)
             for job in {piece.job.whole for piece in new}:
-                _delete_beyond(connection, self._room.of_job, _of_job(job))
+                delete_beyond(connection, evidence, self._room.of_job, _of_job(job))
             if new:
-                _keep_shares(connection, self._room)
+                keep_shares(connection, evidence, self._room)
         return new
 
     def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
@@ -154,27 +140,6 @@ def _text(piece: Evidence) -> str | None:
         if len(text) <= MAX_PIECE_CHARS:
             return text
     return None
-
-
-def _keep_shares(connection: Connection, room: Room) -> None:
-    """Delete the oldest pieces beyond each limit: of the tenants above theirs, then of the tenant with the most."""
-    kept: dict[Tenant, deque[int]] = defaultdict(deque)
-    for seq, job_id, uid in connection.execute(
-        select(evidence.c.seq, evidence.c.job_id, evidence.c.uid).order_by(evidence.c.seq)
-    ):
-        kept[tenant_of(JobKey(job_id, 0, uid))].append(seq)
-    gone = [seqs.popleft() for seqs in kept.values() for _ in range(len(seqs) - room.of_tenant)]
-    too_many = sum(map(len, kept.values())) - room.in_all
-    gone += [max(kept.values(), key=lambda seqs: (len(seqs), -seqs[0])).popleft() for _ in range(too_many)]
-    for at in range(0, len(gone), MAX_ROWS_PER_DELETE):
-        connection.execute(delete(evidence).where(evidence.c.seq.in_(gone[at : at + MAX_ROWS_PER_DELETE])))
-
-
-def _delete_beyond(connection: Connection, most: int, *where: ColumnElement[bool]) -> None:
-    oldest_kept = select(evidence.c.seq).where(*where).order_by(evidence.c.seq.desc()).offset(most - 1).limit(1)
-    seq = connection.scalar(oldest_kept)
-    if seq is not None:
-        connection.execute(delete(evidence).where(evidence.c.seq < seq, *where))
 
 
 def _kept(row: Row[Any]) -> KeptEvidence:

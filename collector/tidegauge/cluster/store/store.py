@@ -1,4 +1,4 @@
-"""Opens one database with incidents, audit, evidence, grades and job records, and brings its tables up to date."""
+"""Opens one database with incidents, audit, evidence, grades, jobs and profiles, and brings its tables up to date."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.core.incidents.actions import DecisionStatus
 
@@ -34,6 +35,7 @@ class Store:
     evidence: EvidenceStore
     grades: GradeStore
     jobs: JobRecordStore
+    profiles: ProfileStore
     database: Database
 
     def newest_s(self) -> float | None:
@@ -47,7 +49,7 @@ class Store:
 
     def prune(self, *, before_s: float) -> int:
         """Delete what ended before ``before_s``: closed incidents with their history, decisions and grades, and
-        evidence. Records of jobs have a time of their own (``JobRecordStore.prune``).
+        evidence. Records of jobs have a time of their own (``JobRecordStore.prune``), which profiles share.
 
         Incidents that are open, or have an unfinished decision, stay. Returns the number of deleted incidents; totals
         and numbers continue as if these were there.
@@ -85,7 +87,7 @@ def open_store(url: str) -> Store:
         raise
     return Store(
         IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database),
-        JobRecordStore(database), database,
+        JobRecordStore(database), ProfileStore(database), database,
     )  # fmt: skip
 
 

@@ -94,6 +94,23 @@ evidence = Table(
 """Pieces of evidence. A rank chooses the id, so it counts within its job only. No column says which incident a piece
 belongs to: ``core.incidents.evidence`` decides that, also for later incidents."""
 
+profiles = Table(
+    "profiles",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("job_id", Text, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("uid", BigInteger, nullable=False),
+    Column("rank_group", Text, nullable=False),
+    Column("rank", BigInteger, nullable=False),
+    Column("kept_s", Double, nullable=False),
+    Column("value", Text, nullable=False),
+    Index("profiles_one_per_rank", "job_id", "attempt", "uid", "rank_group", "rank", unique=True),
+    Index("profiles_by_user", "uid", "seq"),
+    Index("profiles_by_time", "kept_s"),
+)
+"""The latest memory profile of each rank of a job."""
+
 grades = Table(
     "grades",
     metadata,

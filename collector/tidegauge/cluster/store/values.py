@@ -1,5 +1,5 @@
-"""Frozen values as JSON text that gives back the same value: the form of incidents, decisions, evidence and job
-records in the database.
+"""Frozen values as JSON text that gives back the same value: the form of incidents, decisions, evidence, job
+records and profiles in the database.
 
 Fields go by name, so that a value may gain fields with defaults: an older text lacks them, and unknown fields of a
 newer version are ignored. Any other change that an older reader would not understand (a renamed field, another meaning,
@@ -23,6 +23,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.job_records import JobRecord
+from tidegauge.core.profile.rank_profile import RankProfile
 
 V = TypeVar("V")
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
@@ -103,3 +104,4 @@ INCIDENT = ValueText(Incident)
 DECISION = ValueText(Decision)
 EVIDENCE = ValueText(Evidence)
 JOB_RECORD = ValueText(JobRecord)
+RANK_PROFILE = ValueText(RankProfile)

@@ -137,6 +137,10 @@ class Evidence:
     """What is missing and why, each a sentence for people."""
 
     @property
+    def piece_id(self) -> str:
+        return self.evidence_id
+
+    @property
     def window_steps(self) -> Optional[int]:
         """Training steps between the two snapshots."""
         if self.early_step is None or self.late_step is None:

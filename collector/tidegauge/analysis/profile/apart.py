@@ -1,0 +1,96 @@
+"""Profiles a recording in a process of its own, for a service that goes on meanwhile: niced, with bounds on time and
+memory, whatever a job wrote.
+
+As a program (``python -m tidegauge.analysis.profile.apart``) it reads the recording and its snapshot from stdin and
+writes the packed profile to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+from bisect import bisect_left
+
+from tidegauge.core import wire
+from tidegauge.core.profile.rank_recording import RankRecording
+from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
+from tidegauge.core.profile.stored_profile import MAX_PACKED_BYTES, pack_profile, unpack_profile
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_duration
+
+MAX_S = 120.0
+"""100,000 events take some 2 s."""
+MAX_CPU_S = 60
+MAX_MEMORY_BYTES = 4 << 30
+"""Address space: 100,000 events take some 210 MiB of memory."""
+NICENESS = 10
+_HEAD = struct.Struct("<Q")
+_UNUSABLE = 3
+"""The exit code for a recording that cannot be profiled; stderr says why."""
+
+
+def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MAX_S) -> StepProfile:
+    """The profile of a recording; ``content`` is its snapshot (``core.snapshot_columns``), ``said`` bounded already.
+
+    Blocks. Raises ``ValueError`` where it cannot be profiled, or not within the bounds.
+    """
+    head = wire.to_json(said)
+    given = b"".join((_HEAD.pack(len(head)), head, content))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__],
+            input=given,
+            capture_output=True,
+            timeout=most_s,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"it takes longer than {format_duration(most_s)}") from error
+    except OSError as error:
+        raise ValueError(f"no process can be started for it: {error}") from error
+    if done.returncode == _UNUSABLE:
+        raise ValueError(one_line(done.stderr.decode(errors="replace").strip()))
+    if done.returncode or len(done.stdout) > MAX_PACKED_BYTES:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ValueError(f"its process ended with {done.returncode}: {one_line(last)}")
+    return unpack_profile(done.stdout)
+
+
+def profile_of_recording(said: RankRecording, content: bytes) -> StepProfile:
+    """The same in this process. Raises ``ValueError``."""
+    from tidegauge.analysis.profile.profile import profile_of
+    from tidegauge.analysis.snapshots.reading import read_bytes
+    from tidegauge.analysis.traces.reading import trace_of, with_beginning
+
+    trace = trace_of(read_bytes(content), said.device)
+    began = bisect_left(trace.time_us, said.boundaries_us[0]) if said.boundaries_us and trace.time_us else 0
+    if began >= len(trace):
+        raise ValueError("no events of the recorded steps are in its snapshot")
+    trace = with_beginning(trace.since(began) if began else trace)
+    owned = [OwnedMemory(one.address, one.category) for one in said.owned]
+    return profile_of(trace, owned=owned, roots=said.roots)
+
+
+def _main() -> int:
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    given = sys.stdin.buffer.read()
+    (length,) = _HEAD.unpack_from(given)
+    said = wire.from_wire(RankRecording, json.loads(given[_HEAD.size : _HEAD.size + length]))
+    try:
+        packed = pack_profile(profile_of_recording(said, given[_HEAD.size + length :]))
+    except (ValueError, MemoryError, RecursionError) as error:
+        print(str(error) or type(error).__name__, file=sys.stderr)
+        return _UNUSABLE
+    sys.stdout.buffer.write(packed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

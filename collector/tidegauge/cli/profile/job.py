@@ -1,0 +1,202 @@
+"""``tidegauge profile JOB``: what fills the GPUs of a job's ranks, from the service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from tidegauge.cli.errors import FINE, CommandError, UsageError, need
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
+from tidegauge.cli.output import print_wrapped, progress, write_output
+from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
+from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
+from tidegauge.cluster.api.profile_api import ProfiledJob
+from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.core.ids import JobKey
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.profile.request import MAX_S, TRIP_S
+from tidegauge.core.profile.step_profile import StepProfile
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes
+from tidegauge.core.views import JobView, job_array_name
+from tidegauge.core.wire import to_wire
+
+MAX_COLUMNS = 6
+"""Categories in the table of ranks; the others are summed up."""
+ASK_SLACK_S = 30.0
+_UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
+
+
+class _Known(NamedTuple):
+    """A group of ranks of a job that the service knows."""
+
+    key: JobKey
+    named: Named
+    running: bool
+
+
+def show_job(what: str | None, args: argparse.Namespace) -> int:
+    """Show the profiles of a job, or of the last one that has any. Raises ``CommandError``."""
+    job = _last(args) if what is None else _find(what, args)
+    if args.now:
+        _record(job, args)
+    found = _profiles(job, args)
+    worst = max(found, key=lambda one: one.allocated_bytes)
+    whole = ask(args, f"/api/v1/profile?{_query(job.key, rank=worst.rank)}", timeout_s=LONG_ANSWER_S)
+    profile = read(StepProfile, whole["profile"])
+    if args.html is not None:
+        write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
+    if args.json:
+        about = {"job": to_wire(job.key), "ranks": to_wire(found), "rank": worst.rank}
+        print(json.dumps({**about, "profile": whole["profile"]}))
+    else:
+        print_page(_parts(job, found, worst, profile, args.top))
+    return FINE
+
+
+def _last(args: argparse.Namespace) -> _Known:
+    if args.now:
+        raise UsageError("--now needs a job: --last shows a profile that is there")
+    jobs = ask(args, "/api/v1/profiled-jobs?limit=1")["jobs"]
+    if not jobs:
+        raise CommandError(f"the service has no memory profile of a job of yours yet. {_WHEN}")
+    key = read(ProfiledJob, jobs[0]).job
+    return _Known(key, Named(key.job_id, key.attempt, group=key.group), running=False)
+
+
+_WHEN = (
+    "Ranks at level auto are profiled once they are past their warm-up, and `tidegauge profile JOB --now` asks running "
+    "ones"
+)
+
+
+def _find(what: str, args: argparse.Namespace) -> _Known:
+    """The group of ranks that ``what`` names: running ones first, then the one with the newest profile."""
+    views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+    known = [_Known(view.key, _named(view), view.running) for view in views if view.ranks]
+    watched = {one.key for one in known}
+    profiled = [read(ProfiledJob, raw).job for raw in ask(args, "/api/v1/profiled-jobs")["jobs"]]
+    known += [
+        _Known(key, Named(key.job_id, key.attempt, group=key.group), running=False)
+        for key in profiled
+        if key not in watched
+    ]
+    found = meant(known, what, lambda one: one.named)
+    if len(ids := {one.key.job_id for one in found}) > 1:
+        raise SeveralJobsError(what, ids)
+    if len({one.key.uid for one in found}) > 1:
+        raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
+    if not found:
+        raise UsageError(
+            f"{one_line(what)} is neither a file nor a job that the service watches or has a profile of; "
+            "`tidegauge jobs` lists jobs"
+        )
+    order = {key: place for place, key in enumerate(profiled)}
+    return min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+
+
+def _named(view: JobView) -> Named:
+    return Named(view.job_id, view.attempt, job_array_name(view), view.job_name, view.group_name)
+
+
+def _profiles(job: _Known, args: argparse.Namespace) -> Sequence[RankProfile]:
+    """Those of ``--ranks``, or all; one at least."""
+    answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", timeout_s=LONG_ANSWER_S)
+    found = [read(RankProfile, raw) for raw in answer["profiles"]]
+    if not found:
+        raise CommandError(f"job {_name(job)} has no memory profile yet. {_WHEN}")
+    if not args.ranks:
+        return found
+    missing = sorted(set(args.ranks) - {one.rank for one in found})
+    if missing:
+        have = ", ".join(str(one.rank) for one in found)
+        raise CommandError(f"rank {missing[0]} of job {_name(job)} has no memory profile; there are those of {have}")
+    return [one for one in found if one.rank in args.ranks]
+
+
+def _record(job: _Known, args: argparse.Namespace) -> None:
+    """Ask the ranks now, and wait until each has recorded or refused. Raises ``CommandError`` if none has a profile."""
+    fields = {name: str(value) for name, value in job.key._asdict().items() if value != ""}
+    if args.ranks:
+        fields["ranks"] = ",".join(map(str, args.ranks))
+    with progress("profile") as say:
+        say("asking the ranks")
+        asked = _asked(send(args, "/api/v1/profiles", fields), args.ranks)
+        ids = {one.profile_id for one in asked if one.state in _UNDER_WAY}
+
+        def over() -> Sequence[AskedProfile] | None:
+            answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", quietly=True)
+            now = [one for one in _asked(answer, args.ranks) if one.profile_id in ids]
+            say(_how_far(now))
+            return None if any(one.state in _UNDER_WAY for one in now) else now
+
+        ended = until(over, within_s=MAX_S + TRIP_S + ASK_SLACK_S)
+    if ended is None:
+        raise CommandError(f"the ranks of job {_name(job)} did not record within the time; check `tidegauge status`")
+    failed = [one for one in ended if one.state is AskState.FAILED]
+    for one in failed:
+        print_wrapped("", f"rank {one.rank} has no new profile: {one_line(one.problem or 'it did not say why')}")
+    if ended and len(failed) == len(ended):
+        raise CommandError(f"no rank of job {_name(job)} recorded a profile now")
+
+
+def _asked(answer: Mapping[str, Any], ranks: Collection[int]) -> Sequence[AskedProfile]:
+    found = [read(AskedProfile, raw) for raw in answer["asked"]]
+    return [one for one in found if not ranks or one.rank in ranks]
+
+
+def _how_far(asked: Sequence[AskedProfile]) -> str:
+    done = sum(one.state not in _UNDER_WAY for one in asked)
+    recording = sum(one.state is AskState.RECORDING for one in asked)
+    return f"{done} of {len(asked)} ranks done; {recording} recording, which takes some training steps"
+
+
+def _parts(
+    job: _Known, found: Sequence[RankProfile], worst: RankProfile, profile: StepProfile, top: int
+) -> Iterator[Part]:
+    which = "the only rank with a profile" if len(found) == 1 else f"the fullest of {len(found)} ranks with a profile"
+    yield (
+        f"Job {_name(job)}, rank {worst.rank} on {one_line(worst.hostname)}, {which}; steps {worst.began_step:,} to "
+        f"{worst.ended_step:,}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(worst.at_unix_s))}."
+    )
+    yield from profile_page(profile, top)
+    if worst.is_compiled:
+        yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."
+    yield from (f"Rank {worst.rank}: {problem}." for problem in worst.problems)
+    yield _ranks_table(found)
+
+
+def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
+    """Ranks side by side: the largest categories of any rank, and the rest."""
+    largest: dict[Category, int] = {}
+    for one in found:
+        for category, held in one.by_category.items():
+            largest[category] = max(held, largest.get(category, 0))
+    shown = sorted(largest, key=lambda category: -largest[category])[:MAX_COLUMNS]
+    rows = []
+    for one in found:
+        cells = [one.by_category.get(category, 0) for category in shown]
+        rest = one.allocated_bytes - sum(cells)
+        in_bytes = (format_bytes(held) for held in (one.allocated_bytes, *cells, rest))
+        rows.append((str(one.rank), one_line(one.hostname), one.phase.value, *in_bytes))
+    header = ("rank", "host", "phase", "peak", *(category.value for category in shown), "rest")
+    return PageTable("Allocated at the peak of each rank", header, rows, gives_way=("host", "phase", "rest"))
+
+
+def _page(profile: StepProfile, worst: RankProfile, job: _Known) -> str:
+    pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
+    return str(pages.render_profile(profile, subject=f"job {_name(job)}, rank {worst.rank}", made_unix_s=time.time()))
+
+
+def _name(job: _Known) -> str:
+    named = job.named
+    return one_line(job_name(named.job_id, named.attempt, named.array, group=named.group))
+
+
+def _query(job: JobKey, **more: int) -> str:
+    return urlencode({**job._asdict(), **more})

@@ -1,0 +1,119 @@
+"""Pages of the HTTP API on memory profiles of ranks, and the form that asks for one now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route, UnavailableError
+from tidegauge.cluster.api.loop_api import store_route
+from tidegauge.cluster.api.loop_reads import LoopStore
+from tidegauge.cluster.api.memory_api import JobAsked
+from tidegauge.cluster.api.route_access import Owns
+from tidegauge.cluster.views import AskedProfile
+from tidegauge.core.ids import JobKey
+from tidegauge.core.text import one_line
+
+log = logging.getLogger(__name__)
+
+MAX_PROFILES = 256
+"""In one list: all that are kept of a job."""
+MAX_JOBS = 50
+"""Jobs in the list of those with profiles."""
+MAX_JOBS_READ = 1000
+MAX_RANKS_CHARS = 1000
+"""Of the field ``ranks``."""
+NO_SUCH_JOB = "no such job"
+
+
+class ProfiledJob(NamedTuple):
+    """A job with profiles."""
+
+    job: JobKey
+    at_unix_s: float
+    """Of its newest one."""
+
+
+class ProfileAsks(Protocol):
+    """``incident_loops.profile_loop.ProfileLoop``."""
+
+    def ask(self, job: JobKey, ranks: Collection[int], /) -> Sequence[AskedProfile]:
+        """Raises ``LookupError``."""
+
+    def asked(self, job: JobKey, /) -> Sequence[AskedProfile]: ...
+
+
+class ProfilePages:
+    """Routes and forms by path. ``store`` and ``owns`` raise ``AuditError`` while the database is not open."""
+
+    def __init__(self, store: Callable[[], LoopStore], asks: ProfileAsks, owns: Owns) -> None:
+        self._store = store
+        self._asks = asks
+        self._owns = owns
+
+    def routes(self) -> dict[str, Route]:
+        return {
+            "/api/v1/profiled-jobs": store_route(self._jobs),
+            "/api/v1/profiles": store_route(self._of_job),
+            "/api/v1/profile": store_route(self._of_rank),
+        }
+
+    def forms(self) -> dict[str, Route]:
+        return {"/api/v1/profiles": store_route(self._ask)}
+
+    def _jobs(self, request: Request) -> object:
+        limit = request.number("limit", default=MAX_JOBS, most=MAX_JOBS)
+        found: list[ProfiledJob] = []
+        for one in self._store().profiles.newest(limit=MAX_JOBS_READ):
+            if len(found) < limit and self._owns(request.viewer, one.job):
+                found.append(ProfiledJob(one.job, one.at_unix_s))
+        return {"jobs": found, "seen_as": request.viewer.only}
+
+    def _of_job(self, request: Request) -> object:
+        job = self._job(request)
+        found = self._store().profiles.of_job(job, limit=MAX_PROFILES)
+        return {"profiles": [replace(one, packed="") for one in found], "asked": self._asks.asked(job)}
+
+    def _of_rank(self, request: Request) -> object:
+        if "rank" not in request.query:
+            raise BadRequestError("rank is missing")
+        job, rank = self._job(request), request.number("rank", default=0)
+        found = self._store().profiles.of_rank(job, rank)
+        if found is None:
+            raise NotFoundError(f"rank {rank} has no memory profile")
+        try:
+            return {"about": replace(found, packed=""), "profile": found.profile()}
+        except ValueError as error:
+            raise UnavailableError(f"the profile of rank {rank} cannot be read: {error}") from error
+
+    def _ask(self, request: Request) -> object:
+        request.only("job_id", "attempt", "uid", "group", "ranks")
+        job = self._job(request)
+        try:
+            asked = self._asks.ask(job, _ranks(request))
+        except LookupError as error:
+            raise NotFoundError(str(error.args[0])) from error
+        log.info("%s asked for memory profiles of job %s", request.viewer.name, one_line(job.job_id))
+        return {"asked": asked}
+
+    def _job(self, request: Request) -> JobKey:
+        """The job of a request. Raises ``NotFoundError`` for one of somebody else, as for one that is not known."""
+        asked = JobAsked.of(request)
+        if asked.uid is None:
+            raise BadRequestError("uid is missing: the job's owner")
+        job = JobKey(asked.job_id, asked.attempt, asked.uid, asked.group)
+        if not self._owns(request.viewer, job):
+            raise NotFoundError(NO_SUCH_JOB)
+        return job
+
+
+def _ranks(request: Request) -> Sequence[int]:
+    """``0,3``: these ranks; without them all."""
+    if not request.query.get("ranks"):
+        return ()
+    parts = request.text("ranks", most_chars=MAX_RANKS_CHARS).split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise BadRequestError("ranks must be numbers with commas between them, such as 0,3")
+    return sorted({int(part) for part in parts})

@@ -1,0 +1,106 @@
+"""The latest memory profile of each rank of a job, limited per job, per tenant and in all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Connection, delete, func, select
+
+from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
+from tidegauge.cluster.store.room import Room, delete_beyond, keep_shares
+from tidegauge.cluster.store.tables import profiles
+from tidegauge.cluster.store.values import RANK_PROFILE, column_name, fits_column
+from tidegauge.core.ids import JobKey
+from tidegauge.core.profile.rank_profile import RankProfile
+
+MAX_PROFILE_CHARS = 450_000
+"""Of one row: ``stored_profile.MAX_PACKED_BYTES`` in base64, and what is beside it. Ordinary ones have some 10,000."""
+ROOM = Room(of_job=256, of_tenant=2000, in_all=10_000)
+"""Some 100 MB; of a larger job the latest."""
+
+
+class ProfileStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database, room: Room = ROOM) -> None:
+        self._database = database
+        self._room = room
+
+    def keep(self, found: Sequence[RankProfile], *, at_s: float) -> None:
+        """Write all profiles or, with an error, none; each replaces an older one of its rank. What the database cannot
+        take is left out."""
+        rows = [(one, RANK_PROFILE.write(one)) for one in found if fits_column(one.rank, one.job.attempt, one.job.uid)]
+        rows = [(one, value) for one, value in rows if len(value) <= MAX_PROFILE_CHARS]
+        if not rows:
+            return
+        with self._database.writing() as connection:
+            for one, value in rows:
+                _put(connection, one, value, at_s)
+            for job in {one.job.whole for one, _ in rows}:
+                delete_beyond(connection, profiles, self._room.of_job, *_of_job(job))
+            keep_shares(connection, profiles, self._room)
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[RankProfile]:
+        """The profiles of one group of ranks of a job, by rank."""
+        query = select(profiles).where(*_of_group(job)).order_by(profiles.c.rank).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.execution_options(yield_per=LARGE_ROWS_AT_ONCE))
+            return [_profile(row.value) for row in rows]
+
+    def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
+        """The profile of one rank."""
+        query = select(profiles.c.value).where(*_of_group(job), profiles.c.rank == rank)
+        with self._database.reading() as connection:
+            value = connection.scalar(query) if fits_column(rank) else None
+        return None if value is None else _profile(value)
+
+    def newest(self, *, limit: int) -> Sequence[RankProfile]:
+        """The newest profile of each group of ranks of a job, the newest first."""
+        group = (profiles.c.job_id, profiles.c.attempt, profiles.c.uid, profiles.c.rank_group)
+        last = func.max(profiles.c.seq).label("last")
+        groups = select(last).group_by(*group).order_by(last.desc()).limit(limit).subquery()
+        query = (
+            select(profiles.c.value).where(profiles.c.seq.in_(select(groups.c.last))).order_by(profiles.c.seq.desc())
+        )
+        with self._database.reading() as connection:
+            return [_profile(value) for value in connection.scalars(query)]
+
+    def prune(self, *, before_s: float) -> None:
+        """Delete profiles written down before ``before_s``."""
+        with self._database.writing() as connection:
+            connection.execute(delete(profiles).where(profiles.c.kept_s < before_s))
+
+
+def _put(connection: Connection, one: RankProfile, value: str, at_s: float) -> None:
+    where = (*_of_group(one.job), profiles.c.rank == one.rank)
+    known = connection.scalar(select(profiles.c.value).where(*where))
+    if known is not None and _profile(known).at_unix_s > one.at_unix_s:
+        return
+    connection.execute(delete(profiles).where(*where))
+    connection.execute(
+        profiles.insert().values(
+            job_id=column_name(one.job.job_id),
+            attempt=one.job.attempt,
+            uid=one.job.uid,
+            rank_group=column_name(one.job.group),
+            rank=one.rank,
+            kept_s=at_s,
+            value=value,
+        )
+    )
+
+
+def _of_job(job: JobKey) -> tuple[ColumnElement[bool], ...]:
+    same_id = profiles.c.job_id == column_name(job.job_id)
+    return same_id, profiles.c.attempt == job.attempt, profiles.c.uid == job.uid
+
+
+def _of_group(job: JobKey) -> tuple[ColumnElement[bool], ...]:
+    return *_of_job(job), profiles.c.rank_group == column_name(job.group)
+
+
+def _profile(value: str) -> RankProfile:
+    try:
+        return RANK_PROFILE.read(value)
+    except ValueError as error:
+        raise StoreError(f"a memory profile in the database cannot be read: {error}") from error

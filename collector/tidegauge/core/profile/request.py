@@ -1,0 +1,28 @@
+"""The request for a memory profile from a rank: one request of the command ``profile`` (docs/probe.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COMMAND, STATUS_COMMAND = "profile", "profile_status"
+STEPS = 2
+"""Whole steps: the second shows what outlives the first."""
+MAX_S = 300.0
+"""The recording ends after so long, however slow the steps are."""
+MAX_EVENTS = 40_000
+"""Of the allocator's history. A step of a large model has some 10,000; a snapshot of so many takes some 50 ms."""
+TRIP_S = 90.0
+"""After its recording a rank writes; its node reads, replays and sends."""
+
+
+def profile_request(profile_id: str, reason: str) -> dict[str, Any]:
+    """The request. Sent again with the same id it only asks how far the rank is."""
+    return {
+        "command": COMMAND, "id": profile_id, "reason": reason, "steps": STEPS, "most_s": MAX_S,
+        "max_events": MAX_EVENTS,
+    }  # fmt: skip
+
+
+def status_request(profile_id: str) -> dict[str, Any]:
+    """Asks how far the recording is."""
+    return {"command": STATUS_COMMAND, "id": profile_id}

@@ -1,0 +1,298 @@
+"""Memory profiles on one node: when a rank is asked, what becomes of its recording, and what a restart leaves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_node import GIB, PID, FakeNode, gpu_reading, identity
+from rank_profiles import STEADY, leave_recording, steady_profile
+from rank_windows import MIB, put, recording
+from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
+from tidegauge.agent.evidence.node_profiles import NodeProfiles
+from tidegauge.agent.evidence.profiled_ranks import ProfiledRanks
+from tidegauge.agent.evidence.waiting import WaitingProfiles
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket
+from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.core.evidence import EvidenceReason
+from tidegauge.core.evidence.request import Window, evidence_request
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.orders import Order, OrderTo
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_profile import PROFILE_WARMED_UP, RankProfile
+from tidegauge.core.profile.rank_recording import OwnedTensor
+from tidegauge.core.profile_policy import DEFAULT_RULES
+from tidegauge.core.run_dirs import PROFILE_SNAPSHOT_SUFFIX, snapshot_name
+from tidegauge.settings import Settings
+
+DONE_S = 60.0
+
+
+@dataclass
+class FakeSockets:
+    """Ranks' answers; remembers what was asked."""
+
+    answer: Mapping[str, Any] = field(default_factory=lambda: {"ok": True})
+    unreachable: bool = False
+    asked: list[tuple[ProcessSocket, Mapping[str, Any]]] = field(default_factory=list)
+
+    def ask(self, to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        self.asked.append((to, request))
+        if self.unreachable:
+            raise NotAskedError("pid 4242 did not answer within 2 s")
+        return dict(self.answer)
+
+
+class Stage:
+    """One node with a training rank at level auto, and the agents that it had one after the other."""
+
+    def __init__(self, scratch: Path, cleanup: ExitStack) -> None:
+        self.scratch = scratch
+        self.state = scratch / "state"
+        self.sockets = FakeSockets()
+        self._cleanup = cleanup
+        self._settings = Settings.model_validate({"cluster": "test", "state_dir": self.state})
+        self.node = self.new_agent()
+        self.rank = self.node.start_rank(who=identity(profile="auto"))
+        self.train()
+
+    def new_agent(self) -> FakeNode:
+        profiles = NodeProfiles(
+            WaitingProfiles(self.state / "profiles"), ProfiledRanks(self.state / "profiles"),
+            ask_socket=self.sockets.ask, new_id=lambda: "profile-7",
+        )  # fmt: skip
+        readings = [gpu_reading(processes={4242: 7 << 30})]
+        node = FakeNode(self.scratch / "run", readings=readings, evidence=self._settings, profiles=profiles)
+        self._cleanup.enter_context(closing(node.agent))
+        return node
+
+    @property
+    def beside(self) -> Path:
+        return self.rank.path.parent
+
+    def train(self, *, steps: int = 1, peak: int = 4 * GIB) -> None:
+        for _ in range(steps):
+            self.rank.record(allocated=peak)
+        self.poll(0.5)
+
+    def warm_up(self, *, peak: int = 4 * GIB) -> None:
+        self.train(steps=DEFAULT_RULES.steady_steps, peak=peak)
+        self.poll(DEFAULT_RULES.steady_s)
+
+    def poll(self, after_s: float = 2.0) -> None:
+        poll(self.node, after_s)
+
+    def take(self) -> tuple[RankProfile, ...]:
+        self.poll()
+        return waiting(self.node)
+
+
+def poll(node: FakeNode, after_s: float = 2.0) -> None:
+    node.poll(after_s)
+    assert node.collector is not None
+    assert node.collector.wait_idle(DONE_S)
+
+
+def waiting(node: FakeNode) -> tuple[RankProfile, ...]:
+    return node.agent.summary(node_id="n1", incarnation="i1", metrics_address=None).profiles
+
+
+@pytest.fixture
+def cleanup() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def stage(tmp_path: Path, cleanup: ExitStack) -> Stage:
+    return Stage(tmp_path, cleanup)
+
+
+def test_a_rank_past_its_warm_up_is_asked_once(stage: Stage) -> None:
+    stage.warm_up()
+    [(to, request)] = stage.sockets.asked
+    assert (to.process, to.uid) == (PID, os.getuid())
+    assert request == {
+        "command": "profile", "id": "profile-7", "reason": PROFILE_WARMED_UP, "steps": 2, "most_s": 300.0,
+        "max_events": 40_000,
+    }  # fmt: skip
+    leave_recording(stage.beside, PID)
+    stage.poll()
+    stage.poll(86_400.0)
+    assert len(stage.sockets.asked) == 1
+
+
+def test_a_recording_becomes_a_profile_with_its_snapshot(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    assert (profile.profile_id, profile.job, profile.rank) == ("profile-7", JobKey("job-1", 0, os.getuid()), 0)
+    assert (profile.hostname, profile.process, profile.ended_step) == ("node-a", PID, 102)
+    assert profile.by_category == steady_profile().peak.by_category
+    assert profile.profile() == steady_profile()
+    [ref] = profile.snapshots
+    assert (stage.state / "snapshots" / ref.key).stat().st_size == ref.stored_bytes
+    assert (ref.step, profile.longest_stall_s) == (102, 0.02)
+
+
+def test_a_peak_that_the_recorded_steps_do_not_reach_is_said(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    assert profile.problems == (
+        "the rank held up to 4.0 GiB before, more than in the recorded steps: that peak is not among them",
+    )
+    stage.rank.record(allocated=272 * MIB, allocated_peak_bytes=272 * MIB)
+    leave_recording(stage.beside, PID, recording(PID, recording_id="profile-8", boundaries_us=(), owned=(), roots=None))
+    assert stage.take()[-1].problems == ()
+
+
+def test_tensors_that_the_rank_names_have_their_category(stage: Stage) -> None:
+    end = open_trace(STEADY).end
+    assert end is not None
+    block = max((block for segment in end for block in segment.blocks), key=lambda one: one.size_bytes)
+    owned = (OwnedTensor(block.address, block.size_bytes, Category.BUFFERS, "cache"),)
+    leave_recording(stage.beside, PID, recording(PID, boundaries_us=(), owned=owned, roots=None))
+    [profile] = stage.take()
+    assert profile.by_category[Category.BUFFERS] == block.requested_bytes
+
+
+def test_events_before_the_first_whole_step_are_left_out(stage: Stage) -> None:
+    trace = open_trace(STEADY)
+    leave_recording(stage.beside, PID, recording(PID, boundaries_us=(trace.time_us[1000],), owned=(), roots=None))
+    [profile] = stage.take()
+    assert profile.profile().events == len(trace) - trace.time_us.index(trace.time_us[1000])
+
+
+def test_the_rank_shows_what_its_memory_is_made_of_until_it_has_ended(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    stage.poll()
+    stage.poll()
+    [view] = stage.node.agent.view().ranks
+    assert view.profile_bytes == steady_profile().peak.by_category
+    after = stage.new_agent()
+    after.procs.facts = stage.node.procs.facts
+    poll(after)
+    poll(after)
+    [view] = after.agent.view().ranks
+    assert view.profile_bytes == steady_profile().peak.by_category
+
+
+def test_a_restarted_agent_does_not_ask_again(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    stage.poll()
+    before, stage.node = stage.node, stage.new_agent()
+    stage.node.procs.facts = before.procs.facts
+    stage.rank.clock = stage.node.clock
+    stage.train()
+    stage.warm_up()
+    assert stage.sockets.asked == []
+
+
+def test_a_rank_whose_peak_rose_is_asked_again(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    stage.poll()
+    stage.poll()
+    stage.poll(DEFAULT_RULES.again_s)
+    stage.train(peak=5 * GIB)
+    stage.warm_up(peak=5 * GIB)
+    assert [request["reason"] for _, request in stage.sockets.asked] == ["peak rose"]
+
+
+def test_a_recording_that_failed_says_why_and_is_tried_later(stage: Stage) -> None:
+    stage.warm_up()
+    said = recording(PID, snapshot_file=None, boundaries_us=(), owned=(), problem="the job records a history itself")
+    leave_recording(stage.beside, PID, said)
+    [profile] = stage.take()
+    assert (profile.has_profile, profile.problems) == (False, ("the job records a history itself",))
+    stage.poll()
+    stage.poll(DEFAULT_RULES.refused_again_s)
+    assert len(stage.sockets.asked) == 2
+
+
+@pytest.mark.parametrize("answer", [{"error": "busy", "kind": "busy"}, None])
+def test_a_rank_that_does_not_record_now_is_asked_later(stage: Stage, answer: Mapping[str, Any] | None) -> None:
+    stage.sockets.answer, stage.sockets.unreachable = answer or {}, answer is None
+    stage.warm_up()
+    stage.poll()
+    stage.poll(DEFAULT_RULES.refused_again_s / 2)
+    assert len(stage.sockets.asked) == 1
+    stage.poll(DEFAULT_RULES.refused_again_s / 2)
+    assert len(stage.sockets.asked) == 2
+
+
+@pytest.mark.parametrize("answer", [{"error": "no CUDA", "kind": "unable"}, {"error": "no such command: profile"}])
+def test_a_rank_that_cannot_record_is_not_asked_again(stage: Stage, answer: Mapping[str, Any]) -> None:
+    stage.sockets.answer = answer
+    stage.warm_up()
+    stage.poll(86_400.0)
+    assert len(stage.sockets.asked) == 1
+
+
+def test_a_rank_that_the_coordinator_asks_for_evidence_is_left_alone_meanwhile(stage: Stage) -> None:
+    request = evidence_request("auto-1", EvidenceReason.SUSPECTED, Window())
+    order = Order("o1", OrderTo.RANK, PID, os.getuid(), request, 1.0)
+    stage.node.agent.carry_out(order)
+    stage.warm_up()
+    assert stage.sockets.asked == []
+    stage.poll(Window().most_s + 90.0)
+    assert len(stage.sockets.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "snapshot", "reason"),
+    [
+        (b"{}", None, "evidence_content"),
+        (b"[" * 1000, None, "evidence_content"),
+        (b"x" * (5 << 20), None, "evidence_too_large"),
+        (None, b"nonsense", "evidence_content"),
+    ],
+)
+def test_files_that_are_no_recording_are_refused(
+    stage: Stage, said: bytes | None, snapshot: bytes | None, reason: str
+) -> None:
+    leave_recording(stage.beside, PID, said, snapshot)
+    pieces = stage.take()
+    assert not any(one.has_profile for one in pieces)
+    stage.poll()
+    assert stage.node.agent.view().rings_skipped[reason] == 1
+
+
+def test_a_recording_names_no_file_of_another_process(stage: Stage) -> None:
+    other = snapshot_name(ProcessId(1, 2), PROFILE_SNAPSHOT_SUFFIX)
+    leave_recording(stage.beside, PID, recording(PID, snapshot_file=other))
+    assert stage.take() == ()
+
+
+def test_a_link_in_place_of_the_snapshot_is_not_followed(stage: Stage, tmp_path: Path) -> None:
+    leave_recording(stage.beside, PID)
+    name = snapshot_name(PID, PROFILE_SNAPSHOT_SUFFIX)
+    content = (stage.beside / name).read_bytes()
+    (stage.beside / name).unlink()
+    (stage.beside / name).symlink_to(put(tmp_path, "elsewhere", content))
+    assert stage.take() == ()
+
+
+def test_recordings_count_to_the_hour_of_their_tenant(stage: Stage) -> None:
+    for number in range(PIECES_OF_TENANT + 3):
+        said = recording(PID, recording_id=f"p{number}", snapshot_file=None, boundaries_us=(), owned=())
+        leave_recording(stage.beside, PID, said)
+        for profile in stage.take():
+            stage.node.agent.hear_of_evidence((), None, [profile.profile_id])
+    stage.poll()
+    assert stage.node.agent.view().rings_skipped["evidence_too_many"] == 3
+
+
+def test_a_profile_is_reported_until_it_is_kept(stage: Stage) -> None:
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    stage.node.agent.hear_of_evidence([profile.profile_id], None, ["another"])
+    assert waiting(stage.node) == (profile,)
+    assert waiting(stage.new_agent()) == (profile,)
+    stage.node.agent.hear_of_evidence((), None, [profile.profile_id])
+    assert waiting(stage.node) == ()
+    assert stage.take() == ()

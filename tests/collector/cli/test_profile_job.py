@@ -1,0 +1,192 @@
+"""``tidegauge profile JOB``: a job's ranks side by side, the fullest in full, and ranks that are asked now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from loop_store import FakeStore, serving
+from rank_profiles import STEADY, rank_profile
+from sample_views import MIB, NOW_S, job_view
+from tidegauge.cli.main import main
+from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.http.door_start import open_door
+from tidegauge.http.tokens import make_token, token_line
+from tidegauge.settings import Settings
+
+STATUS = LoopStatus("observe", None)
+JOB = job_view().key
+EMPTIER = {"allocated_bytes": 100 * MIB, "by_category": {Category.PARAMETERS: 60 * MIB, Category.OTHER: 40 * MIB}}
+
+
+@dataclass
+class Ranks:
+    """``ProfileAsks``: each look finds them further on, until what came of it is in the store."""
+
+    store: FakeStore
+    comes: dict[int, RankProfile | str] = field(default_factory=dict)
+    """By rank: its profile, or why there is none."""
+    known: dict[int, AskedProfile] = field(default_factory=dict)
+    looks: int = 0
+
+    def ask(self, job: JobKey, ranks: Collection[int]) -> Sequence[AskedProfile]:
+        for rank in ranks or self.comes:
+            self.known[rank] = AskedProfile(rank, f"new-{rank}", AskState.ASKING, NOW_S)
+        return list(self.known.values())
+
+    def asked(self, job: JobKey) -> Sequence[AskedProfile]:
+        self.looks += 1
+        for rank, one in self.known.items():
+            came = self.comes[rank]
+            if self.looks == 1:
+                self.known[rank] = one._replace(state=AskState.RECORDING)
+            elif isinstance(came, str):
+                self.known[rank] = one._replace(state=AskState.FAILED, problem=came)
+            else:
+                self.known[rank] = one._replace(state=AskState.DONE)
+                self.store.profiles.kept = [*(kept for kept in self.store.profiles.kept if kept.rank != rank), came]
+        return list(self.known.values())
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    store.profiles.kept = [rank_profile(0, job=JOB, **EMPTIER), rank_profile(1, job=JOB)]
+    return store
+
+
+@pytest.fixture
+def ranks(store: FakeStore) -> Ranks:
+    return Ranks(store)
+
+
+@pytest.fixture
+def api(store: FakeStore, ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    token, file = make_token(), tmp_path / "tokens"
+    file.write_text(token_line("boss", token))
+    file.chmod(0o600)
+    monkeypatch.setenv("TIDEGAUGE_API_TOKEN", token)
+    monkeypatch.chdir(tmp_path)
+    door = open_door(Settings(api_tokens_file=file, api_admins="boss"), what="a test")
+    with serving(store, STATUS, door, jobs=(job_view(),), asks=ranks) as url:
+        yield ["--api", url]
+
+
+def test_the_fullest_rank_comes_in_full_and_all_side_by_side(
+    api: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "4711", *api]) == 0
+    printed = capsys.readouterr().out
+    assert "Job 4711, rank 1 on node0, the fullest of 2 ranks with a profile; steps 100 to 102" in printed
+    assert "Peak: 271.5 MiB allocated in the forward pass" in printed
+    table = printed[printed.index("Allocated at the peak of each rank") :].splitlines()
+    assert table[1].split()[:5] == ["rank", "host", "phase", "peak", "activations"]
+    assert table[2].split()[:6] == ["0", "node0", "forward", "100.0", "MiB", "0"]
+    assert table[3].split()[:7] == ["1", "node0", "forward", "271.5", "MiB", "82.1", "MiB"]
+
+
+def test_chosen_ranks_alone_are_shown(api: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "4711", "--ranks", "1", *api]) == 0
+    assert "rank 1 on node0, the only rank with a profile" in capsys.readouterr().out
+    assert main(["profile", "4711", "--ranks", "1,7", *api]) == 3
+    assert "rank 7 of job 4711 has no memory profile; there are those of 0, 1" in capsys.readouterr().err
+
+
+def test_as_json_it_has_all_ranks_and_the_fullest_whole(api: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "4711", "--json", *api]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["job"]["job_id"], answer["rank"]) == ("4711", 1)
+    assert answer["ranks"][0]["allocated_bytes"] == 100 * MIB
+    assert answer["ranks"][1]["allocated_bytes"] == answer["profile"]["peak"]["allocated_bytes"]
+    assert len(answer["profile"]["lines"]) == 15
+
+
+def test_it_writes_a_page(api: list[str], tmp_path: Path) -> None:
+    assert main(["profile", "4711", "--html", str(tmp_path / "p.html"), *api]) == 0
+    assert "job 4711, rank 1" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+def test_the_last_one_is_that_of_the_newest_profile(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.profiles.kept.append(rank_profile(5, job=JobKey("ended", 2, 7)))
+    assert main(["profile", "--last", *api]) == 0
+    assert "Job ended (attempt 2), rank 5" in capsys.readouterr().out
+    assert main(["profile", "ended", *api]) == 0, "a job that ended, by its id"
+
+
+def test_ranks_that_are_asked_now_are_waited_for(
+    api: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks.comes = {0: rank_profile(0, job=JOB, profile_id="new-0", ended_step=902)}
+    assert main(["profile", "4711", "--ranks", "0", "--now", *api]) == 0
+    printed = capsys.readouterr()
+    assert "steps 100 to 902" in printed.out
+    assert "0 of 1 ranks done; 1 recording" in printed.err
+
+
+def test_a_rank_that_refuses_says_why_and_the_others_are_shown(
+    api: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks.comes = {0: rank_profile(0, job=JOB, ended_step=902), 1: "evidence is being recorded"}
+    assert main(["profile", "4711", "--now", *api]) == 0
+    assert "rank 1 has no new profile: evidence is being recorded" in capsys.readouterr().out
+
+
+def test_ranks_that_all_refuse_are_an_error(api: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks.comes = {0: "busy", 1: "busy"}
+    assert main(["profile", "4711", "--now", *api]) == 3
+    assert "no rank of job 4711 recorded a profile now" in capsys.readouterr().err
+
+
+def test_a_job_without_a_profile_says_when_there_will_be_one(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.profiles.kept.clear()
+    for what in (["4711"], ["--last"]):
+        assert main(["profile", *what, *api]) == 3
+        assert "once they are past their warm-up" in capsys.readouterr().err
+
+
+def test_a_name_that_is_a_file_here_is_that_file(
+    api: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "4711").write_bytes(STEADY.read_bytes())
+    assert main(["profile", "4711", *api]) == 0
+    printed = capsys.readouterr().out
+    assert "Job" not in printed
+    assert "3,000 events" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a job or a snapshot, or use --last"),
+        (["4711", "--last"], "name a job or a snapshot, or use --last"),
+        (["--last", "--now"], "--now needs a job"),
+        (["4711", "--device", "1"], "are about snapshots"),
+        (["nowhere"], "nowhere is neither a file nor a job"),
+        (["missing.pickle"], "missing.pickle"),
+        ([str(STEADY), "--now"], "about a job, not about snapshots"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    api: list[str], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *arguments, *api]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks_text", ["a", "1;2", ""])
+def test_ranks_are_numbers(ranks_text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "4711", "--ranks", ranks_text])
+    assert "are not ranks, such as 0,3" in capsys.readouterr().err
