@@ -72,8 +72,10 @@ def profile_of_recording(said: RankRecording, content: bytes) -> StepProfile:
     if began >= len(trace):
         raise ValueError("no events of the recorded steps are in its snapshot")
     trace = with_beginning(trace.since(began) if began else trace)
-    owned = [OwnedMemory(one.address, one.category) for one in said.owned]
-    return profile_of(trace, owned=owned, roots=said.roots)
+    owned, before = (
+        [OwnedMemory(one.address, one.category) for one in tensors] for tensors in (said.owned, said.owned_before)
+    )
+    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots)
 
 
 def _main() -> int:
