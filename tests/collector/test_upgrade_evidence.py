@@ -63,8 +63,8 @@ def test_upgrade_ignores_unknown_fields_of_newer_rank_evidence(folder: Path) -> 
 def test_a_snapshot_of_a_newer_form_is_refused_in_words(folder: Path, tmp_path: Path) -> None:
     content = bytearray(zlib.decompress((folder / "rank.late.snap").read_bytes()))
     assert content[:8] == b"TGSNAP\x01\n"
-    content[6] = 2
+    content[6] = 3
     newer = tmp_path / "newer.snap"
     newer.write_bytes(zlib.compress(bytes(content)))
-    with pytest.raises(BadTraceError, match="version 2"):
+    with pytest.raises(BadTraceError, match="version 3"):
         read_snapshot(newer)

@@ -48,7 +48,7 @@ class ProfileRules(NamedTuple):
 DEFAULT_RULES = ProfileRules()
 
 
-class ProfileAsk(NamedTuple):
+class RankToProfile(NamedTuple):
     """A rank to ask now."""
 
     view: RankView
@@ -80,7 +80,7 @@ class ProfilePolicy:
 
     def wanted(
         self, views: Sequence[RankView], profiled: Mapping[ProcessId, int], now_s: float
-    ) -> tuple[ProfileAsk, ...]:
+    ) -> tuple[RankToProfile, ...]:
         """The ranks to ask now. ``profiled``: the peaks at which ranks were profiled, also by earlier agents."""
         living = [view for view in views if view.alive and view.steps > 0]
         self._ranks = {view.process: self._taken(view, now_s) for view in living}
@@ -152,9 +152,9 @@ class ProfilePolicy:
             return False
         return known.profiled_bytes is None or peak_of(view) > known.profiled_bytes * (1 + self._rules.grown_by)
 
-    def _ask(self, view: RankView) -> ProfileAsk:
+    def _ask(self, view: RankView) -> RankToProfile:
         is_first = self._ranks[view.process].profiled_bytes is None
-        return ProfileAsk(view, PROFILE_WARMED_UP if is_first else PROFILE_PEAK_ROSE)
+        return RankToProfile(view, PROFILE_WARMED_UP if is_first else PROFILE_PEAK_ROSE)
 
 
 def peak_of(view: RankView) -> int:

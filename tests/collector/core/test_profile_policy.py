@@ -10,7 +10,7 @@ import pytest
 from sample_views import GIB, rank_view
 from tidegauge.core.ids import GlobalRank, ProcessId
 from tidegauge.core.profile.rank_profile import PROFILE_PEAK_ROSE, PROFILE_WARMED_UP
-from tidegauge.core.profile_policy import DEFAULT_RULES, ProfileAsk, ProfilePolicy
+from tidegauge.core.profile_policy import DEFAULT_RULES, ProfilePolicy, RankToProfile
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import RankView
 
@@ -37,7 +37,7 @@ class Site:
         self.now_s = 1000.0
         self.look(*(replace(one, steps=one.steps - STEADY_STEPS) for one in views))
 
-    def look(self, *views: RankView, after_s: float = 0.0) -> Sequence[ProfileAsk]:
+    def look(self, *views: RankView, after_s: float = 0.0) -> Sequence[RankToProfile]:
         self.now_s += after_s
         return self.policy.wanted(views, self.profiled, self.now_s)
 
