@@ -40,7 +40,10 @@ STALE_FROM: Final = 0.80
 
 def _composition(peak_bytes: int) -> Mapping[Category, int]:
     """What a transformer's memory is made of at its peak, as far as it has grown."""
-    model = {Category.PARAMETERS: 2 * GIB, Category.GRADIENTS: 2 * GIB, Category.OPTIMIZER_STATE: 4 * GIB}
+    model = {
+        Category.PARAMETERS: 2 * GIB, Category.GRADIENTS: 2 * GIB, Category.OPTIMIZER_STATE: 4 * GIB,
+        Category.TEMPORARIES: GIB, Category.COMMUNICATION: GIB // 2,
+    }  # fmt: skip
     return {**model, Category.ACTIVATIONS: max(peak_bytes - sum(model.values()), 0)}
 
 

@@ -137,6 +137,7 @@ def site() -> Iterator[Site]:
     try:
         # A token of the caller's own, by mistake in the environment that the service is started with.
         site.outputs.append(site.call("up", "--json", environ={"TIDEGAUGE_API_TOKEN": "CANARY-of-the-caller"}).err)
+        eventually(lambda: site.call("policy", "grade", "--since", "1d").code == 0, "the service's database is open")
         yield site
     finally:
         site.service.close()
