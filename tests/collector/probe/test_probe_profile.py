@@ -27,7 +27,6 @@ from tidegauge.probe.evidence.profile_work import ProfileRecording
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.holders import from_names
-from tidegauge.probe.holders.frames import running_frames
 from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_folder import open_run_folder
@@ -73,12 +72,13 @@ class ProfileTestCase(unittest.TestCase):
 
     def _search_this_file_alone(self) -> None:
         """A long run of tests has more objects in its process than the search of a job goes through."""
-        frames = running_frames
+        here, names = sys.modules[__name__], {"__file__": __file__, "MODEL": MODEL}
         for name, found in {
+            "looks.module_globals": lambda module: names if module is here else None,
             "global_hooks": tuple,
             "copy_context": Context,
             "looks.is_users": lambda filename: filename == __file__,
-            "running_frames": lambda: [one for one in frames() if one.frame.f_code.co_filename == __file__],
+            "running_frames": list,
         }.items():
             patch = mock.patch(f"{from_names.__name__}.{name}", found)
             patch.start()
