@@ -48,7 +48,7 @@ class _Wrapped:
 
 
 def test_sizes_are_those_of_the_buckets_that_ddp_made_again_after_its_first_step() -> None:
-    distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True)
+    distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
     torch = SimpleNamespace(
         distributed=distributed, nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=_Wrapped))
     )

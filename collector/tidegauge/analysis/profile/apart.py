@@ -61,7 +61,7 @@ def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MAX_S)
     return unpack_profile(done.stdout)
 
 
-def profile_of_recording(said: RankRecording, content: bytes) -> StepProfile:
+def profile_here(said: RankRecording, content: bytes) -> StepProfile:
     """The same in this process. Raises ``ValueError``."""
     from tidegauge.analysis.profile.profile import profile_of
     from tidegauge.analysis.snapshots.reading import read_bytes
@@ -86,7 +86,7 @@ def _main() -> int:
     (length,) = _HEAD.unpack_from(given)
     said = wire.from_wire(RankRecording, json.loads(given[_HEAD.size : _HEAD.size + length]))
     try:
-        packed = pack_profile(profile_of_recording(said, given[_HEAD.size + length :]))
+        packed = pack_profile(profile_here(said, given[_HEAD.size + length :]))
     except (ValueError, MemoryError, RecursionError) as error:
         print(str(error) or type(error).__name__, file=sys.stderr)
         return _UNUSABLE

@@ -31,6 +31,7 @@ from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
+from tidegauge.probe.evidence.owned_tensors import logged_bucket_sizes
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
@@ -170,10 +171,9 @@ def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
     """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
     DTensor, the part of this rank. Either may be ``None``."""
     found: list[tuple[Category, Any, str | None]] = []
-    modules: dict[int, str] = {}
+    modules = _modules_of_parameters(model)
     for path, module in module_paths(_each(model)):
         for parameter in module.parameters(recurse=False):
-            modules.setdefault(id(parameter), path)
             found += [(Category.PARAMETERS, parameter, path), (Category.GRADIENTS, parameter.grad, path)]
         found += [(Category.BUFFERS, buffer, path) for buffer in module.buffers(recurse=False)]
     for one in _each(optimizer):
@@ -190,23 +190,19 @@ def seen_gradients(model: Any, found: Iterable[GradientAddress]) -> list[SeenGra
     """Of the gradients that optimizers stepped with, those of the model's parameters."""
     modules: dict[int, str] = {}
     with contextlib.suppress(Exception):  # what is no model has been told already
-        for path, module in module_paths(_each(model)):
-            for parameter in module.parameters(recurse=False):
-                modules.setdefault(id(parameter), path)
+        modules = _modules_of_parameters(model)
     return [SeenGradient(one.address, one.unix_us, modules[one.parameter]) for one in found if one.parameter in modules]
 
 
 def bucket_sizes(torch: Any) -> Counter[int]:
     """How many gradient buckets there are of each size, in bytes, by DDP's own log
     (``DistributedDataParallel._get_ddp_logging_data``); they are C++'s, which has no addresses of them."""
-    distributed, sizes = torch.distributed, Counter[int]()
-    if not distributed.is_available() or not distributed.is_initialized():
+    sizes = Counter[int]()
+    if _world_size(torch) is None:
         return sizes
     ddp = torch.nn.parallel.DistributedDataParallel
     for model in [one for one in gc.get_objects() if issubclass(type(one), ddp)]:
-        log = model._get_ddp_logging_data()
-        told = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
-        sizes.update(int(size) for size in str(told).split(",") if size.strip().isdigit())
+        sizes.update(logged_bucket_sizes(model._get_ddp_logging_data()))
     return sizes
 
 
@@ -253,6 +249,15 @@ def _world_size(torch: Any) -> int | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return int(distributed.get_world_size())
+
+
+def _modules_of_parameters(model: Any) -> dict[int, str]:
+    """The path of the first module that has it, by a parameter's id."""
+    modules: dict[int, str] = {}
+    for path, module in module_paths(_each(model)):
+        for parameter in module.parameters(recurse=False):
+            modules.setdefault(id(parameter), path)
+    return modules
 
 
 def _each(given: Any) -> list[Any]:

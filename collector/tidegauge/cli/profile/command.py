@@ -189,10 +189,12 @@ def _wire(value: StepProfile | StepAdvice | ProfileComparison) -> Mapping[str, A
 
 def _ranks(text: str) -> tuple[int, ...]:
     """``0,3`` as numbers. Raises ``ArgumentTypeError``."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+    from tidegauge.core.profile.request import ranks_of  # here, for a command line that has none
+
+    ranks = ranks_of(",".join(part.strip() for part in text.split(",")))
+    if ranks is None:
         raise argparse.ArgumentTypeError(f"{text!r} are not ranks, such as 0,3")
-    return tuple(sorted({int(part) for part in parts}))
+    return ranks
 
 
 def _percent(text: str) -> Fraction:

@@ -14,6 +14,7 @@ from tidegauge.cluster.api.memory_api import JobAsked
 from tidegauge.cluster.api.route_access import Owns
 from tidegauge.cluster.views import AskedProfile
 from tidegauge.core.ids import JobKey
+from tidegauge.core.profile.request import ranks_of
 from tidegauge.core.text import one_line
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def _ranks(request: Request) -> Sequence[int]:
     """``0,3``: these ranks; without them all."""
     if not request.query.get("ranks"):
         return ()
-    parts = request.text("ranks", most_chars=MAX_RANKS_CHARS).split(",")
-    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+    ranks = ranks_of(request.text("ranks", most_chars=MAX_RANKS_CHARS))
+    if ranks is None:
         raise BadRequestError("ranks must be numbers with commas between them, such as 0,3")
-    return sorted({int(part) for part in parts})
+    return ranks

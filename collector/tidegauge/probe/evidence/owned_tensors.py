@@ -349,12 +349,16 @@ def _parameters_of(reference: weakref.ref[Any]) -> Iterator[Any]:
             yield from parameters
 
 
+def logged_bucket_sizes(log: Mapping[str, Any]) -> Iterator[int]:
+    """Bytes of each gradient bucket, in what a ``DistributedDataParallel`` logs of itself."""
+    sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+    return (int(size) for size in sizes.split(",") if size.strip().isdigit())
+
+
 def _bucket_sizes(logger: Any) -> Iterator[int]:
     """Of a ``DistributedDataParallel``, by torch's own records of it, which are in C++."""
     if looks.type_module(type(logger)).startswith("torch._C."):
-        texts = logger._get_ddp_logging_data().strs_map
-        sizes = texts.get("rebuilt_bucket_sizes") or texts.get("bucket_sizes", "")
-        yield from (int(size) for size in sizes.split(",") if size.strip().isdigit())
+        yield from logged_bucket_sizes(logger._get_ddp_logging_data().strs_map)
 
 
 def _dict_of(obj: Any) -> Optional[dict[str, Any]]:

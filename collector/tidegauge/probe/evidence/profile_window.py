@@ -25,7 +25,7 @@ class ProfileAsk(NamedTuple):
     most_s: float = 120.0
     """From the command to the end of recording."""
     max_events: int = 30_000
-    """Size of the ring: as many take some 40 ms in the snapshot."""
+    """Size of the ring: the snapshot lists each event in 3 to 4 us (H200's host)."""
 
 
 class ProfileWindow(RecordedWindow):
