@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from contextlib import suppress
@@ -29,16 +30,24 @@ def hierarchies(proc: Path = Path("/proc")) -> list[Path]:
     return [path for path in found if os.access(path, os.W_OK) and not os.statvfs(path).f_flag & os.ST_RDONLY][:1]
 
 
+def node_name(pid: int) -> str:
+    """The name of a node's cgroup: processes of two pid namespaces may have the same pid."""
+    return f"{_NODE}{os.stat('/proc/self/ns/pid').st_ino}-{pid}"
+
+
 class NodeCgroups:
-    """The cgroups of one stand-in node, below that of the process that makes them."""
+    """The cgroups of one stand-in node, below that of the process that makes them.
+
+    A node holds a lock on its cgroup as long as it lives: a pid tells nothing to a process of another pid namespace,
+    and a cgroup that no process has entered yet can be removed by anybody."""
 
     def __init__(self) -> None:
-        self._parents = hierarchies()
-        for parent in self._parents:
+        parents = hierarchies()
+        for parent in parents:
             for left in parent.glob(f"{_NODE}*"):
-                if not Path(f"/proc/{left.name.removeprefix(_NODE)}").exists():
-                    _remove(left, within_s=0.0)  # of a node that was killed
-        self._roots = [parent / f"{_NODE}{os.getpid()}" for parent in self._parents]
+                _remove_if_left(left)
+        self._roots = [parent / node_name(os.getpid()) for parent in parents]
+        self._locks = [_made_and_locked(root) for root in self._roots]
 
     def make(self, pod_uid: str, container_id: str) -> list[str]:
         paths = [root / "kubepods/burstable" / f"pod{pod_uid}" / container_id for root in self._roots]
@@ -54,6 +63,31 @@ class NodeCgroups:
     def close(self) -> None:
         for root in self._roots:
             _remove(root)
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def _made_and_locked(root: Path) -> int:
+    while True:
+        root.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):
+            lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if root.stat().st_ino == os.fstat(lock).st_ino:
+                    return lock
+            os.close(lock)  # another node took it for one that was left, before it was locked
+
+
+def _remove_if_left(root: Path) -> None:
+    """The cgroup of a node that was killed."""
+    with suppress(OSError):
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(root, within_s=0.0)
+        finally:
+            os.close(lock)
 
 
 def _remove(cgroup: Path, *, within_s: float = REMOVED_WITHIN_S) -> None:

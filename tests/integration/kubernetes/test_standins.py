@@ -15,7 +15,7 @@ import pytest
 from integration.kubernetes.stand_in_pods import Bench, condition, open_bench, shell
 from integration.kubernetes.target import KubeTarget
 from kube_standins.api import MERGE, Object
-from kube_standins.cgroups import hierarchies
+from kube_standins.cgroups import NodeCgroups, hierarchies, node_name
 from kube_standins.containers import user_of
 from kube_standins.jobset import StandInJobSets
 from kube_standins.jobset_crd import API_VERSION
@@ -249,12 +249,50 @@ def test_kube_node_leaves_no_process_or_mount_after_a_kill(
         assert str(folder) not in Path("/proc/self/mounts").read_text()
         if killed == "the test":  # the node has ended by itself, and put everything away
             [hierarchy] = hierarchies()
-            assert not (hierarchy / f"tidegauge-stand-in-{node_pid}").exists()
+            assert not (hierarchy / node_name(node_pid)).exists()
             assert bench.read(bench.path("pods", "held")) is None
             assert bench.read(node_path) is None
         else:
             bench.api.call("DELETE", bench.path("pods", "held"), {"gracePeriodSeconds": 0})
             bench.api.call("DELETE", node_path)
+
+
+MAKES_CGROUPS = """
+from kube_standins.cgroups import NodeCgroups
+node = NodeCgroups()
+print(*node.make("pod-uid", "container"), flush=True)
+input()
+print(node.make("pod-uid", "second") != [], flush=True)
+node.close()
+"""
+
+
+def test_kube_node_keeps_cgroups_of_a_node_in_another_pid_namespace() -> None:
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", MAKES_CGROUPS]
+    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        [cgroup] = other.stdout.readline().decode().split()
+        NodeCgroups().close()
+        assert Path(cgroup).is_dir()
+        other.stdin.write(b"\n")
+        other.stdin.close()
+        assert other.stdout.readline() == b"True\n"
+    assert other.returncode == 0
+    assert not Path(cgroup).exists()
+
+
+def test_kube_node_removes_cgroups_of_a_killed_node() -> None:
+    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-c", MAKES_CGROUPS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as killed:
+        assert killed.stdout is not None
+        [cgroup] = killed.stdout.readline().decode().split()
+        killed.kill()
+    assert Path(cgroup).is_dir()
+    NodeCgroups().close()
+    assert not Path(cgroup).exists()
 
 
 # --- what containers are started with
