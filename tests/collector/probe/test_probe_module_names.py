@@ -130,6 +130,31 @@ class Naming(ModuleNamesTestCase):
         Module(self.allocate)()
         self.assertEqual(self.paths(), ["Net", "Net.head", "Net.body.layer", "Module"])
 
+    def test_where_modules_are_given_no_others_are_named(self) -> None:
+        net = self.net()
+        self.names.give([(weakref.ref(net), "Net"), (weakref.ref(net.children["head"]), "Net.head")])
+        self.names.begin(None)
+        net()
+        Module(self.allocate)()
+        self.assertEqual(self.paths(), ["Net", "Net.head", "Net", "?"])
+
+    def test_a_word_that_an_earlier_recording_left_is_not_kept(self) -> None:
+        net = self.net()
+        earlier = ModuleNames(self.torch, Faults(say=self.said.append))
+        earlier.begin([net])
+        net.children["head"].forward = lambda: self.in_another_thread(earlier.end)
+        net()
+        self.allocate()
+        self.assertEqual(self.paths(), ["Net", "Net.head", "Net.head"])
+        self.names.begin()
+        self.allocate()
+        self.assertEqual(self.paths()[3:], ["?"])
+
+    def in_another_thread(self, call: Callable[[], object]) -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
     def test_a_second_model_of_a_class_has_a_number(self) -> None:
         models = [Net(self.allocate), Net(self.allocate)]
         self.names.begin(models)
@@ -156,13 +181,8 @@ class Naming(ModuleNamesTestCase):
             net.children["head"]()
             self.allocate()
 
-        def in_thread() -> None:
-            thread = threading.Thread(target=again)
-            thread.start()
-            thread.join()
-
         net = self.net()
-        net.forward = in_thread
+        net.forward = lambda: self.in_another_thread(again)
         self.names.begin([net])
         net()
         self.assertEqual(self.paths(), ["?", "Net.head", "?", "Net.head", "Net.body.layer"])

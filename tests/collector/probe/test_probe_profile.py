@@ -10,8 +10,9 @@ import time
 import unittest
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
 from unittest import mock
 
@@ -31,6 +32,7 @@ from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_folder import open_run_folder
 from tidegauge.probe.runtime.history import History, Recorder
+from tidegauge.probe.runtime.module_names import COMPILED
 from tidegauge.probe.runtime.rank_snapshot import MAX_BLOCKS, RankSnapshots
 
 ASK = ProfileAsk("p1", "somebody asked", steps=2, most_s=60.0, max_events=1000)
@@ -60,6 +62,7 @@ class ProfileTestCase(unittest.TestCase):
         self.events = 0
         self.lost_events = 0
         self.compiled = False
+        self.faults = Faults(say=lambda _: None)
         self.devices = [0]
         self.no_more_steps = False
         self.is_open = False
@@ -127,7 +130,7 @@ class ProfileTestCase(unittest.TestCase):
         )
         recording = self.recording = ProfileRecording(
             ask, snapshots, self.history, torch=self.torch, stepped=lambda: self.stepped, at_boundary=self.at_boundary,
-            compiles=lambda: self.compiled, clock_s=lambda: self.now_s,
+            compiles=lambda: self.compiled, faults=self.faults, clock_s=lambda: self.now_s,
         )  # fmt: skip
         opened = recording.window.open
 
@@ -351,7 +354,7 @@ class WhatIsOwned(ProfileTestCase):
         sharded._local_tensor = Tensor(BASE + 20 * MIB, 256, 512)
         self.model._parameters["sharded"] = sharded
         found = [one for one in self.profiled().owned if one.name == "sharded"]
-        self.assertEqual(found, [OwnedTensor(BASE + 20 * MIB, 256 * 512 * 4, Category.PARAMETERS, "sharded")])
+        self.assertEqual(found, [OwnedTensor(BASE + 20 * MIB, 256 * 512 * 4, Category.PARAMETERS, "sharded", 0)])
 
     def test_names_of_wrappers_are_left_out(self) -> None:
         compiled, parallel = Module(), Module()
@@ -412,11 +415,99 @@ class WhatIsOwned(ProfileTestCase):
         self.assertEqual(len(names), 3002)
         self.assertIn("layers_299.9", names)
 
+    def test_tensors_belong_to_modules_of_the_model_that_is_wrapped(self) -> None:
+        parallel, other = Module(), Module()
+        parallel._modules["module"] = self.model
+        other._parameters["weight"] = Parameter(BASE + 50 * MIB, 8)
+        MODEL[:] = [parallel, other]
+        self.weight.gradient = Tensor(BASE + 4 * MIB, 256, 256)
+        found = self.profiled()
+        of = {(one.name, one.category): found.module_of(one) for one in found.owned}
+        self.assertEqual(of["layer.weight", Category.PARAMETERS], "Module.layer")
+        self.assertEqual(of["layer.weight", Category.GRADIENTS], "Module.layer")
+        self.assertEqual(of["layer.weight", Category.OPTIMIZER_STATE], "Module.layer")
+        self.assertEqual(of["weight", Category.PARAMETERS], "Module#2")
+        self.assertEqual({found.module_of(one) for one in found.owned_before}, {"Module.layer"})
+
     def test_nothing_of_the_job_is_kept_alive(self) -> None:
         self.profiled()
         references = sys.getrefcount(self.weight)
         self.recording = None
         self.assertEqual(sys.getrefcount(self.weight), references)
+
+
+class NamesOfModules(ProfileTestCase):
+    """A torch that writes a word of ours to allocations."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hooks: list[Callable[..., None]] = []
+        self.words: list[str] = [""]
+        self.seen: list[str] = []
+        modules = sys.modules[Module.__module__]
+        for name in ("register_module_forward_pre_hook", "register_module_forward_hook"):
+            patch = mock.patch.object(modules, name, self.register, create=True)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.torch.compiler = SimpleNamespace(is_compiling=lambda: False)
+        self.torch.__name__ = "torch_of_this_test"
+        words = self.words
+        self.torch._C = type("NativeWithMetadata", (self.torch._C,), {
+            "_cuda_setMemoryMetadata": lambda _, word: words.append(word),
+            "_cuda_getMemoryMetadata": lambda _: words[-1],
+        })()  # fmt: skip
+        self.model, self.layer = Module(), Module()
+        self.model._modules["layer"] = self.layer
+        MODEL.append(self.model)
+        self.in_step = self.call_layer
+
+    def register(self, hook: Callable[..., None], **_: bool) -> Any:
+        self.hooks.append(hook)
+        return SimpleNamespace(remove=lambda: self.hooks.remove(hook))
+
+    def call_layer(self) -> None:
+        hooks = tuple(self.hooks)
+        for hook in hooks[1:]:
+            hook(self.layer, ())
+        self.seen.extend(self.words[-1:])
+        for hook in hooks[:1]:  # the one behind is registered first
+            hook(self.layer, (), None)
+
+    def test_modules_are_named_in_the_steps_that_are_recorded_and_only_there(self) -> None:
+        found = self.profiled()
+        self.assertEqual((found.modules_missing, found.models), (None, ("Module",)))
+        self.assertEqual([word for word in self.seen if word], ["tidegauge:module:Module.layer"] * 2)
+        self.assertEqual((self.hooks, self.words[-1]), ([], ""))
+
+    def test_the_hooks_go_whatever_ends_the_recording(self) -> None:
+        def fail(**_: Any) -> Any:
+            raise RuntimeError
+
+        ends: list[Callable[[ProfileWindow], None]] = [
+            lambda window: window.stop(),
+            lambda window: window.give_way("evidence was asked for meanwhile"),
+            lambda window: window._expire(),
+            lambda _: setattr(self.backend, "snapshot", fail),
+        ]
+        for end in ends:
+            self.after(1, end)
+            with suppress(RuntimeError):  # of the snapshot: the caller of the boundary counts it
+                self.profile()
+            self.assertEqual(self.hooks, [])
+
+    def test_a_process_that_compiles_gets_no_hooks_and_that_is_said(self) -> None:
+        compiler: Any = ModuleType("eval_frame")
+        compiler.cached_backends = {1: "inductor"}
+        sys.modules["torch_of_this_test._dynamo.eval_frame"] = compiler
+        self.addCleanup(sys.modules.pop, "torch_of_this_test._dynamo.eval_frame", None)
+        self.assertEqual(self.profiled().modules_missing, COMPILED)
+        self.assertEqual(set(self.seen), {""})
+
+    def test_an_error_of_ours_costs_the_names_alone(self) -> None:
+        self.words.clear()
+        found = self.profiled()
+        self.assertTrue(found.is_complete)
+        self.assertEqual(found.modules_missing, "naming modules failed: IndexError")
 
 
 if __name__ == "__main__":

@@ -130,6 +130,7 @@ def test_a_job_that_trains_is_profiled_by_itself_and_again_when_somebody_asks(si
         assert sum(one.by_category.values()) == one.allocated_bytes
         assert one.by_category[Category.OPTIMIZER_STATE] == truth["state_bytes"]
         assert profile.peak.unknown_share < 0.02
+        assert {"Model", "Model.blocks.3.mix.0"} < {module.path for module in profile.modules}
         assert len(one.packed) < 300_000
         [ref] = one.snapshots
         kept = profile_of(open_trace(site.state / "snapshots" / ref.key, device=profile.device))

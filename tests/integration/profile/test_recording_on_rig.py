@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +17,13 @@ from integration.allocator.recordings import rig_of
 from integration.server_process import free_port
 from matrix import FIRST_TORCH, torches
 from tidegauge.agent.evidence.checks import read_recording, read_snapshot
-from tidegauge.agent.evidence.making import read_trace
-from tidegauge.analysis.profile.profile import profile_of
-from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.analysis.profile.apart import profile_here
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
-from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
+from tidegauge.core.profile.rank_recording import RankRecording
+from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.run_dirs import process_of
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.probe.runtime.module_names import COMPILED, OLD_TORCH
 
 pytestmark = pytest.mark.rig
 
@@ -34,6 +32,8 @@ RELEASES = ("2.9.1", FIRST_TORCH, "2.15.0")
 ONE_RANK = ("eager", "amp", "checkpoint")
 TWO_RANKS = ("ddp", "fsdp1", "fsdp2")
 GIVE_UP_S = 100.0
+BATCH_BYTES = 8 * 128 * 256 * 4
+"""Of the tensor that goes from block to block."""
 PROFILE: dict[str, Any] = {"command": "profile", "id": "p1", "reason": "a test", "most_s": 60}
 
 
@@ -72,13 +72,8 @@ class Training:
     def profile(self, recording: RankRecording) -> StepProfile:
         assert recording.snapshot_file is not None
         (path,) = self._run_dir.glob(f"*/{recording.snapshot_file}")
-        _, packed = read_snapshot(path.read_bytes())
-        trace = read_trace(packed, recording.device).trace
-        assert trace is not None
-        owned, before = memory_of(recording.owned), memory_of(recording.owned_before)
-        began = bisect_left(trace.time_us, recording.boundaries_us[0])  # a recording of the job's own is older
-        trace = with_beginning(trace.since(began) if began else trace)
-        return profile_of(trace, owned=owned, owned_before=before, roots=recording.roots)
+        content, _ = read_snapshot(path.read_bytes())
+        return profile_here(recording, content)
 
     def files(self) -> set[str]:
         return {path.name.partition(".")[2] for path in self._run_dir.glob(f"*/{self.process.pid}-*")}
@@ -132,24 +127,27 @@ class Held(NamedTuple):
     state: int
 
 
-def memory_of(owned: tuple[OwnedTensor, ...]) -> list[OwnedMemory]:
-    return [OwnedMemory(one.address, one.category) for one in owned]
-
-
 def held_by(recording: RankRecording) -> Held:
     categories = (Category.PARAMETERS, Category.GRADIENTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
     return Held(*(sum(one.size_bytes for one in recording.owned if one.category is each) for each in categories))
 
 
-def check_profiles(ranks: list[Training], **asked: Any) -> list[RankRecording]:
-    """Profile all ranks, compare with what they say at their end, and return the recordings."""
+class Profiled(NamedTuple):
+    recording: RankRecording
+    profile: StepProfile
+    truth: dict[str, Any]
+
+
+def check_profiles(ranks: list[Training], **asked: Any) -> list[Profiled]:
+    """Profile all ranks, and compare with what they say at their end."""
     for one in ranks:
         assert one.ask(**PROFILE, **asked)["ok"]
     for one in ranks:
         one.wait_until_done()
     found = [(one.recording(), one.profile(one.recording())) for one in ranks]
-    for one, (recording, profile) in zip(ranks, found):
-        truth = one.end()
+    truths = [one.end() for one in ranks]
+    for (recording, profile), truth in zip(found, truths):
+        assert truth["hooks"] == 0
         assert recording.is_complete
         assert (recording.ended_step - recording.began_step, len(recording.boundaries_us)) == (2, 3)
         names = ("parameter_bytes", "gradient_bytes", "buffer_bytes", "state_bytes")
@@ -160,38 +158,50 @@ def check_profiles(ranks: list[Training], **asked: Any) -> list[RankRecording]:
         assert at_peak.by_category[Category.OPTIMIZER_STATE] == truth["state_bytes"]
         assert at_peak.unknown_share < 0.02
         assert not truth["recording"] or recording.problem is not None
-    return [recording for recording, _ in found]
+    return [Profiled(*each, truth) for each, truth in zip(found, truths)]
 
 
 @pytest.mark.parametrize("release", torches(RELEASES))
 @pytest.mark.parametrize("mode", ONE_RANK)
 def test_a_profile_of_a_running_rank_is_what_pytorch_and_the_model_say(mode: str, release: str, start: Start) -> None:
-    (recording,) = check_profiles(start(rig_of(release), mode))
+    ((recording, profile, truth),) = check_profiles(start(rig_of(release), mode))
     assert (recording.problem, recording.is_compiled) == (None, False)
     names = {one.name for one in recording.owned if one.category is Category.PARAMETERS}
     assert {"embed.weight", "blocks.0.norm.bias", "blocks.3.mix.2.weight", "head.bias"} < names
     assert {one.name for one in recording.owned if one.category is Category.GRADIENTS} == names
     assert {one.name for one in recording.owned if one.category is Category.OPTIMIZER_STATE} == names
     assert "blocks.1.scale" in {one.name for one in recording.owned if one.category is Category.BUFFERS}
+    by_module = {one.path: one.own for one in profile.modules}
+    assert sum(own.get(Category.PARAMETERS, 0) for own in by_module.values()) == truth["parameter_bytes"]
+    has_words = release != "2.9.1"
+    assert profile.modules_missing == (None if has_words else OLD_TORCH)
+    if mode == "eager":
+        hidden_bytes = BATCH_BYTES * 4 if has_words else 0
+        assert by_module["Model.blocks.1.mix.0"].get(Category.ACTIVATIONS, 0) == hidden_bytes
 
 
 @pytest.mark.parametrize("mode", TWO_RANKS)
 def test_profiles_of_ranks_that_share_or_shard_a_model(mode: str, rig: Rig, start: Start) -> None:
-    for recording in check_profiles(start(rig, mode)):
+    for recording, profile, _ in check_profiles(start(rig, mode)):
         assert recording.problem is None
+        models = {"FSDPModel" if mode == "fsdp2" else "Model"}
+        assert {one.path for one in profile.modules if "." not in one.path} == models
+        assert any(Category.ACTIVATIONS in one.own for one in profile.modules if one.path.endswith("blocks.3.mix.0"))
         if mode != "fsdp1":  # whose parameters are parts of flat ones
             assert "blocks.0.norm.bias" in {one.name for one in recording.owned}
 
 
 def test_a_compiled_model_is_said_and_has_its_own_names(rig: Rig, start: Start) -> None:
-    (recording,) = check_profiles(start(rig, "compile"))
+    ((recording, profile, truth),) = check_profiles(start(rig, "compile"))
+    assert profile.modules_missing == COMPILED
+    assert len(set(truth["compiled_graphs"])) == 1, "nothing was compiled again"
     assert (recording.problem, recording.is_compiled) == (None, True)
     assert "blocks.0.norm.bias" in {one.name for one in recording.owned}
 
 
 def test_a_recording_of_the_jobs_own_is_used_and_stays_on(rig: Rig, start: Start) -> None:
     ranks = start(rig, "recorded")
-    (recording,) = check_profiles(ranks, max_events=100_000)
+    ((recording, _, _),) = check_profiles(ranks, max_events=100_000)
     assert recording.problem == "the job itself records allocation history; it was left unchanged"
 
 

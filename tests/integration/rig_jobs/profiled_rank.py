@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import torch
+import torch.nn.modules.module as modules
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -91,6 +92,13 @@ def bytes_of(tensors: list[Any]) -> int:
     return sum(storages.values())
 
 
+def compiled_graphs() -> int:
+    """So far, also those that were compiled again."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return 0
+    return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
+
+
 def main() -> None:
     torch.backends.cudnn.enabled = False
     if PORT:
@@ -101,6 +109,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     peaks: list[int] = []
     durations_s: list[float] = []
+    graphs: list[int] = []
     while True:
         began_s = time.perf_counter()
         tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="cuda")
@@ -111,6 +120,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         durations_s.append(time.perf_counter() - began_s)
+        graphs.append(compiled_graphs())
         peaks.append(torch.cuda.memory_stats()["allocated_bytes.all.peak"])
         torch.cuda.reset_peak_memory_stats()
         if len(peaks) == 2:
@@ -128,6 +138,8 @@ def main() -> None:
         "buffer_bytes": bytes_of(list(model.buffers())),
         "state_bytes": bytes_of(states),
         "names": [name for name, _ in model.named_parameters()],
+        "compiled_graphs": graphs,
+        "hooks": len(modules._global_forward_pre_hooks) + len(modules._global_forward_hooks),
         "recording": torch._C._cuda_isHistoryEnabled(),
     }
     print(json.dumps(found), flush=True)

@@ -73,9 +73,10 @@ def profile_here(said: RankRecording, content: bytes) -> StepProfile:
         raise ValueError("no events of the recorded steps are in its snapshot")
     trace = with_beginning(trace.since(began) if began else trace)
     owned, before = (
-        [OwnedMemory(one.address, one.category) for one in tensors] for tensors in (said.owned, said.owned_before)
+        [OwnedMemory(one.address, one.category, said.module_of(one)) for one in tensors]
+        for tensors in (said.owned, said.owned_before)
     )
-    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots)
+    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots, modules_missing=said.modules_missing)
 
 
 def _main() -> int:

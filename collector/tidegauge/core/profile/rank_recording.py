@@ -32,6 +32,8 @@ class OwnedTensor(NamedTuple):
     name: str = ""
     """As the model calls it: ``blocks.0.mlp.weight``; of a gradient or an optimizer's state, the name of its parameter;
     of others, what the program calls them: ``EMA.shadow['head.weight']``. Empty where it is not known."""
+    model: Optional[int] = None
+    """Index into ``RankRecording.models`` of the one that ``name`` is a path in; ``None``: of none, or of several."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class RankRecording:
     owned: tuple[OwnedTensor, ...] = ()
     owned_before: tuple[OwnedTensor, ...] = ()
     """Gradients as the recording began: in it they may be freed, and others made at their addresses."""
+    models: tuple[str, ...] = ()
+    """The outermost modules' classes; each begins the paths of its modules in the snapshot's events."""
+    modules_missing: Optional[str] = None
+    """Why events have no module, or only some of them, for people."""
     is_complete: bool = True
     """Whether the snapshot has all events since the first boundary."""
     is_compiled: bool = False
@@ -66,3 +72,10 @@ class RankRecording:
     """As ``RankEvidence.roots``."""
     problem: Optional[str] = None
     """Why it ended early or lacks something, for people."""
+
+    def module_of(self, tensor: OwnedTensor) -> Optional[str]:
+        """The path of the module that a tensor belongs to, as the events have it: ``Net.blocks.0.mlp``."""
+        if tensor.model is None or tensor.model >= len(self.models):
+            return None
+        model, path = self.models[tensor.model], tensor.name.rpartition(".")[0]
+        return f"{model}.{path}" if path else model

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor
@@ -34,6 +34,7 @@ _AT_ONCE = 10
 """Parameters whose states are read in one unit of work."""
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Names of modules that their author does not know, of ``torch.compile``, FSDP and checkpointing."""
+_OUTERMOST_WRAPPERS = _WRAPPERS | {"module"}  # DistributedDataParallel's, DeepSpeed's
 _PARAMETER_ATTRIBUTES: Mapping[str, Category] = {
     "main_grad": Category.GRADIENTS,  # Megatron
     "_saved_grad_shard": Category.GRADIENTS,  # FSDP1's FlatParameter, as the others
@@ -44,6 +45,9 @@ _PARAMETER_ATTRIBUTES: Mapping[str, Category] = {
     "ds_tensor": Category.PARAMETERS,  # DeepSpeed ZeRO-3: the part of this rank
 }
 """Tensors that are attributes of a parameter."""
+_Name = tuple[str, Optional[int]]
+"""Of a tensor, and its model's number."""
+_NO_NAME: _Name = ("", None)
 _FLAT_PACKAGES = ("deepspeed.", "megatron.")
 _FLAT_ATTRIBUTES: Mapping[str, Category] = {
     "grad_data": Category.GRADIENTS,  # Megatron's _ParamAndGradBuffer
@@ -60,6 +64,16 @@ _FLAT_ATTRIBUTES: Mapping[str, Category] = {
 """Attributes of these packages' objects that hold tensors, or containers of some."""
 
 
+class NamedModule(NamedTuple):
+    """A module, and its place in the outermost one that has it."""
+
+    reference: weakref.ref[Any]
+    path: str
+    """Empty: it is the outermost one itself, or wraps it."""
+    model: int
+    """Index into ``OwnedTensors.models``."""
+
+
 class OwnedTensors:
     """The search and the readings of one recording."""
 
@@ -69,8 +83,9 @@ class OwnedTensors:
         self._tensors = Tensors(torch)
         self._stepped = stepped
         self._census = _Census(torch, self._tensors)
-        self._paths: list[tuple[weakref.ref[Any], str]] = []
-        """Modules, with their names."""
+        self.modules: list[NamedModule] = []
+        self.models: list[str] = []
+        """Names of the outermost modules' classes, each once: a further one of a class has a number."""
         self._is_whole = False
         """Whether nothing was left out."""
 
@@ -84,7 +99,14 @@ class OwnedTensors:
 
     def name_modules(self, pace: Callable[[], None]) -> None:
         """Name what ``find`` has found, or has until it was cut short; in any thread."""
-        self._paths = list(_named(self._census.modules, pace))
+        models = _Models()
+        self.modules = list(_named(self._census.modules, models, pace))
+        self.models = models.names
+
+    def module_paths(self) -> Iterator[tuple[weakref.ref[Any], str]]:
+        """The modules that ``name_modules`` has named, as ``RankRecording.module_of`` calls them."""
+        for reference, path, model in self.modules:
+            yield reference, _joined(self.models[model], path) if path else self.models[model]
 
     @property
     def others(self) -> Mapping[int, tuple[int, str]]:
@@ -96,7 +118,7 @@ class OwnedTensors:
         """One reading, at the boundary at which it begins."""
         optimizers = {id(one): one for one in chain(_alive(self._census.optimizers), self._stepped())}
         references = [reference for reference in map(_weak, optimizers.values()) if reference is not None]
-        return TensorReading(self._tensors, self._paths, references, self._census.flat, is_whole=self._is_whole)
+        return TensorReading(self._tensors, self.modules, references, self._census.flat, is_whole=self._is_whole)
 
 
 class TensorReading:
@@ -105,7 +127,7 @@ class TensorReading:
     def __init__(
         self,
         tensors: Tensors,
-        modules: Sequence[tuple[weakref.ref[Any], str]],
+        modules: Sequence[NamedModule],
         optimizers: Sequence[weakref.ref[Any]],
         flat: Sequence[weakref.ref[Any]],
         *,
@@ -121,6 +143,8 @@ class TensorReading:
         """Sizes of buckets of ``DistributedDataParallel``, whose addresses only C++ knows."""
         self._names: dict[int, str] = {}
         """Of the modules' parameters, by their ids."""
+        self._models: dict[int, int] = {}
+        """The same of their models."""
         # In columns: so many new objects would set off a collection of all of the job's.
         self._rows: dict[int, int] = {}
         """By the addresses of storages."""
@@ -129,13 +153,15 @@ class TensorReading:
         self._offsets: list[int] = []
         """Of the tensor that was found first in each storage."""
         self._names_of: list[str] = []
+        self._models_of: list[Optional[int]] = []
 
     def owned(self, pace: Callable[[], None]) -> tuple[OwnedTensor, ...]:
         """What was read so far, the largest first; in any thread."""
-        columns = zip(self._rows, self._sizes, self._categories, self._names_of)
+        columns = zip(self._rows, self._sizes, self._categories, self._names_of, self._models_of)
         found = []
-        for address, size_bytes, category, name in sorted(columns, key=lambda row: -row[1])[:MAX_OWNED]:
-            found.append(OwnedTensor(address, size_bytes, category, one_line(name[-MAX_NAME_CHARS:])))
+        for address, size_bytes, category, name, model in sorted(columns, key=lambda row: -row[1])[:MAX_OWNED]:
+            known = model if len(name) <= MAX_NAME_CHARS else None
+            found.append(OwnedTensor(address, size_bytes, category, one_line(name[-MAX_NAME_CHARS:]), known))
             pace()
         return tuple(found)
 
@@ -144,16 +170,16 @@ class TensorReading:
         yield from self.rest()
 
     def gradients(self) -> Work[None]:
-        for reference, path in self._modules:
-            self._read_gradients(reference, path)
+        for module in self._modules:
+            self._read_gradients(module)
             yield False
         for reference in self._optimizers:
             self._read_stepped_gradients(reference)
             yield False
 
     def rest(self) -> Work[None]:
-        for reference, path in self._modules:
-            self._read_module(reference, path)
+        for module in self._modules:
+            self._read_module(module)
             yield False
         for reference in self._optimizers:
             self._read_stepped(reference)
@@ -163,12 +189,12 @@ class TensorReading:
                 at += _AT_ONCE
                 yield False
         for reference in self._flat:
-            self._read_attributes(_dict_of(reference()), _FLAT_ATTRIBUTES, "")
+            self._read_attributes(_dict_of(reference()), _FLAT_ATTRIBUTES, _NO_NAME)
             yield False
 
-    def _read_gradients(self, reference: weakref.ref[Any], path: str) -> None:
-        for name, parameter in _entries_of_module(reference, "_parameters"):
-            self._names[id(parameter)] = _joined(path, name)
+    def _read_gradients(self, module: NamedModule) -> None:
+        for name, parameter in _entries_of_module(module.reference(), "_parameters"):
+            self._names[id(parameter)], self._models[id(parameter)] = _joined(module.path, name), module.model
             self._add_gradient(parameter)
 
     def _read_stepped_gradients(self, reference: weakref.ref[Any]) -> None:
@@ -177,20 +203,20 @@ class TensorReading:
                 self._add_gradient(parameter)
 
     def _add_gradient(self, parameter: Any) -> None:
-        name = self._names.get(id(parameter), "")
+        name = self._name_of(parameter)
         gradient = self._tensors.gradient(parameter)
         if gradient is not None:
             self._add(gradient, Category.GRADIENTS, name)
         self._read_attributes(self._tensors.attributes(parameter), _PARAMETER_ATTRIBUTES, name)
 
-    def _read_module(self, reference: weakref.ref[Any], path: str) -> None:
+    def _read_module(self, module: NamedModule) -> None:
         for names, category in (("_parameters", Category.PARAMETERS), ("_buffers", Category.BUFFERS)):
-            for name, tensor in _entries_of_module(reference, names):
-                self._add(tensor, category, _joined(path, name))
-        attributes = _dict_of(reference()) or {}
+            for name, tensor in _entries_of_module(module.reference(), names):
+                self._add(tensor, category, (_joined(module.path, name), module.model))
+        attributes = _dict_of(module.reference()) or {}
         flat = (_dict_of(attributes.get("_handle")) or {}).get("flat_param")  # FSDP1's
         if flat is not None:
-            self._add(flat, Category.PARAMETERS, "")
+            self._add(flat, Category.PARAMETERS, _NO_NAME)
             self._add_gradient(flat)
         if attributes.get("gradient_as_bucket_view") is False:  # else gradients lie in the buckets
             self.bucket_bytes.extend(_bucket_sizes(attributes.get("logger")))
@@ -202,7 +228,7 @@ class TensorReading:
         are_copies = has_models and not any(id(one) in self._names for one in parameters)
         category = Category.OPTIMIZER_STATE if are_copies else Category.PARAMETERS
         for parameter in parameters:
-            self._add(parameter, category, self._names.get(id(parameter), ""))
+            self._add(parameter, category, self._name_of(parameter))
 
     def _read_states(self, reference: weakref.ref[Any], at: int) -> bool:
         """Whether there were any."""
@@ -211,7 +237,7 @@ class TensorReading:
             return False
         some = list(islice(dict.items(states), at, at + _AT_ONCE))
         for parameter, values in some:
-            name = self._names.get(id(parameter), "")
+            name = self._name_of(parameter)
             for value in list(values.values()) if type(values) is dict else (values,):
                 if self._tensors.is_tensor(value):  # nearly always
                     self._add(value, Category.OPTIMIZER_STATE, name)
@@ -220,7 +246,9 @@ class TensorReading:
                         self._add(tensor, Category.OPTIMIZER_STATE, name)
         return bool(some)
 
-    def _read_attributes(self, attributes: Optional[dict[str, Any]], wanted: Mapping[str, Category], name: str) -> None:
+    def _read_attributes(
+        self, attributes: Optional[dict[str, Any]], wanted: Mapping[str, Category], name: _Name
+    ) -> None:
         if not attributes:
             return
         for attribute, category in wanted.items():
@@ -242,7 +270,11 @@ class TensorReading:
             for part in parts:
                 yield from self._nested(part, nesting + 1)
 
-    def _add(self, tensor: Any, category: Category, name: str) -> None:
+    def _name_of(self, parameter: Any) -> _Name:
+        return self._names.get(id(parameter), ""), self._models.get(id(parameter))
+
+    def _add(self, tensor: Any, category: Category, named: _Name) -> None:
+        name, model = named
         for address, size_bytes, offset_bytes in self._tensors.storages(tensor):
             row = self._rows.setdefault(address, len(self._sizes))
             if row == len(self._sizes):
@@ -250,8 +282,27 @@ class TensorReading:
                 self._categories.append(category)
                 self._offsets.append(offset_bytes)
                 self._names_of.append(name)
-            elif self._offsets[row] != offset_bytes:
-                self._names_of[row] = ""  # a flat buffer of many
+                self._models_of.append(model)
+            elif self._offsets[row] != offset_bytes:  # a flat buffer of many
+                self._names_of[row], self._models_of[row] = _NO_NAME
+
+
+class _Models:
+    """Numbers outermost modules."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[int, int] = {}
+        """By the addresses of the modules."""
+        self._of_class: dict[str, int] = {}
+
+    def number(self, module: int, cls: type) -> int:
+        known = self._numbers.setdefault(module, len(self.names))
+        if known == len(self.names):
+            name = one_line(looks.name_of(cls)[:MAX_NAME_CHARS])
+            count = self._of_class[name] = self._of_class.get(name, 0) + 1
+            self.names.append(name if count == 1 else f"{name}#{count}")
+        return known
 
 
 class _Census:
@@ -297,26 +348,41 @@ class _Census:
             self.flat.append(reference)
 
 
-def _named(modules: Sequence[weakref.ref[Any]], pace: Callable[[], None]) -> Iterator[tuple[weakref.ref[Any], str]]:
-    """The modules, each with its name in the outermost one that has it."""
-    above: dict[int, tuple[int, str]] = {}
+def _named(modules: Sequence[weakref.ref[Any]], models: _Models, pace: Callable[[], None]) -> Iterator[NamedModule]:
+    """The modules, each with its name in the outermost one that has it and is no wrapper."""
+    above: dict[int, tuple[weakref.ref[Any], str]] = {}
     for reference in modules:
         pace()
-        for name, child in _entries_of_module(reference, "_modules"):
-            above.setdefault(id(child), (id(reference()), name))
+        for name, child in _entries_of_module(reference(), "_modules"):
+            above.setdefault(id(child), (reference, name))
     for reference in modules:
         pace()
+        chain_up = [reference]
         parts: list[str] = []
         seen: set[int] = set()
         at = id(reference())
         while at in above and at not in seen:
             seen.add(at)
-            at, name = above[at]
+            outer, name = above[at]
+            chain_up.append(outer)
             parts.append(name)
-        parts = [part for part in reversed(parts) if part not in _WRAPPERS]
-        while parts and parts[0] == "module":  # DistributedDataParallel's, DeepSpeed's
-            del parts[0]
-        yield reference, ".".join(parts)
+            at = id(outer())
+        while parts and parts[-1] in _OUTERMOST_WRAPPERS:
+            del parts[-1], chain_up[-1]
+        model = _unwrapped(chain_up[-1]())
+        if model is not None:
+            path = ".".join(part for part in reversed(parts) if part not in _WRAPPERS)
+            yield NamedModule(reference, path, models.number(id(model), type(model)))
+
+
+def _unwrapped(module: Any) -> Any:
+    """What an outermost module wraps, or itself."""
+    for _ in range(MAX_NESTING):
+        entries = list(_entries_of_module(module, "_modules"))
+        if len(entries) != 1 or entries[0][0] not in _OUTERMOST_WRAPPERS:
+            break
+        module = entries[0][1]
+    return module
 
 
 def _text_of(trail: RefPath) -> str:
@@ -331,9 +397,9 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _entries_of_module(reference: weakref.ref[Any], names: str) -> Iterator[tuple[str, Any]]:
+def _entries_of_module(module: Any, names: str) -> Iterator[tuple[str, Any]]:
     """Names and values of a module's ``_parameters``, ``_buffers`` or ``_modules``; without those that are ``None``."""
-    entries = (_dict_of(reference()) or {}).get(names)
+    entries = (_dict_of(module) or {}).get(names)
     if looks.has_base(entries, dict):
         for name, value in looks.entries_of(entries, MAX_ENTRIES):
             if value is not None and type(name) is str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tidegauge.probe.evidence.recorded_window import RecordedWindow, WindowPhase
 from tidegauge.probe.runtime.history import History
@@ -39,9 +39,11 @@ class ProfileWindow(RecordedWindow):
         *,
         read_before: Callable[[], None],
         read_after: Callable[[], None],
+        over: Callable[[], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``read_before`` and ``read_after`` read the job's tensors at the first boundary and at the last."""
+        """``read_before`` and ``read_after`` read the job's tensors at the first boundary and at the last. ``over`` is
+        called when recording ends, however it does and in whatever thread; none of them raises."""
         super().__init__(
             ask.recording_id, snapshots, history, most_s=ask.most_s, max_events=ask.max_events, clock_s=clock_s
         )
@@ -53,6 +55,7 @@ class ProfileWindow(RecordedWindow):
         """By device, how often memory was allocated in the steps so far."""
         self._read_before = read_before
         self._read_after = read_after
+        self._over = over
         self._is_open = False
         self._allocations_before: Mapping[int, int] = {}
 
@@ -82,6 +85,10 @@ class ProfileWindow(RecordedWindow):
         if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or self._is_full(before)):
             self._read_after()
             self._take_last(recorded=self._events(self.allocations) if self._ours else None)
+
+    def _end(self, problem: Optional[str]) -> None:
+        self._over()
+        super()._end(problem)
 
     def _since_beginning(self, allocations: Mapping[int, int]) -> dict[int, int]:
         return {device: count - self._allocations_before.get(device, 0) for device, count in allocations.items()}

@@ -17,11 +17,12 @@ from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED, ALLOC, let_go, pack_columns
 from tidegauge.probe.evidence.work import roots_or_none
-from tidegauge.probe.faults import describe
+from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.holders.pace import AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work, do_some
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.runtime.history import History
+from tidegauge.probe.runtime.module_names import ModuleNames
 from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 MAX_READ_S = 0.01
@@ -47,15 +48,19 @@ class ProfileRecording:
         stepped: Callable[[], Sequence[Any]],
         at_boundary: AtBoundary,
         compiles: Callable[[], bool],
+        faults: Faults,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.window = ProfileWindow(
-            ask, snapshots, history, read_before=self._read_before, read_after=self._read_after, clock_s=clock_s
-        )
+            ask, snapshots, history,
+            read_before=self._read_before, read_after=self._read_after, over=self._no_more_names, clock_s=clock_s,
+        )  # fmt: skip
         self._torch = torch
         self._stepped = stepped
         self._at_boundary = at_boundary
         self._compiles = compiles
+        self._faults = faults
+        self._names = ModuleNames(torch, faults)
         self._problems: list[str] = []
         self._tensors: Optional[OwnedTensors] = None
         self._before: Optional[TensorReading] = None
@@ -77,6 +82,7 @@ class ProfileRecording:
             window.problem = f"no recording could be written ({describe(error)})"
             raise
         finally:
+            self._no_more_names()
             self._tensors = self._before = self._after = None
             window.phase = WindowPhase.DONE
 
@@ -86,6 +92,7 @@ class ProfileRecording:
         if self._tensors is not None:
             self._before = self._tensors.reading()
             self._read(self._before.gradients())
+        self._names.begin(None)
 
     def _read_after(self) -> None:
         if self._tensors is not None:
@@ -100,6 +107,13 @@ class ProfileRecording:
             self._problems.append(f"some tensors could not be read ({describe(error)})")
             return None
         return None if done else work
+
+    def _no_more_names(self) -> None:
+        """In any thread."""
+        try:
+            self._names.end()
+        except Exception as error:
+            self._faults.caught("taking hooks away from modules", error)
 
     # ----------------------------------------------------------------- in the evidence thread
 
@@ -141,6 +155,8 @@ class ProfileRecording:
             boundaries_us=tuple(window.boundaries_us),
             owned=owned[:MAX_OWNED],
             owned_before=() if self._before is None else self._before.owned(pacer.pace),
+            models=() if self._tensors is None else tuple(self._tensors.models),
+            modules_missing=self._names.missing,
             is_complete=is_complete,
             is_compiled=self._compiles(),
             longest_stall_s=window.longest_stall_s,
@@ -156,6 +172,7 @@ class ProfileRecording:
             pacer = Pacer(lambda: not window.waits_for_steps)
             self._run(tensors.find(), pacer, most_s=window.ask.most_s / _SEARCH_SHARE)
             tensors.name_modules(pacer.pace)
+            self._names.give(tensors.module_paths())
         except StoppedError:
             if window.stopped:
                 raise

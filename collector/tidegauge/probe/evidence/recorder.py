@@ -250,6 +250,7 @@ class EvidenceRecorder:
             stepped=self._stepped,
             at_boundary=self._at_boundary,
             compiles=self._backend.compiles,
+            faults=self._faults,
         )
         self._profile = recording.window
         try:

@@ -76,32 +76,48 @@ class ModuleNames:
         self._words: dict[int, tuple[weakref.ref[object], str]] = {}
         """Of modules by their addresses."""
         self._roots = _Roots()
+        self._names_others = True
         self._process = os.getpid()
         self._get: Callable[[], str]
         self._set: Callable[[str], None]
 
-    def begin(self, models: Iterable[Any] = ()) -> bool:
+    def give(self, modules: Iterable[tuple[weakref.ref[Any], str]]) -> None:
+        """Name these before ``begin``, in any thread, with their paths."""
+        for reference, path in modules:
+            module = reference()
+            if module is not None and len(self._words) < MAX_NAMED_MODULES:
+                self._words[id(module)] = (reference, MODULE_WORD + path)
+
+    def begin(self, models: Optional[Iterable[Any]] = ()) -> bool:
         """Name allocations from now on; false where that cannot be, and ``missing`` says why.
 
-        ``models`` are named first; a further one is named when it is called outside of all others.
+        ``models`` are named first; a further one is named when it is called outside of all others. ``None``: only
+        what was given is named, and no code of the job's runs.
         """
-        native = self._torch._C
-        hooks = module_hooks(self._torch)
-        if not hasattr(native, "_cuda_setMemoryMetadata") or not hasattr(native, "_cuda_getMemoryMetadata"):
-            self.missing = OLD_TORCH
-        elif hooks is None:
-            self.missing = COMPILED
-        if self.missing is not None or hooks is None:
-            return False
-        self._get, self._set = native._cuda_getMemoryMetadata, native._cuda_setMemoryMetadata
         try:
-            self._set(self._get())  # an allocator of another kind raises here, and not in the model
-            for model in models:
-                self._name(model)
-            self._remove = hooks(self._entered, self._left)
+            return self._begin(models)
         except Exception as error:
             self._stop("naming modules", error)
             return False
+
+    def _begin(self, models: Optional[Iterable[Any]]) -> bool:
+        native = self._torch._C
+        if not hasattr(native, "_cuda_setMemoryMetadata") or not hasattr(native, "_cuda_getMemoryMetadata"):
+            self.missing = OLD_TORCH
+            return False
+        hooks = module_hooks(self._torch)
+        if hooks is None:
+            self.missing = COMPILED
+            return False
+        self._get, self._set = native._cuda_getMemoryMetadata, native._cuda_setMemoryMetadata
+        word = self._get()
+        # One of ours is left where hooks were taken away while a module ran. An allocator of another kind raises here,
+        # and not in the model.
+        self._set("" if word.startswith(MODULE_WORD) else word)
+        self._names_others = models is not None
+        for model in models or ():
+            self._name(model)
+        self._remove = hooks(self._entered, self._left)
         return True
 
     def end(self) -> None:
@@ -124,7 +140,7 @@ class ModuleNames:
                     self.missing = COMPILED
                     self.end()
                     return
-                if self._word(module) is None:
+                if self._names_others and self._word(module) is None:
                     self._name(module)
             word = self._word(module)
             if word is not None:
