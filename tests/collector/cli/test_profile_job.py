@@ -93,6 +93,24 @@ def test_the_fullest_rank_comes_in_full_and_all_side_by_side(
     assert table[3].split()[:7] == ["1", "node0", "forward", "271.5", "MiB", "82.1", "MiB"]
 
 
+def test_a_rank_that_has_more_than_its_peers_is_told_with_its_cause(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "4711", *api]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Rank 1 has 171.5 MiB more than the median, 171% (271.5 MiB against 100.0 MiB of rank 0): " in printed
+    assert main(["profile", "4711", "--json", *api]) == 0
+    uneven = json.loads(capsys.readouterr().out)["imbalance"]
+    assert (uneven["ranks"]["rank"], uneven["ranks"]["peer"]) == (1, 0)
+    assert uneven["sentence"] in printed
+
+
+def test_equal_ranks_are_not_compared(api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:
+    store.profiles.kept = [rank_profile(rank, job=JOB) for rank in range(3)]
+    assert main(["profile", "4711", "--json", *api]) == 0
+    assert json.loads(capsys.readouterr().out)["imbalance"] is None
+
+
 def test_chosen_ranks_alone_are_shown(api: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "4711", "--ranks", "1", *api]) == 0
     assert "rank 1 on node0, the only rank with a profile" in capsys.readouterr().out

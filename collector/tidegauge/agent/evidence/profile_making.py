@@ -61,5 +61,8 @@ def rank_profile_of(
         is_compiled=said.is_compiled,
         longest_stall_s=said.longest_stall_s,
         problems=tuple(one_line(problem, MAX_TEXT_CHARS) for problem in told),
+        world_size=node.view.identity.world_size,
+        process_outside_bytes=node.view.nontorch_bytes,
+        other_processes_bytes=node.other_processes_bytes,
         **parts,
     )

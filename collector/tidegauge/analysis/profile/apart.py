@@ -14,9 +14,11 @@ import struct
 import subprocess
 import sys
 from bisect import bisect_left
+from typing import Optional
 
 from tidegauge.core import wire
-from tidegauge.core.profile.rank_recording import RankRecording
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
 from tidegauge.core.profile.stored_profile import MAX_PACKED_BYTES, pack_profile, unpack_profile
 from tidegauge.core.text import one_line
@@ -28,6 +30,8 @@ MAX_CPU_S = 60
 MAX_MEMORY_BYTES = 4 << 30
 """Address space: 100,000 events take some 210 MiB of memory."""
 NICENESS = 10
+NO_HOOKS = "ranks of a job are recorded without hooks on their modules"
+_OF_MODULES = frozenset({Category.PARAMETERS, Category.BUFFERS, Category.GRADIENTS, Category.OPTIMIZER_STATE})
 _HEAD = struct.Struct("<Q")
 _UNUSABLE = 3
 """The exit code for a recording that cannot be profiled; stderr says why."""
@@ -73,9 +77,17 @@ def profile_here(said: RankRecording, content: bytes) -> StepProfile:
         raise ValueError("no events of the recorded steps are in its snapshot")
     trace = with_beginning(trace.since(began) if began else trace)
     owned, before = (
-        [OwnedMemory(one.address, one.category) for one in tensors] for tensors in (said.owned, said.owned_before)
+        [OwnedMemory(one.address, one.category, _module(one)) for one in tensors]
+        for tensors in (said.owned, said.owned_before)
     )
-    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots)
+    missing = NO_HOOKS if any(one.module for one in owned) else None
+    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots, modules_missing=missing)
+
+
+def _module(one: OwnedTensor) -> Optional[str]:
+    """The path of the module that a parameter, or what belongs to it, is of; the program's names of other tensors are
+    no paths."""
+    return (one.name.rpartition(".")[0] or one.name or None) if one.category in _OF_MODULES else None
 
 
 def _main() -> int:

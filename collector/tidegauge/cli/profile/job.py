@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
 from tidegauge.cli.output import print_wrapped, progress, write_output
@@ -18,6 +19,7 @@ from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
 from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, cause_of, imbalance_of
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.request import MAX_S, TRIP_S
 from tidegauge.core.profile.step_profile import StepProfile
@@ -40,6 +42,15 @@ class _Known(NamedTuple):
     running: bool
 
 
+class _Uneven(NamedTuple):
+    """For ``--json`` as well."""
+
+    ranks: Imbalance
+    cause: ImbalanceCause
+    sentence: str
+    advice: str | None
+
+
 def show_job(what: str | None, args: argparse.Namespace) -> int:
     """Show the profiles of a job, or of the last one that has any. Raises ``CommandError``."""
     job = _last(args) if what is None else _find(what, args)
@@ -49,14 +60,34 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     worst = max(found, key=lambda one: one.allocated_bytes)
     whole = ask(args, f"/api/v1/profile?{_query(job.key, rank=worst.rank)}", timeout_s=LONG_ANSWER_S)
     profile = read(StepProfile, whole["profile"])
+    uneven = _imbalance(job, found, profile, args)
     if args.html is not None:
         write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
     if args.json:
         about = {"job": to_wire(job.key), "ranks": to_wire(found), "rank": worst.rank}
-        print(json.dumps({**about, "profile": whole["profile"]}))
+        print(json.dumps({**about, "imbalance": to_wire(uneven), "profile": whole["profile"]}))
     else:
-        print_page(_parts(job, found, worst, profile, args.top))
+        print_page(_parts(job, found, worst, profile, uneven, args.top))
     return FINE
+
+
+def _imbalance(
+    job: _Known, found: Sequence[RankProfile], fullest: StepProfile, args: argparse.Namespace
+) -> _Uneven | None:
+    """Whose memory is uneven, and why; ``fullest`` is the profile of the rank with the highest peak."""
+    uneven = imbalance_of(found)
+    if uneven is None:
+        return None
+    highest = max(found, key=lambda one: one.allocated_bytes).rank
+
+    def whole(rank: int) -> StepProfile:
+        if rank == highest:
+            return fullest
+        answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
+        return read(StepProfile, answer["profile"])
+
+    cause = cause_of(uneven, whole(uneven.rank), whole(uneven.peer))
+    return _Uneven(uneven, cause, imbalance_sentence(uneven, cause), imbalance_advice(cause))
 
 
 def _last(args: argparse.Namespace) -> _Known:
@@ -157,7 +188,12 @@ def _how_far(asked: Sequence[AskedProfile]) -> str:
 
 
 def _parts(
-    job: _Known, found: Sequence[RankProfile], worst: RankProfile, profile: StepProfile, top: int
+    job: _Known,
+    found: Sequence[RankProfile],
+    worst: RankProfile,
+    profile: StepProfile,
+    uneven: _Uneven | None,
+    top: int,
 ) -> Iterator[Part]:
     which = "the only rank with a profile" if len(found) == 1 else f"the fullest of {len(found)} ranks with a profile"
     yield (
@@ -169,6 +205,8 @@ def _parts(
         yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."
     yield from (f"Rank {worst.rank}: {problem}." for problem in worst.problems)
     yield _ranks_table(found)
+    if uneven is not None:
+        yield " ".join(filter(None, (uneven.sentence, uneven.advice)))
 
 
 def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
