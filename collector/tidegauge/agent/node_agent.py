@@ -391,6 +391,7 @@ def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
         used_bytes=gpu.used_bytes,
         other_processes_bytes=unwatched_bytes(gpu, our_pids),
         usable_bytes=gpu.usable_bytes,
+        process_bytes=gpu.process_bytes,
     )
 
 

@@ -173,6 +173,15 @@ class GpuView:
     """Bytes of processes that are no watched rank and descend from none."""
     usable_bytes: Optional[int] = None
     """The total less what the driver keeps for itself: CUDA's total, which memory fractions are fractions of."""
+    process_bytes: Optional[Mapping[int, Optional[int]]] = None
+    """Of each process on it, by pid; ``None`` where the driver does not give them."""
+
+    def bytes_beside(self, pid: int) -> Optional[int]:
+        """What all other processes hold on it; ``None`` where that is not known of each."""
+        others = (
+            None if self.process_bytes is None else [size for one, size in self.process_bytes.items() if one != pid]
+        )
+        return None if others is None or None in others else sum(filter(None, others))
 
 
 @dataclass(frozen=True)

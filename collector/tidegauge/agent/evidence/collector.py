@@ -32,7 +32,7 @@ from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.ids import ProcessId
+from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.jobs.tenants import tenant_of
 from tidegauge.core.orders import Order
 from tidegauge.core.peer_bounds import PeerBound
@@ -106,6 +106,7 @@ class EvidenceCollector:
         self._readings = RankReadings()
         self._views: dict[ProcessId, RankView] = {}
         """Each rank's last view: one that has ended may have none any more."""
+        self._gpus: Mapping[DeviceUuid, GpuView] = {}
         self._tasks: queue.SimpleQueue[_Task | RankAsk | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
         """From the thread, to be counted by the next round."""
@@ -132,6 +133,7 @@ class EvidenceCollector:
         known = {**self._views, **{view.process: view for view in views}}
         self._views = {process: known[process] for process in folders if process in known}
         self._readings.take(views, gpus, now_s)
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
         while not self._refusals.empty():
             self._count(*self._refusals.get(), now_s=now_s)
         self._folders = folders
@@ -215,7 +217,9 @@ class EvidenceCollector:
             )
             self._count(found, too_many, now_s=now_s)
         else:
-            node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())
+            gpu = None if view.uuid is None else self._gpus.get(view.uuid)
+            others = None if gpu is None else gpu.bytes_beside(view.process.pid)
+            node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s(), others)
             self._give(_Task(found, node))
 
     def _has_room(self, found: FoundFiles, view: RankView) -> bool:

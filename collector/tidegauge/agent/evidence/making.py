@@ -42,6 +42,8 @@ class NodeFacts(NamedTuple):
     readings: Sequence[Reading]
     """Oldest first."""
     now_unix_s: float
+    other_processes_bytes: int | None = None
+    """What other processes hold on its GPU, by NVML; ``None``: not known."""
 
 
 class ReadSnapshot(NamedTuple):

@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.ids import JobKey, ProcessId
@@ -49,6 +49,12 @@ class RankProfile:
     longest_stall_s: float = 0.0
     problems: tuple[str, ...] = ()
     """What is missing and why, each a sentence for people."""
+    world_size: Optional[int] = None
+    """Ranks of the job, as this one says. ``None`` here and below: not known, as in profiles of an older agent."""
+    process_outside_bytes: Optional[int] = None
+    """What NVML says that the process holds on its GPU, less what PyTorch has reserved."""
+    other_processes_bytes: Optional[int] = None
+    """What NVML says that all other processes hold on that GPU."""
 
     @property
     def piece_id(self) -> str:
