@@ -23,8 +23,9 @@ from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.verdicts import OK, Band
 from tidegauge_exporter.reports.evidence_sections import suspects
+from tidegauge_exporter.reports.html_page import script_json
 from tidegauge_exporter.reports.memory_plot import MAX_MARKS, memory_plot
-from tidegauge_exporter.reports.report import DATA_ID, render_report, script_json
+from tidegauge_exporter.reports.report import DATA_ID, render_report
 from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028&amp;\"'`"

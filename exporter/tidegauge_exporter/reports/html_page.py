@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from typing import Final
 
 NOTHING: Final = "\N{EN DASH}"
 """The text of a cell without a figure."""
+_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _CODE: Final = re.compile("`([^`]+)`")
 
 
@@ -50,6 +52,11 @@ def policy(style: str, script: str | None = None) -> str:
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def script_json(value: object) -> str:
+    """JSON for a ``script`` element: ASCII, without ``<``, ``>`` and ``&``."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def meta(facts: Iterable[tuple[str, str | None]], *, made_unix_s: float | None = None) -> str:

@@ -33,15 +33,16 @@ class IciclePart:
     """Its whole name, for a search."""
 
 
-def draw_icicle(whole: IciclePart, *, description: str) -> str:
-    """The drawing; nothing where the whole is empty."""
+def draw_icicle(whole: IciclePart, *, of: str, description: str) -> str:
+    """The drawing; nothing where the whole is empty. ``of`` is the word for one of its named parts."""
     if whole.size <= 0:
         return ""
     cells = list(_cells(whole))
     height = ROW * (1 + max(row for _, row, _, _ in cells))
     body = "\n".join(_cell(*one) for one in cells)
     return (
-        f'<svg class="icicle" viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">\n'
+        f'<svg class="icicle" data-of="{escape(of)}" viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
+        f'aria-label="{escape(description)}">\n'
         f"{body}\n</svg>"
     )
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
-from typing import Final
+from typing import Any, Final
 
+from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.analysis.profile.words import (
     caller_of_line,
     doubts,
@@ -34,12 +35,14 @@ from tidegauge_exporter.reports.html_page import (
     muted,
     page,
     policy,
+    script_json,
     section,
     style_sheet,
     table,
     with_note,
 )
 from tidegauge_exporter.reports.icicle import IciclePart, draw_icicle
+from tidegauge_exporter.reports.recording_data import MAX_BLOCKS, recording_data
 
 MAX_LINES: Final = 60
 MAX_NAME_CHARS: Final = 400
@@ -55,32 +58,108 @@ _ORDER: Final = (
 """From below: what stays over a step first, so that the shape of what comes and goes lies on a flat ground."""
 
 
-_SEARCH: Final = """<div class="tools search" hidden><label>Search modules and lines
+DATA_ID: Final = "profile-data"
+SCRIPT: Final = "profile_page.js"
+_SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
+_TIMELINE: Final = """<div class="timeline needs-blocks" data-order="{order}" hidden>
+<p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.</p>
+<canvas tabindex="0" role="application" aria-label="allocated memory over the recording: arrow keys move by one event, \
+plus and minus zoom, Escape goes back to the peak"></canvas>
+<div class="tools"><button type="button" data-do="peak">the peak</button>
+<button type="button" data-do="back" aria-label="one event back">&#8249;</button>
+<label>event <input type="number" step="1"></label>
+<button type="button" data-do="on" aria-label="one event on">&#8250;</button>
+<label hidden>of the range <select><option value="left">what it leaves behind</option>
+<option value="highest">its highest moment</option></select></label>
+<button type="button" data-do="zoom">zoom to the range</button>
+<button type="button" data-do="all">show all</button></div>
+<p class="said" aria-live="polite"></p></div>"""
+_FLAME: Final = """<section class="needs-blocks" hidden>
+<h2><span data-moment>At the peak</span>, by call stack</h2>
+<div class="scroll"><svg class="icicle" data-of="function" role="img" aria-label="Memory by call stack"></svg></div>
+<p class="muted">The outermost call is on top; calls of libraries are left out. Click on a part to enlarge it, on one
+above it to go back.</p></section>"""
+_SEGMENTS: Final = """<section class="segments needs-blocks" hidden>
+<h2><span data-moment>At the peak</span>: segments and blocks of the allocator</h2>
+<div><canvas></canvas></div><p class="said"></p></section>"""
 
 
-def render_profile(profile: StepProfile, advice: StepAdvice | None = None, *, subject: str, made_unix_s: float) -> str:
-    """The page. ``subject`` is the file or the job, for people."""
+def render_profile(
+    profile: StepProfile,
+    advice: StepAdvice | None = None,
+    *,
+    subject: str,
+    made_unix_s: float,
+    recording: NamedRecording | None = None,
+) -> str:
+    """The page. ``subject`` is the file or the job, for people. With ``recording``, of which the profile was made, it
+    shows any event and any range of them as well."""
     facts = (("Snapshot", subject), ("Device", str(profile.device)), ("torch", profile.torch_version))
     title = f"{format_bytes(profile.peak.allocated_bytes)} at the peak"
+    data = None if recording is None else recording_data(recording, peak_event=profile.peak.event)
     parts = [
         meta(facts, made_unix_s=made_unix_s),
-        _lead(profile),
-        _SEARCH,
-        section("Allocated over the recording", *_chart(profile)),
-        section("At the peak, by category", _categories(profile)),
-        section("Highest in each phase", _phases(profile)),
-        section("At the peak, by module", _modules(profile)),
-        section("Lines that hold most at the peak", f'<div class="searched">{_lines(profile)}</div>'),
-        *([] if advice is None else [section("What would help, each by itself", *_advice(advice))]),
-        section("Gaps", bullets(doubts(profile))),
+        profile_lead(profile),
+        *profile_sections(profile, advice, data),
+        section("Gaps", bullets([*doubts(profile), *_not_shown(recording, data)])),
         "<footer>Made by Tidegauge from a recorded allocation history.</footer>",
     ]
-    style, script = style_sheet(), asset("profile_page.js")
-    return page(title, parts, head=policy(style, script), style=style, end=f"<script>{script}</script>\n")
+    style, script = style_sheet(), asset(SCRIPT)
+    end = f"{profile_json(data)}<script>{script}</script>\n"
+    return page(title, parts, head=policy(style, script), style=style, end=end)
 
 
-def _lead(profile: StepProfile) -> str:
+def profile_sections(
+    profile: StepProfile, advice: StepAdvice | None = None, data: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What the peak is made of, and when it comes; ``data`` is the recording's."""
+    blocks = data is not None
+    order = ",".join(category.value for category in _ORDER)
+    return [
+        _SEARCH,
+        section("Allocated over the recording", *_chart(profile, _TIMELINE.format(order=order) if blocks else "")),
+        _of_moment("by category", "categories", _categories(profile)),
+        section("Highest in each phase", _phases(profile)),
+        _of_moment("by module", "modules", _modules(profile)),
+        _FLAME if blocks else "",
+        _of_moment("by line", "lines", f'<div class="searched">{_lines(profile)}</div>'),
+        _SEGMENTS if blocks else "",
+        *([] if advice is None else [section("What would help, each by itself", *_advice(advice))]),
+    ]
+
+
+def profile_json(data: Mapping[str, Any] | None) -> str:
+    """Markup of the data for the script."""
+    if data is None:
+        return ""
+    return f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n'
+
+
+def _of_moment(what: str, part: str, html: str) -> str:
+    """A section that the script fills again for another moment."""
+    if not html:
+        return ""
+    heading = f"<h2><span data-moment>At the peak</span>, {what}</h2>"
+    return f'<section data-part="{part}">\n{heading}\n{html}\n</section>'
+
+
+def _not_shown(recording: NamedRecording | None, data: Mapping[str, Any] | None) -> Iterator[str]:
+    if recording is not None and data is None:
+        yield f"The recording has more than {MAX_BLOCKS:,} blocks, so the page shows its peak alone."
+    elif data is not None and data["left_out"]:
+        last = data["end"] - 1
+        yield (
+            f"Of {profile_events(data):,} events, the page has blocks for those from {data['first']:,} to {last:,}; "
+            "figures in tables of the peak and of phases are of all."
+        )
+
+
+def profile_events(data: Mapping[str, Any]) -> int:
+    return int(data["end"] - data["first"] + data["left_out"])
+
+
+def profile_lead(profile: StepProfile) -> str:
     peak = profile.peak
     shares = " and ".join(
         f"{category.value} ({held / peak.allocated_bytes:.0%})" for category, held in peak.largest_first[:2]
@@ -98,7 +177,7 @@ def _lead(profile: StepProfile) -> str:
     )
 
 
-def _chart(profile: StepProfile) -> list[str]:
+def _chart(profile: StepProfile, timeline_html: str) -> list[str]:
     timeline = profile.timeline
     shown = [category for category in _ORDER if category in timeline.by_category]
     if not shown:
@@ -125,7 +204,7 @@ def _chart(profile: StepProfile) -> list[str]:
         description=peak_sentence(profile),
     )
     looks = [(category_css(category), escape(category.value)) for category in shown[::-1]]
-    return [legend(looks), f'<div class="scroll">{chart}</div>']
+    return [legend(looks), f'<div class="without-blocks"><div class="scroll">{chart}</div></div>', timeline_html]
 
 
 def category_css(category: Category) -> str:
@@ -174,8 +253,12 @@ def _categories(profile: StepProfile) -> str:
 
 
 def _phases(profile: StepProfile) -> str:
-    rows = [(escape(one.phase.value), format_bytes(one.peak_bytes), f"{one.event:,}") for one in known_phases(profile)]
+    rows = [(escape(one.phase.value), format_bytes(one.peak_bytes), _event(one.event)) for one in known_phases(profile)]
     return table(("phase", "allocated", "event"), rows, numbers=(1, 2)) if rows else ""
+
+
+def _event(event: int) -> str:
+    return f'<span data-event="{event}">{max(event, 0):,}</span>'
 
 
 def _modules(profile: StepProfile) -> str:
@@ -200,6 +283,7 @@ def _modules(profile: StepProfile) -> str:
     parts[""].append(IciclePart("no module", outside_bytes, _title("no module", outside, whole_bytes), "rest", rest))
     drawing = draw_icicle(
         IciclePart(name, whole_bytes, _title("all", held, whole_bytes), "rest", parts[""]),
+        of="module",
         description="Memory at the peak by module",
     )
     looks = [(category_css(category), escape(category.value)) for category in _ORDER[::-1] if held[category]]

@@ -8,7 +8,6 @@ job go to the script as JSON without characters of HTML, and the script puts the
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from tidegauge_exporter.reports.html_page import (
     muted,
     page,
     policy,
+    script_json,
     section,
     style_sheet,
 )
@@ -54,7 +54,6 @@ DATA_ID: Final = "report-data"
 MAX_TEXT_CHARS: Final = 600
 """Characters of one sentence."""
 _BUILT: Final = ("report_page", "built")
-_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _FOOTER: Final = "<footer>Made by Tidegauge. Times and rates are estimates, shown with their ranges.</footer>"
 
 
@@ -85,11 +84,6 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
     return _document(tidy(told.title, MAX_TEXT_CHARS), parts, data if with_script and drawn else None)
-
-
-def script_json(value: object) -> str:
-    """JSON for a ``script`` element: ASCII, without ``<``, ``>`` and ``&``."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:

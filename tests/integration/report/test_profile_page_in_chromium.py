@@ -1,20 +1,25 @@
-"""The page of a memory profile in a real browser: its icicle can be enlarged, modules and lines can be searched."""
+"""The page of a memory profile in a real browser: its icicle can be enlarged, modules and lines
+can be searched, and any event and range of events be chosen."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from browser import Tab
-from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
+from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import ModuleMemory
+from tidegauge.core.units import format_bytes
 from tidegauge_exporter.reports.profile_page import render_profile
 
 RECORDED = Path(__file__).parents[2] / "data" / "snapshots" / "steady_lm.late.snap.zst"
+RECORDING = recording_of(open_trace(RECORDED))
 MIB = 1 << 20
 CELL = "[...document.querySelectorAll('.icicle .cell')].find((one) => one.dataset.path === '{}')"
 
@@ -63,3 +68,78 @@ def test_a_search_finds_modules_and_lines(profile_tab: Tab) -> None:
     assert search("") == ""
     assert profile_tab.ask(shown) == 15
     assert profile_tab.complaints() == []
+
+
+@pytest.fixture
+def blocks_tab(browser_tab: Tab, tmp_path: Path) -> Tab:
+    """The page with the recording's blocks."""
+    page = tmp_path / "blocks.html"
+    html = render_profile(profile_of_recording(RECORDING), recording=RECORDING, subject="rank 0", made_unix_s=1.8e9)
+    page.write_text(html, encoding="utf-8")
+    browser_tab.screen(width=1180, height=900)
+    browser_tab.open(page.as_uri())
+    return browser_tab
+
+
+def rows(tab: Tab, part: str) -> list[list[str]]:
+    cells = "[...row.cells].map((cell) => cell.textContent)"
+    found: list[list[str]] = tab.ask(
+        f"[...document.querySelectorAll('[data-part={part}] tbody tr')].map((row) => {cells})"
+    )
+    return found
+
+
+def choose(tab: Tab, event: int) -> None:
+    field = "document.querySelector('.timeline input')"
+    tab.ask(f"{field}.value = {event}; {field}.dispatchEvent(new Event('change'))")
+
+
+def said(tab: Tab) -> str:
+    return str(tab.ask("document.querySelector('.timeline .said').textContent"))
+
+
+def test_the_peak_comes_first_and_what_the_script_tells_of_it_is_what_the_page_told(blocks_tab: Tab) -> None:
+    assert said(blocks_tab) == "271.5 MiB allocated at the peak: event 1,379, forward."
+    before = rows(blocks_tab, "categories"), rows(blocks_tab, "lines")
+    choose(blocks_tab, 10)
+    assert (rows(blocks_tab, "categories"), rows(blocks_tab, "lines")) != before
+    choose(blocks_tab, 1379)
+    assert rows(blocks_tab, "categories") == before[0]
+    assert sorted(rows(blocks_tab, "lines")) == sorted(before[1])
+    assert blocks_tab.complaints() == []
+
+
+@pytest.mark.parametrize("event", [0, 435, 2_999])
+def test_any_event_shows_what_is_allocated_then(blocks_tab: Tab, event: int) -> None:
+    choose(blocks_tab, event)
+    held_bytes = sum(one.block.size_bytes for one in RECORDING.blocks if one.block.is_alive_at(event))
+    assert said(blocks_tab).startswith(f"{format_bytes(held_bytes)} allocated at event {event:,}")
+    told = blocks_tab.ask("document.querySelector('.segments .said').textContent")
+    assert f"{format_bytes(held_bytes)} of it allocated" in told
+
+
+def test_a_range_shows_what_it_leaves_behind_or_its_highest_moment(blocks_tab: Tab) -> None:
+    box = blocks_tab.ask("document.querySelector('.timeline canvas').getBoundingClientRect().toJSON()")
+    left, right = box["left"] + 66 + 100, box["left"] + 66 + 500
+    for kind, x in (("mouseMoved", left), ("mousePressed", left), ("mouseMoved", right), ("mouseReleased", right)):
+        blocks_tab.mouse(kind, x, box["top"] + 100)
+    width = int(box["width"]) - 66 - 10
+    begin, end = (int(x / width * 3000) for x in (100, 500))
+    born = [one.block for one in RECORDING.blocks if one.block.made >= begin and one.block.is_alive_at(end)]
+    held = format_bytes(sum(block.size_bytes for block in born))
+    assert said(blocks_tab).startswith(f"{held} in {len(born):,} blocks were allocated from event {begin:,}")
+    mode = "document.querySelector('.timeline select')"
+    blocks_tab.ask(f"{mode}.value = 'highest'; {mode}.dispatchEvent(new Event('change'))")
+    assert said(blocks_tab) == (
+        f"271.5 MiB allocated at the highest moment from event {begin:,} to event {end:,}: event 1,379, forward."
+    )
+    heads = blocks_tab.ask("[...document.querySelectorAll('[data-moment]')].map((one) => one.textContent)")
+    assert set(heads) == {"At the highest moment of the range (event 1,379)"}
+    assert blocks_tab.complaints() == []
+
+
+def test_a_search_finds_functions_in_the_call_stacks(blocks_tab: Tab) -> None:
+    field = "document.querySelector('.search input')"
+    blocks_tab.ask(f"{field}.value = 'loss_of'; {field}.dispatchEvent(new Event('input'))")
+    found = str(blocks_tab.ask("document.querySelector('.search output').textContent"))
+    assert re.fullmatch(r"\d functions with [\d.]+ MiB, \d+ lines", found)

@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"one snapshot at a time; to compare two: tidegauge profile diff {files[0]} {files[1]}")
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
-    profile, advice = _advised(files[0], args)
+    recording, profile, advice = _advised(files[0], args)
     if args.html is not None:
-        write_output(args.html, _page(profile, advice, files[0]).encode(errors="replace"))
+        write_output(args.html, _page(recording, profile, advice, files[0]).encode(errors="replace"))
     if args.json:
         print(json.dumps({"file": files[0], **_wire(profile), "advice": _wire(advice)}))
     else:
@@ -168,17 +168,19 @@ def _profile(file: str, device: Optional[int]) -> StepProfile:
     return profile_of_recording(recording)
 
 
-def _advised(file: str, args: argparse.Namespace) -> tuple[StepProfile, StepAdvice]:
+def _advised(file: str, args: argparse.Namespace) -> tuple[NamedRecording, StepProfile, StepAdvice]:
     recording = _recording(file, args.device)
     from tidegauge.analysis.profile.profile import profile_of_recording
     from tidegauge.cli.profile.advising import advise
 
-    return profile_of_recording(recording), advise(recording, ranks=args.world_size, card_bytes=args.limit)
+    advice = advise(recording, ranks=args.world_size, card_bytes=args.limit)
+    return recording, profile_of_recording(recording), advice
 
 
-def _page(profile: StepProfile, advice: StepAdvice, file: str) -> str:
+def _page(recording: NamedRecording, profile: StepProfile, advice: StepAdvice, file: str) -> str:
     pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
-    return str(pages.render_profile(profile, advice, subject=file, made_unix_s=time.time()))
+    made = pages.render_profile(profile, advice, recording=recording, subject=file, made_unix_s=time.time())
+    return str(made)
 
 
 def _wire(value: StepProfile | StepAdvice | ProfileComparison) -> Mapping[str, Any]:
