@@ -29,7 +29,7 @@ PYTHONS := 3.12 3.13 3.14
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
-demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in a minute (no GPU needed; the first time two minutes more)
+demo: $(BIN)/.made ## a leaking job, a healthy one, the verdict and a memory profile (no GPU needed; 90 s, the first time two minutes more)
 	@scripts/demo.sh
 
 # The tiers: docs/testing.md. Each tier is its own target, and the last line of `make test` names the others.

@@ -1,5 +1,6 @@
 """The whole service once, as a newcomer starts it: Ray, agent and coordinator, two jobs of two ranks on the rig, the
-verdict, the evidence, a scrape and the report. ``make smoke``; the only test with a server that ``make test`` runs."""
+verdict, the evidence, a memory profile, a scrape and the report. ``make smoke``; the only test with a server that
+``make test`` runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from fakegpu.rig import Rig
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 
 
-def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, tmp_path: Path) -> None:
+def test_demo_convicts_the_leak_and_nobody_else_and_shows_a_healthy_profile(rig: Rig, tmp_path: Path) -> None:
     environ = rig.environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
     command = ["demo", "--backend", "gloo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")]
     done = subprocess.run(
@@ -26,5 +27,10 @@ def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, tmp_path: Path) -> Non
     for rank in ("leaky job, rank 0", "healthy job, rank 0", "healthy job, rank 1"):
         assert f"{rank}: ok" in done.stdout
     assert "outputs (list" in done.stdout
+    profile = done.stdout.partition("The healthy job's memory on a Fake GPU")[2]
+    assert "the fullest of 2 ranks with a profile" in profile
+    for part in ("Allocated at the peak\n", "Highest in each phase\n", "activations", "demo_job.py:38 in forward"):
+        assert part in profile
+    assert "</html>" in (tmp_path / "demo" / "profile.html").read_text()
     assert "outputs (list" in (tmp_path / "demo" / "report.html").read_text()
     assert "tidegauge_rank_leak_state{" in (tmp_path / "demo" / "metrics.prom").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,32 @@ def test_a_healthy_job_that_fails_keeps_its_exit_code_and_is_not_accused(laptop:
     assert verdict.startswith("rank 0: ok, 200 steps, peak ")
     assert report == f"report: {laptop.folder / 'always.html'}"
     assert "Rank 0 does not grow" in (laptop.folder / "always.html").read_text()
+
+
+def test_a_healthy_job_ends_with_a_line_on_what_filled_its_gpu(laptop: Laptop) -> None:
+    (laptop.folder / "steady.py").write_text(
+        "import os, time, torch\n"
+        "model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "while not os.path.exists('stop'):\n"
+        "    model(torch.randn(1024, 512, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "    time.sleep(0.03)\n"
+    )
+    job = laptop.start("steady.py")
+    while not list(laptop.folder.glob("run/**/*.profile.json")):  # past its warm-up the rank has recorded two steps
+        assert job.poll() is None
+        time.sleep(0.1)
+    (laptop.folder / "stop").touch()
+    _, stderr = job.communicate(timeout=120)
+    assert job.returncode == 0
+    _, verdict, profile = notes(stderr)
+    assert verdict.startswith("rank 0: ok, ")
+    # AdamW's two moments of four layers of 513 * 512 floats, of 36 MiB
+    told = r"memory profile: peak 3\d\.\d MiB allocated of 1.0 TiB on rank 0 in steps [\d,]+ to [\d,]+ \(.*, …\)"
+    assert re.fullmatch(told, profile), profile
+    assert "optimizer state 22%" in profile
 
 
 def test_a_notebook_judges_itself_without_any_package(laptop: Laptop) -> None:

@@ -21,12 +21,15 @@ from tidegauge.cli.verdict.answer import (
     answer_of,
     default_report,
     live_lines,
+    profile_lines,
     try_report,
     verdict_sentence,
 )
 from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.cli.verdict.process import VerdictProcess
-from tidegauge.core.ids import GlobalRank, JobId, LocalRank
+from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank, ProcessId
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.osproc.processes import identity_of
@@ -146,22 +149,41 @@ def test_nothing_of_the_judge_is_left_behind(tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_steps_and_peak_of_ranks_that_are_alike_are_told_once() -> None:
-    def rank(number: int, step: int) -> RankView:
-        process = identity_of(os.getpid())
-        assert process is not None
-        return RankView(
-            identity=identity(rank=GlobalRank(number)), process=process, uid=0, user_name="ada", gpu=None, uuid=None,
-            step=step, allocated_bytes=MIB, reserved_bytes=number * MIB, nontorch_bytes=None, limit_bytes=1 << 30,
-            host_rss_bytes=None, last_sample_unix_s=0.0, verdict=OK, alive=True,
-        )  # fmt: skip
+def healthy(number: int, step: int) -> RankView:
+    return RankView(
+        identity=identity(rank=GlobalRank(number)), process=ProcessId(100 + number, 1), uid=0, user_name="ada",
+        gpu=None, uuid=None, step=step, allocated_bytes=MIB, reserved_bytes=number * MIB, nontorch_bytes=None,
+        limit_bytes=1 << 30, host_rss_bytes=None, last_sample_unix_s=0.0, verdict=OK, alive=True,
+    )  # fmt: skip
 
-    ranks = (rank(0, 7), rank(1, 8), rank(2, 0))
+
+def test_steps_and_peak_of_ranks_that_are_alike_are_told_once() -> None:
+    ranks = (healthy(0, 7), healthy(1, 8), healthy(2, 0))
     assert answer_lines(JobAnswer(ranks, {}, {})) == [
         "ranks 0 and 1: ok, 8 steps, peak 1.0 MiB reserved of 1.0 GiB",
         "rank 2: no steps, peak 2.0 MiB reserved of 1.0 GiB",
         NO_STEPS,
     ]
+
+
+def test_the_end_line_of_a_profile_tells_the_fullest_rank_and_its_largest_categories() -> None:
+    def profile(rank: RankView, *parts: int) -> RankProfile:
+        held = dict(zip(list(Category), (part * MIB for part in parts)))
+        return RankProfile(
+            "p", JobKey("mine", 0, 0), int(rank.identity.rank), "here", rank.process, "warmed up", 0.0, 1000, 1002,
+            allocated_bytes=sum(parts) * MIB, by_category=held,
+        )  # fmt: skip
+
+    ranks = (healthy(0, 7), healthy(1, 8), healthy(2, 9))
+    assert profile_lines({}, ranks) == []
+    found = {rank.process: profile(rank, *parts) for rank, parts in zip(ranks, [(9, 1), (10, 50, 20, 15, 5)])}
+    a, b, c, d = (list(Category)[at].value for at in (1, 2, 3, 0))
+    assert profile_lines(found, ranks) == [
+        "memory profile: peak 100.0 MiB allocated of 1.0 GiB on rank 1 in steps 1,000 to 1,002 "
+        f"({a} 50%, {b} 20%, {c} 15%, {d} 10%, …)"
+    ]
+    [line] = profile_lines({ranks[0].process: found[ranks[0].process]}, ranks)
+    assert line.endswith(f"on rank 0 in steps 1,000 to 1,002 ({d} 90%, {a} 10%)")
 
 
 class RunOfRank:

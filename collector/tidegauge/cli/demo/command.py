@@ -1,4 +1,4 @@
-"""``tidegauge demo`` runs the service with a leaking and a healthy job, and prints the verdict."""
+"""``tidegauge demo`` runs the service with a leaking and a healthy job: the verdict, then the healthy job's profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
+from tidegauge.cli.demo.jobs import Torch, find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table, progress
 from tidegauge.cli.service_api import ANSWER_S, LOOK_EVERY_S, until
@@ -33,6 +33,10 @@ HEADER = ("job", "rank", "GPU", "step", "allocated", "reserved", "nontorch", "ve
 LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
+PROFILED_LINES = 5
+_PROFILE = ("profile", HEALTHY, "--top", str(PROFILED_LINES))
+PROFILE_WITHIN_S = 30.0
+"""For one that the agent began by itself."""
 EVIDENCE_WITHIN_S = 90.0
 """Maximum time after the verdict for a window of 34 steps, a search and a turn of the coordinator; usually seconds."""
 
@@ -92,7 +96,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=85.0, help="time limit for finding the leak (default: 85)")
     parser.add_argument("--keep", action="store_true", help="leave the service running afterwards")
-    parser.add_argument("--folder", type=Path, help="folder for report and metrics (default: a new one in /tmp)")
+    parser.add_argument(
+        "--folder", type=Path, help="folder for report, profile and metrics (default: a new one in /tmp)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,12 +126,17 @@ def run(args: argparse.Namespace) -> int:
         api_url = running.enter_context(_service(folder, environ, keep=args.keep))
         found = _watch(api_url, history, folder, seconds=args.seconds)
         evidence = _wait_for_evidence(api_url) if found else None
+        profile = _profile_healthy(folder, environ) if found else None
         metrics = _save_metrics(api_url, folder)
         report = _save_report(folder, api_url, environ) if found else None
     if not args.keep:
         shutil.rmtree(folder / "run", ignore_errors=True)
     _tell(history, evidence, found=found)
+    if profile is not None:
+        _tell_profile(profile, torch)
     print(f"\nreport    {report or 'none: no incident'}")
+    if profile is not None and profile.returncode == 0:
+        print(f"profile   {_profile_page(folder)}: the healthy job's, as a page")
     print(f"metrics   {metrics}: what Prometheus scrapes from /metrics on each node")
     if args.keep:
         print(f"service   {api_url} is still running; Prometheus service discovery: {api_url}/sd")
@@ -219,6 +230,36 @@ def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
     with progress("demo") as say:
         say("waiting for evidence: the line that allocates, and what holds the memory")
         return until(look, within_s=EVIDENCE_WITHIN_S)
+
+
+def _profile_healthy(folder: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """``tidegauge profile`` of the healthy job, which still runs; writes its page as well."""
+    command = [sys.executable, "-m", "tidegauge", *_PROFILE, "--html", str(_profile_page(folder))]
+    command += ["--set", f"state_dir={folder / 'state'}"]  # not --api: only the service's own user may ask ranks
+
+    def ask(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], env=environ, capture_output=True, text=True, check=False)
+
+    with progress("demo") as say:
+        say("recording two steps of the healthy job, for its memory profile")
+        asked = ask("--now")
+        if asked.returncode == 0:
+            return asked
+        # The agent may be making one by itself. Then the ranks refuse another, and that one is as new.
+        made = until(lambda: done if (done := ask()).returncode == 0 else None, within_s=PROFILE_WITHIN_S)
+    return made or asked
+
+
+def _tell_profile(profile: subprocess.CompletedProcess[str], torch: Torch) -> None:
+    if profile.returncode:
+        print(f"\nNo memory profile of the healthy job: {profile.stderr.strip()}")
+        return
+    print(f"\nThe healthy job's memory on a {torch.device_name}, by `tidegauge {' '.join(_PROFILE)} --now`:")
+    print(profile.stdout.strip())
+
+
+def _profile_page(folder: Path) -> Path:
+    return folder / "profile.html"
 
 
 def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | None:

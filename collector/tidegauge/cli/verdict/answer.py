@@ -15,6 +15,7 @@ from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_count
 from tidegauge.core.verdicts import LeakState, Verdict, state_word
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_RANKS = 8
 """Growing ranks with a line each."""
+MAX_CATEGORIES = 4
+"""Of a memory profile in one line."""
 NO_EVIDENCE = "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps"
 NO_STEPS = "  Without steps, growth is judged over minutes and has no line: call `tidegauge.step()` once in each step"
 
@@ -69,6 +72,22 @@ def answer_lines(answer: JobAnswer) -> list[str]:
             if alike:
                 lines += [_healthy(alike), *[NO_STEPS] * (not has_steps)]
     return lines
+
+
+def profile_lines(profiles: Mapping[ProcessId, RankProfile], ranks: Sequence[RankView]) -> list[str]:
+    """A line on the fullest of the ranks that have a memory profile; none where no rank has one."""
+    profiled = [(rank, profiles[rank.process]) for rank in ranks if rank.process in profiles]
+    if not profiled:
+        return []
+    rank, profile = max(profiled, key=lambda one: one[1].allocated_bytes)
+    largest = sorted(profile.by_category.items(), key=lambda one: -one[1])
+    parts = [f"{category.value} {held / profile.allocated_bytes:.0%}" for category, held in largest[:MAX_CATEGORIES]]
+    more = ["…"] * (len(largest) > MAX_CATEGORIES)
+    limit = "" if rank.limit_bytes is None else f" of {format_bytes(rank.limit_bytes)}"
+    return [
+        f"memory profile: peak {format_bytes(profile.allocated_bytes)} allocated{limit} on {_named(rank)} in steps "
+        f"{profile.began_step:,} to {profile.ended_step:,} ({', '.join([*parts, *more])})"
+    ]
 
 
 def rank_lines(rank: RankView, found: Found | None) -> list[str]:

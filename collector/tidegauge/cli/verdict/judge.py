@@ -25,9 +25,11 @@ from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.making import job_of, read_trace
+from tidegauge.agent.evidence.node_profiles import PROFILES_FOLDER, NodeProfiles
+from tidegauge.agent.evidence.profiled_ranks import ProfiledRanks
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import snapshot_key
-from tidegauge.agent.evidence.waiting import WaitingEvidence
+from tidegauge.agent.evidence.waiting import WaitingEvidence, WaitingProfiles
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.ports import GpuSource, SystemClock
 from tidegauge.agent.processes.host_memory import open_host_memory
@@ -42,6 +44,8 @@ from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.evidence import newest_of_ranks, news_of, with_bounds
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.profile_policy import ProfilePolicy, ProfileRules
 from tidegauge.core.snapshot_columns import unpack
 from tidegauge.core.views import RankView
 
@@ -57,6 +61,8 @@ EVIDENCE_WITHIN_S = 20.0
 """For what a rank wrote before it ended to be read and compared."""
 MAX_SNAPSHOTS = 8
 """Of the job, kept in memory for the report."""
+PROFILE_RULES = ProfileRules(few_ranks=1)
+"""One line is told: the fullest and the emptiest rank are enough for it, and leave room among the snapshots."""
 _NODE, _INCARNATION = "here", "run"
 _FOR_GOOD_S = 1e9
 
@@ -85,11 +91,12 @@ class Found(NamedTuple):
 class Judge:
     """``start`` begins to poll in threads, ``look`` takes in evidence and asks for it; ``end`` is the last look.
 
-    ``has_nvml``: whether nvidia-ml-py is installed. ``ranks``, ``found`` and ``memory`` answer at any time. Raises
-    ``OSError`` where there is no temporary folder.
+    ``has_nvml``: whether nvidia-ml-py is installed. ``ranks``, ``found`` and ``memory`` answer at any time,
+    ``profiles`` after ``end``: there are some with ``asks_for_profiles`` only. Raises ``OSError`` where there is no
+    temporary folder.
     """
 
-    def __init__(self, wanted: Wanted, *, run_dirs: Sequence[Path]) -> None:
+    def __init__(self, wanted: Wanted, *, run_dirs: Sequence[Path], asks_for_profiles: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tidegauge-run-"))
         hostname, clock = gethostname(), SystemClock()
         self._snapshots = _SnapshotsInMemory()
@@ -101,7 +108,9 @@ class Judge:
             GrowthBounds(self._folder),
             hostname=hostname,
             clock=clock,
+            profiles=_profiles(self._folder / PROFILES_FOLDER) if asks_for_profiles else None,
         )
+        self._profiled: dict[ProcessId, RankProfile] = {}
         self.has_nvml = find_spec("pynvml") is not None
         procs = ProcFs()
         self._agent = NodeAgent(
@@ -148,6 +157,7 @@ class Judge:
         if now_s - self._turn_s >= EVIDENCE_TURN_S:
             self._turn_s = now_s
             self._escalation.turn()
+            self._take_profiles()
 
     def end(self) -> None:
         """Read what the ranks have written to their end."""
@@ -158,6 +168,7 @@ class Judge:
         self._agent.poll()  # the bound of a growth may be known now
         self._coordinator.report(self._agent.summary(node_id=_NODE, incarnation=_INCARNATION, metrics_address=None))
         self._escalation.turn()
+        self._take_profiles()
 
     def close(self) -> None:
         self._runner.stop()
@@ -174,6 +185,15 @@ class Judge:
         ranks = self._agent.view().ranks
         latest = max((rank.identity.attempt for rank in ranks), default=0)
         return tuple(rank for rank in ranks if rank.identity.attempt == latest)
+
+    def profiles(self) -> Mapping[ProcessId, RankProfile]:
+        """The last memory profile of each rank that has one."""
+        return self._profiled
+
+    def _take_profiles(self) -> None:
+        waiting = self._coordinator.profiles.waiting()
+        self._profiled.update({one.process: one for one in waiting.values() if one.has_profile})
+        self._coordinator.profiles.keep(waiting)
 
     def found(self) -> Mapping[ProcessId, Found]:
         """The piece of evidence on each rank that says most."""
@@ -200,6 +220,10 @@ class Judge:
                 of_group = self._coordinator.memory(job.job_id, job.attempt, rank.uid, group=job.group, rank=number)
                 return of_group.get(number, ())
         return ()
+
+
+def _profiles(folder: Path) -> NodeProfiles:
+    return NodeProfiles(WaitingProfiles(folder), ProfiledRanks(folder), policy=ProfilePolicy(PROFILE_RULES))
 
 
 class _SnapshotsInMemory(SnapshotArchive):

@@ -225,11 +225,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> list[str]:
     """Judge until the command has ended; the lines to print then."""
-    from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, try_report
+    from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, profile_lines, try_report
     from tidegauge.cli.verdict.judge import Judge, ranks_of
 
     folders = run_dirs(os.environ)
-    judge, live = Judge(ranks_of(args.job_id), run_dirs=folders), _Live() if args.live else None
+    judge = Judge(ranks_of(args.job_id), run_dirs=folders, asks_for_profiles=True)
+    live = _Live() if args.live else None
     leaving.judge = judge
     try:
         judge.start()
@@ -249,6 +250,8 @@ def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> li
     lines = answer_lines(answer)
     if answer.growing and not judge.has_nvml:
         lines.append(NO_NVML)
+    elif not answer.growing:
+        lines += profile_lines(judge.profiles(), answer.ranks)
     report = args.report or default_report(answer, args.job_id)
     if report is not None and answer.ranks:
         lines.append(try_report(answer, report, job_name=args.job_name or args.job_id, command=args.command))
