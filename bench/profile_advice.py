@@ -242,6 +242,8 @@ def made(torch: Any, kind: str, checkpointed: bool, chunks: int) -> tuple[Any, C
     if kind in ("mlp", "wide mlp"):
         rows = 4096 if kind == "mlp" else 64
         return Stack(), lambda times: (torch.zeros(int(rows * times), 1024, device="cuda"),)
+    if kind == "gpt":
+        return Transformer([Gated(768) for _ in range(12)], 768, 50304, tied=True), tokens(8, 1024)
     if kind in ("convolutions", "residual net"):
         sizes = ((128, 256, 1), (256, 256, 1), (256, 256, 1), (256, 512, 2), (512, 512, 1), (512, 512, 1))
         convolving = [Convolving(128) for _ in range(6)]
@@ -261,46 +263,47 @@ def made(torch: Any, kind: str, checkpointed: bool, chunks: int) -> tuple[Any, C
 
 
 class Job:
-    """A training job, plain or with a measure applied."""
+    """A training job, plain or with measures applied."""
 
-    def __init__(self, torch: Any, case: Case, *, measure: str | None) -> None:
-        self._torch, self._case, self._measure = torch, case, measure
-        chunks = 8 if measure == "chunked loss" else 1
-        self.model, self._batch = made(torch, case.model, measure == "checkpointing", chunks)
+    def __init__(self, torch: Any, case: Case, *measures: str) -> None:
+        self._torch, self._case, self._measures = torch, case, measures
+        chunks = 8 if "chunked loss" in measures else 1
+        self.model, self._batch = made(torch, case.model, "checkpointing" in measures, chunks)
         self.model = self.model.cuda()
-        if measure == "fully sharded":
+        if "fully sharded" in measures:
             fully_shard = importlib.import_module("torch.distributed.fsdp").fully_shard
             for block in self.model.blocks:
                 fully_shard(block)
             fully_shard(self.model)
         elif case.measure == "sharded state":
             self.model = torch.nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        self._optimizer: Any = None
+        self.optimizer: Any = None
         self._hooks: list[Any] = []
-        if measure == "optimizer in backward":
+        if "optimizer in backward" in measures:
             self._step_in_backward()
-        elif measure == "sharded state":
+        elif "sharded state" in measures:
             kind, options = self._optimizer_kind()
             zero = importlib.import_module("torch.distributed.optim").ZeroRedundancyOptimizer
-            self._optimizer = zero(self.model.parameters(), optimizer_class=kind, **options)
+            self.optimizer = zero(self.model.parameters(), optimizer_class=kind, **options)
         else:
-            self._optimizer = self._made_optimizer(self.model.parameters())
+            self.optimizer = self._made_optimizer(self.model.parameters())
 
     def step(self) -> None:
         case = self._case
-        times = {"half the batch, twice": 0.5, "twice the batch": 2.0}.get(self._measure or "", 1.0)
-        early = case.zero_grad == "before backward" and self._measure is None
+        sizes = {"half the batch, twice": 0.5, "twice the batch": 2.0}
+        times = next((sizes[one] for one in self._measures if one in sizes), 1.0)
+        early = case.zero_grad == "before backward" and "zero_grad earlier" not in self._measures
         for part in range(2 if times == 0.5 else 1):
             batch = self._batch(times)
             with self._torch.autocast("cuda", self._torch.bfloat16, enabled=case.amp):
                 loss = self.model(*batch)
-            if early and part == 0:
-                self._optimizer.zero_grad()
+            if early and part == 0 and self.optimizer is not None:
+                self.optimizer.zero_grad()
             loss.backward()
-        if self._optimizer is not None:
-            self._optimizer.step()
+        if self.optimizer is not None:
+            self.optimizer.step()
             if not early:
-                self._optimizer.zero_grad()
+                self.optimizer.zero_grad()
 
     def _optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
         kinds = {"adamw": ("AdamW", {"lr": 1e-4}), "sgd": ("SGD", {"lr": 1e-3})}
@@ -333,7 +336,7 @@ class Job:
 def trained(torch: Any, case: Case, *, measure: str | None) -> tuple[int, int]:
     """The peak of three steps, from before the model is made, and what was allocated before."""
     before = torch.cuda.memory_allocated()
-    job = Job(torch, case, measure=measure)
+    job = Job(torch, case, *([measure] if measure else []))
     for _ in range(STEPS):
         job.step()
     torch.cuda.synchronize()

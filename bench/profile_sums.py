@@ -313,6 +313,17 @@ def row(name: str, found: Mapping[str, Any]) -> str:
     )
 
 
+def link_packages(packages: Path, seen: Path) -> Path:
+    """A folder with what a site-packages has beside torch and the libraries of CUDA."""
+    seen.mkdir()
+    for found in packages.iterdir():
+        if not found.name.startswith(("torch", "nvidia", "triton", "functorch")) or found.name.startswith(
+            "torchvision"
+        ):
+            (seen / found.name).symlink_to(found)
+    return seen
+
+
 def place(on: str, scratch: Path) -> tuple[str, Mapping[str, str]]:
     """The Python that runs the cases, and its environment."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGAUGE_")}
@@ -327,16 +338,9 @@ def place(on: str, scratch: Path) -> tuple[str, Mapping[str, str]]:
     reason = rig.available()
     if reason is not None:
         raise SystemExit(f"no rig: {reason}")
-    for packages in (ROOT / ".estimate" / "venv" / "lib").glob("python*/site-packages"):
-        # torchvision is of the same release as the rig's torch; what it and transformers need comes with them.
-        seen = scratch / "packages"
-        seen.mkdir()
-        for found in packages.iterdir():
-            if not found.name.startswith(("torch", "nvidia", "triton", "functorch")) or found.name.startswith(
-                "torchvision"
-            ):
-                (seen / found.name).symlink_to(found)
-        paths.append(str(seen))
+    # torchvision is of the same release as the rig's torch; what it and transformers need comes with them.
+    found = (ROOT / ".estimate" / "venv" / "lib").glob("python*/site-packages")
+    paths += [str(link_packages(packages, scratch / "packages")) for packages in found]
     environ = {**rig.environ(devices=2, state=scratch / "gpus"), "PYTHONPATH": os.pathsep.join(paths)}
     return str(rig.python), environ
 
