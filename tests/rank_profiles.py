@@ -13,7 +13,9 @@ import zstandard
 from rank_windows import put, recording
 from sample_views import NOW_S
 from scheduler_values import JOB
+from tidegauge.analysis.profile.advice.advise import advice_of
 from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core import wire
 from tidegauge.core.ids import ProcessId
@@ -29,6 +31,14 @@ STEADY = Path(__file__).parent / "data" / "snapshots" / "steady_lm.late.snap.zst
 @cache
 def steady_profile() -> StepProfile:
     return profile_of(open_trace(STEADY))
+
+
+@cache
+def advised_profile(*, ranks: int | None = None, limit_bytes: int | None = None) -> StepProfile:
+    """The same with what would help, as an agent makes it."""
+    return replace(
+        steady_profile(), advice=advice_of(recording_of(open_trace(STEADY)), ranks=ranks, limit_bytes=limit_bytes)
+    )
 
 
 @cache

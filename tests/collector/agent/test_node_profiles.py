@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fake_node import GIB, PID, FakeNode, gpu_reading, identity
-from rank_profiles import STEADY, leave_recording, steady_profile
+from rank_profiles import STEADY, advised_profile, leave_recording, steady_profile
 from rank_windows import MIB, put, recording
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
 from tidegauge.agent.evidence.node_profiles import NodeProfiles
@@ -67,7 +67,7 @@ class Stage:
             WaitingProfiles(self.state / "profiles"), ProfiledRanks(self.state / "profiles"),
             ask_socket=self.sockets.ask, new_id=lambda: "profile-7",
         )  # fmt: skip
-        readings = [gpu_reading(processes={4242: 7 << 30})]
+        readings = [gpu_reading(processes={4242: 7 << 30, 99: 1 << 30})]
         node = FakeNode(self.scratch / "run", readings=readings, evidence=self._settings, profiles=profiles)
         self._cleanup.enter_context(closing(node.agent))
         return node
@@ -134,10 +134,29 @@ def test_a_recording_becomes_a_profile_with_its_snapshot(stage: Stage) -> None:
     assert (profile.profile_id, profile.job, profile.rank) == ("profile-7", JobKey("job-1", 0, os.getuid()), 0)
     assert (profile.hostname, profile.process, profile.ended_step) == ("node-a", PID, 102)
     assert profile.by_category == steady_profile().peak.by_category
-    assert profile.profile() == steady_profile()
+    assert replace(profile.profile(), advice=None) == steady_profile()
     [ref] = profile.snapshots
     assert (stage.state / "snapshots" / ref.key).stat().st_size == ref.stored_bytes
     assert (ref.step, profile.longest_stall_s) == (102, 0.02)
+
+
+def test_a_profile_has_what_nvml_says_beside_pytorch_and_advice_for_what_is_left(stage: Stage) -> None:
+    stage.train()
+    stage.train()
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    assert profile.world_size == 2
+    assert profile.process_outside_bytes == 7 * GIB - stage.node.agent.view().ranks[0].reserved_bytes
+    assert profile.other_processes_bytes == 1 * GIB
+    left = 80 * GIB - 1 * GIB - profile.process_outside_bytes
+    assert profile.profile() == advised_profile(ranks=2, limit_bytes=left)
+
+
+def test_what_other_processes_hold_is_not_known_where_the_driver_does_not_say_it_of_each(stage: Stage) -> None:
+    stage.node.gpus.readings = (gpu_reading(processes={4242: 7 << 30, 99: None}),)
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    assert profile.other_processes_bytes is None
 
 
 def test_a_peak_that_the_recorded_steps_do_not_reach_is_said(stage: Stage) -> None:

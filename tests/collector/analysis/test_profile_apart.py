@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from fake_node import PID
-from rank_profiles import recorded_snapshot, steady_profile
+from rank_profiles import STEADY, advised_profile, recorded_snapshot, steady_profile
 from rank_windows import recording
-from tidegauge.analysis.profile.apart import profile_apart
+from tidegauge.analysis.profile import apart
+from tidegauge.analysis.profile.apart import NO_HOOKS, AdviceFacts, profile_apart
+from tidegauge.analysis.profile.recording import recording_of
+from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import OwnedTensor
 
 SAID = recording(PID, boundaries_us=(), owned=(), roots=None)
 CONTENT = zlib.decompress(recorded_snapshot())
 
 
-def test_a_profile_made_apart_is_the_same() -> None:
-    assert profile_apart(SAID, CONTENT) == steady_profile()
+def test_a_profile_made_apart_is_the_same_with_advice() -> None:
+    assert profile_apart(SAID, CONTENT) == advised_profile()
+    facts = AdviceFacts(world_size=8, limit_bytes=80 << 30)
+    assert profile_apart(SAID, CONTENT, facts) == advised_profile(ranks=8, limit_bytes=80 << 30)
+
+
+def test_a_profile_does_without_advice_that_fails_or_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "MAX_ADVISED_EVENTS", 2_999)
+    assert apart.profile_here(SAID, CONTENT, AdviceFacts()) == steady_profile()
+    monkeypatch.setattr(apart, "MAX_ADVISED_EVENTS", 3_000)
+    assert apart.profile_here(SAID, CONTENT, AdviceFacts()) == advised_profile()
+    assert apart.profile_here(SAID, CONTENT, AdviceFacts(limit_bytes=1 << 70)) == steady_profile()
+
+
+def test_what_belongs_to_a_module_is_told_by_the_names_that_the_rank_gives() -> None:
+    block = next(
+        one
+        for one in recording_of(open_trace(STEADY)).blocks
+        if one.block.requested_bytes > 1 << 20 and one.block.freed is None
+    )
+    named = OwnedTensor(block.block.address, block.block.requested_bytes, Category.PARAMETERS, "head.mlp.weight")
+    found = profile_apart(replace(SAID, owned=(named,)), CONTENT)
+    assert [one.path for one in found.modules] == ["head", "head.mlp"]
+    assert found.modules_missing == NO_HOOKS
 
 
 @pytest.mark.parametrize(

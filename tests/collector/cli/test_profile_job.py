@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from loop_store import FakeStore, serving
-from rank_profiles import STEADY, rank_profile
-from sample_views import MIB, NOW_S, job_view
+from rank_profiles import STEADY, advised_profile, rank_profile
+from sample_views import GIB, MIB, NOW_S, job_view
 from tidegauge.cli.main import main
+from tidegauge.cli.profile.outside import OutsideKind, outside_parts
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.profile.rank_profile import RankProfile, parts_of
 from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
@@ -103,6 +104,49 @@ def test_a_rank_that_has_more_than_its_peers_is_told_with_its_cause(
     uneven = json.loads(capsys.readouterr().out)["imbalance"]
     assert (uneven["ranks"]["rank"], uneven["ranks"]["peer"]) == (1, 0)
     assert uneven["sentence"] in printed
+
+
+def test_what_would_help_the_fullest_rank_is_told_as_for_a_file(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advised = rank_profile(1, job=JOB, **parts_of(advised_profile(ranks=8, limit_bytes=139 * GIB)))
+    store.profiles.kept = [rank_profile(0, job=JOB, **EMPTIER), advised]
+    assert main(["profile", "4711", *api]) == 0
+    printed = capsys.readouterr().out
+    told = printed[printed.index("What would help, each by itself") :]
+    assert told.splitlines()[1].startswith("- Checkpoint the 4 blocks (scenarios.py:32): the peak falls from 271.5 MiB")
+    assert "A smaller card would do: MIG 1g.5gb" in " ".join(told.split())
+    assert main(["profile", "4711", "--json", *api]) == 0
+    advice = json.loads(capsys.readouterr().out)["profile"]["advice"]
+    assert advice["measures"][0]["measure"] == "activation checkpointing"
+
+
+def test_what_lies_outside_pytorch_is_told_by_kind_and_source(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = {"world_size": 2, "process_outside_bytes": 2000 * MIB, "other_processes_bytes": 500 * MIB}
+    store.profiles.kept = [rank_profile(0, job=JOB, **outside)]
+    assert main(["profile", "4711", *api]) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("Outside PyTorch on its GPU") :].splitlines()[2:6]
+    assert [" ".join(row.split()) for row in table] == [
+        "CUDA context, kernels, cuBLAS, cuDNN 762.0 MiB expected from tables: up to 762.0 MiB",
+        "NCCL 844.0 MiB expected from tables: up to 844.0 MiB",
+        "other 394.0 MiB measured: the rest",
+        "other processes 500.0 MiB measured: NVML",
+    ]
+    assert main(["profile", "4711", "--json", *api]) == 0
+    [rank] = json.loads(capsys.readouterr().out)["ranks"]
+    assert sum(part["bytes"] for part in rank["outside"][:3]) == rank["process_outside_bytes"] == 2000 * MIB
+
+
+def test_tables_expect_no_more_than_was_measured(store: FakeStore) -> None:
+    one = rank_profile(0, world_size=1, process_outside_bytes=100 * MIB)
+    assert [(part.name, part.bytes) for part in outside_parts(one)] == [
+        (OutsideKind.CONTEXT, 100 * MIB),
+        (OutsideKind.OTHER, 0),
+    ]
+    assert outside_parts(rank_profile(0)) == ()
 
 
 def test_equal_ranks_are_not_compared(api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rank_profiles import rank_profile, steady_profile
+from rank_profiles import advised_profile, rank_profile, steady_profile
 from tidegauge.core import wire
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
@@ -124,6 +124,32 @@ def test_a_profile_of_a_rank_goes_over_the_wire_and_gives_back_the_whole() -> No
     assert again == rank_profile()
     assert again.profile() == steady_profile()
     assert again.by_category == steady_profile().peak.by_category
+
+
+def test_a_profile_of_an_older_agent_is_read_without_what_that_did_not_know() -> None:
+    def older(raw: dict[str, Any]) -> None:
+        del raw["advice"]
+
+    assert unpack_profile(packed(older)) == steady_profile()
+    raw = json.loads(wire.to_json(rank_profile()))
+    for name in ("world_size", "process_outside_bytes", "other_processes_bytes"):
+        del raw[name]
+    assert wire.from_wire(type(rank_profile()), raw) == rank_profile()
+
+
+def test_an_older_reader_passes_over_what_it_does_not_know() -> None:
+    assert unpack_profile(packed(lambda raw: raw.update(of_a_newer_agent=[1]))) == steady_profile()
+
+
+def test_advice_is_kept_and_bounded() -> None:
+    advised = advised_profile(ranks=8, limit_bytes=80 << 30)
+    content = pack_profile(advised)
+    assert len(content) < 10_000
+    assert unpack_profile(content) == advised
+    assert advised.advice is not None
+    many = replace(advised, advice=replace(advised.advice, measures=advised.advice.measures * 9))
+    with pytest.raises(ValueError, match="too many measures"):
+        unpack_profile(pack_profile(many))
 
 
 @pytest.mark.parametrize("text", ["", "!!", "eNo="])

@@ -26,7 +26,9 @@ from tidegauge.cluster.incident_loops.profile_loop import ProfileLoop
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import AskState
 from tidegauge.core.ids import JobKey
+from tidegauge.core.profile.advice import Measure
 from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.imbalance import imbalance_of
 from tidegauge.core.profile.rank_profile import PROFILE_ASKED, PROFILE_WARMED_UP, RankProfile
 from tidegauge.core.views import JobView
 from tidegauge.probe.activation.launch import activation_environ
@@ -124,6 +126,7 @@ def test_a_job_that_trains_is_profiled_by_itself_and_again_when_somebody_asks(si
     second = eventually(site.profiles(job, PROFILE_ASKED), "what was asked for", within_s=WITHIN_S)
     assert {one.state for one in site.loop.asked(job)} == {AskState.DONE}
 
+    assert imbalance_of(second) is None, "they do the same"
     for one, truth in zip(second, site.end()):
         profile = one.profile()
         assert one.allocated_bytes == max(truth["peaks"][one.began_step : one.ended_step])
@@ -131,6 +134,10 @@ def test_a_job_that_trains_is_profiled_by_itself_and_again_when_somebody_asks(si
         assert one.by_category[Category.OPTIMIZER_STATE] == truth["state_bytes"]
         assert profile.peak.unknown_share < 0.02
         assert len(one.packed) < 300_000
+        assert one.world_size == 2
+        assert profile.advice is not None
+        assert Measure.SHARDED_STATE in {advised.measure for advised in profile.advice.measures}
+        assert {"embed", "blocks.0.mix.0", "head"} <= {module.path for module in profile.modules}
         [ref] = one.snapshots
         kept = profile_of(open_trace(site.state / "snapshots" / ref.key, device=profile.device))
         assert kept.peak.allocated_bytes == one.allocated_bytes

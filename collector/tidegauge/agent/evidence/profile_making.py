@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegauge.agent.evidence.making import NodeFacts, job_of
+from tidegauge.analysis.profile.apart import AdviceFacts
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
 from tidegauge.core.profile.rank_profile import RankProfile, parts_of
@@ -19,6 +20,15 @@ from tidegauge.core.units import format_bytes
 
 ALL_OF_PEAK = 0.9
 """A recording that reaches so much of the rank's highest memory shows what that is made of."""
+
+
+def advice_facts(node: NodeFacts) -> AdviceFacts:
+    """The rank's limit is the memory fraction in force, or what others leave PyTorch of the GPU."""
+    view = node.view
+    limit = view.limit_bytes
+    if limit is not None and view.cap_fraction is None:
+        limit = max(1, limit - (view.nontorch_bytes or 0) - (node.other_processes_bytes or 0))
+    return AdviceFacts(view.identity.world_size, limit)
 
 
 def rank_profile_of(

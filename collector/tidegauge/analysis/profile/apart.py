@@ -14,9 +14,12 @@ import struct
 import subprocess
 import sys
 from bisect import bisect_left
-from typing import Optional
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from tidegauge.core import wire
+from tidegauge.core.bounded import bounded
+from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
@@ -24,11 +27,16 @@ from tidegauge.core.profile.stored_profile import MAX_PACKED_BYTES, pack_profile
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
 
+if TYPE_CHECKING:  # what replays is loaded by the process apart
+    from tidegauge.analysis.profile.recording import NamedRecording
+
 MAX_S = 120.0
 """100,000 events take some 2 s."""
 MAX_CPU_S = 60
 MAX_MEMORY_BYTES = 4 << 30
 """Address space: 100,000 events take some 210 MiB of memory."""
+MAX_ADVISED_EVENTS = 50_000
+"""Replays with other settings of the allocator, in plain Python, take 0.1 s for 1,000 events."""
 NICENESS = 10
 NO_HOOKS = "ranks of a job are recorded without hooks on their modules"
 _OF_MODULES = frozenset({Category.PARAMETERS, Category.BUFFERS, Category.GRADIENTS, Category.OPTIMIZER_STATE})
@@ -37,12 +45,26 @@ _UNUSABLE = 3
 """The exit code for a recording that cannot be profiled; stderr says why."""
 
 
-def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MAX_S) -> StepProfile:
-    """The profile of a recording; ``content`` is its snapshot (``core.snapshot_columns``), ``said`` bounded already.
+class AdviceFacts(NamedTuple):
+    """The node's own facts that advice goes by; ``None``: not known."""
+
+    world_size: Optional[int] = None
+    limit_bytes: Optional[int] = None
+    """What the rank's GPU has for PyTorch."""
+
+
+NOTHING_KNOWN = AdviceFacts()
+
+
+def profile_apart(
+    said: RankRecording, content: bytes, facts: AdviceFacts = NOTHING_KNOWN, *, most_s: float = MAX_S
+) -> StepProfile:
+    """The profile of a recording, with advice; ``content`` is its snapshot (``core.snapshot_columns``), ``said``
+    bounded already.
 
     Blocks. Raises ``ValueError`` where it cannot be profiled, or not within the bounds.
     """
-    head = wire.to_json(said)
+    head = wire.to_json(_Head(said, facts))
     given = b"".join((_HEAD.pack(len(head)), head, content))
     try:
         done = subprocess.run(
@@ -65,9 +87,15 @@ def profile_apart(said: RankRecording, content: bytes, *, most_s: float = MAX_S)
     return unpack_profile(done.stdout)
 
 
-def profile_here(said: RankRecording, content: bytes) -> StepProfile:
+class _Head(NamedTuple):
+    said: RankRecording
+    facts: AdviceFacts
+
+
+def profile_here(said: RankRecording, content: bytes, facts: AdviceFacts) -> StepProfile:
     """The same in this process. Raises ``ValueError``."""
-    from tidegauge.analysis.profile.profile import profile_of
+    from tidegauge.analysis.profile.profile import profile_of_recording
+    from tidegauge.analysis.profile.recording import recording_of
     from tidegauge.analysis.snapshots.reading import read_bytes
     from tidegauge.analysis.traces.reading import trace_of, with_beginning
 
@@ -81,7 +109,21 @@ def profile_here(said: RankRecording, content: bytes) -> StepProfile:
         for tensors in (said.owned, said.owned_before)
     )
     missing = NO_HOOKS if any(one.module for one in owned) else None
-    return profile_of(trace, owned=owned, owned_before=before, roots=said.roots, modules_missing=missing)
+    recording = recording_of(trace, owned=owned, owned_before=before)
+    profile = profile_of_recording(recording, roots=said.roots, modules_missing=missing)
+    return replace(profile, advice=_advice(recording, facts))
+
+
+def _advice(recording: NamedRecording, facts: AdviceFacts) -> Optional[StepAdvice]:
+    """``None`` where it would take too long, or fails: the profile does without."""
+    from tidegauge.analysis.profile.advice.advise import advice_of
+
+    if len(recording.trace) > MAX_ADVISED_EVENTS:
+        return None
+    try:
+        return bounded(advice_of(recording, ranks=facts.world_size, limit_bytes=facts.limit_bytes))
+    except Exception:
+        return None
 
 
 def _module(one: OwnedTensor) -> Optional[str]:
@@ -96,9 +138,9 @@ def _main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     given = sys.stdin.buffer.read()
     (length,) = _HEAD.unpack_from(given)
-    said = wire.from_wire(RankRecording, json.loads(given[_HEAD.size : _HEAD.size + length]))
+    said, facts = wire.from_wire(_Head, json.loads(given[_HEAD.size : _HEAD.size + length]))
     try:
-        packed = pack_profile(profile_here(said, given[_HEAD.size + length :]))
+        packed = pack_profile(profile_here(said, given[_HEAD.size + length :], facts))
     except (ValueError, MemoryError, RecursionError) as error:
         print(str(error) or type(error).__name__, file=sys.stderr)
         return _UNUSABLE

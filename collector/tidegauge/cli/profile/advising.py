@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 from tidegauge.analysis.profile.advice.advise import advice_of
@@ -18,7 +19,24 @@ def advise(recording: NamedRecording, *, ranks: Optional[int] = None, card_bytes
     cap_bytes = recording.trace.cap_bytes
     if card_bytes is None and cap_bytes is not None:
         limit_bytes = min(cap_bytes, limit_bytes or cap_bytes)
+    return advice_of(recording, ranks=ranks, limit_bytes=limit_bytes, cards=_smaller_cards(known))
+
+
+def with_cards(advice: StepAdvice) -> StepAdvice:
+    """The advice of a service's profile, with the smaller cards that would do."""
+    if advice.room is None:
+        return advice
+    smaller = _smaller_cards(advice.room.limit_bytes + CONTEXT_BYTES)
+    fitting = [card for card in smaller if card.total_bytes >= advice.reserved_bytes]
+    return replace(advice, cards=tuple(sorted(fitting, key=lambda card: card.total_bytes)))
+
+
+def _smaller_cards(known_bytes: Optional[int]) -> list[FittingCard]:
+    """All cards where the present one's size is not known."""
     sizes = [(gpu.name, gpu.target.total_bytes) for gpu in GPU_TYPES]
     sizes += [(f"MIG {name}", size) for name, size in MIG_SLICES]
-    cards = [FittingCard(name, size - CONTEXT_BYTES) for name, size in sizes if known is None or size < 0.95 * known]
-    return advice_of(recording, ranks=ranks, limit_bytes=limit_bytes, cards=cards)
+    return [
+        FittingCard(name, size - CONTEXT_BYTES)
+        for name, size in sizes
+        if known_bytes is None or size < 0.95 * known_bytes
+    ]

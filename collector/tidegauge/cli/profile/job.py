@@ -6,13 +6,16 @@ import argparse
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
 from tidegauge.cli.output import print_wrapped, progress, write_output
+from tidegauge.cli.profile.advising import with_cards
+from tidegauge.cli.profile.outside import outside_parts
 from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
 from tidegauge.cluster.api.profile_api import ProfiledJob
@@ -60,12 +63,14 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     worst = max(found, key=lambda one: one.allocated_bytes)
     whole = ask(args, f"/api/v1/profile?{_query(job.key, rank=worst.rank)}", timeout_s=LONG_ANSWER_S)
     profile = read(StepProfile, whole["profile"])
+    if profile.advice is not None:
+        profile = replace(profile, advice=with_cards(profile.advice))
     uneven = _imbalance(job, found, profile, args)
     if args.html is not None:
         write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
     if args.json:
-        about = {"job": to_wire(job.key), "ranks": to_wire(found), "rank": worst.rank}
-        print(json.dumps({**about, "imbalance": to_wire(uneven), "profile": whole["profile"]}))
+        about = {"job": to_wire(job.key), "ranks": [_rank(one) for one in found], "rank": worst.rank}
+        print(json.dumps({**about, "imbalance": to_wire(uneven), "profile": to_wire(profile)}))
     else:
         print_page(_parts(job, found, worst, profile, uneven, args.top))
     return FINE
@@ -200,13 +205,26 @@ def _parts(
         f"Job {_name(job)}, rank {worst.rank} on {one_line(worst.hostname)}, {which}; steps {worst.began_step:,} to "
         f"{worst.ended_step:,}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(worst.at_unix_s))}."
     )
-    yield from profile_page(profile, top)
+    yield from profile_page(profile, top, profile.advice)
+    yield from _outside_table(worst)
     if worst.is_compiled:
         yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."
     yield from (f"Rank {worst.rank}: {problem}." for problem in worst.problems)
     yield _ranks_table(found)
     if uneven is not None:
         yield " ".join(filter(None, (uneven.sentence, uneven.advice)))
+
+
+def _rank(one: RankProfile) -> Mapping[str, Any]:
+    """For ``--json``."""
+    return {**cast("Mapping[str, Any]", to_wire(one)), "outside": to_wire(outside_parts(one))}
+
+
+def _outside_table(one: RankProfile) -> Iterator[PageTable]:
+    parts = outside_parts(one)
+    if parts:
+        rows = [(part.name.value, format_bytes(part.bytes), part.source) for part in parts]
+        yield PageTable("Outside PyTorch on its GPU", ("what", "bytes", "source"), rows)
 
 
 def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
@@ -228,7 +246,11 @@ def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
 
 def _page(profile: StepProfile, worst: RankProfile, job: _Known) -> str:
     pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
-    return str(pages.render_profile(profile, subject=f"job {_name(job)}, rank {worst.rank}", made_unix_s=time.time()))
+    return str(
+        pages.render_profile(
+            profile, profile.advice, subject=f"job {_name(job)}, rank {worst.rank}", made_unix_s=time.time()
+        )
+    )
 
 
 def _name(job: _Known) -> str:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 
 FORMAT_VERSION = 1
+"""Another one where older readers would misread it. A further field with a default needs none: who does not know it
+passes it over."""
 MAX_TIMELINE_POINTS = 480
 MAX_MODULES = 1_000
 
@@ -131,6 +134,8 @@ class StepProfile:
     allocates, is not in it. Empty where the recording has no modules."""
     modules_missing: Optional[str] = None
     """Why there are none, or not all, for people."""
+    advice: Optional[StepAdvice] = None
+    """What would help; ``None`` where it was not asked for, and in profiles of an older agent."""
     version: int = FORMAT_VERSION
 
     @property

@@ -34,6 +34,7 @@ MAX_LINES = 1000
 """The largest; those that are left out are summed up by category."""
 SMALLER_LINES = CodeLine("smaller lines", 0, "all others")
 """Stands for the lines of one category that are left out."""
+MAX_MEASURES = 32
 _MIN_LINES = 10
 _EARLIEST_EVENT = -1
 
@@ -73,6 +74,9 @@ def _read(raw: object) -> StepProfile:
     _check(len(profile.lines) <= MAX_LINES + len(Category), "it has too many lines")
     _check_moment(profile.peak)
     _check_timeline(profile.timeline)
+    if profile.advice is not None:
+        _check(len(profile.advice.measures) <= MAX_MEASURES, "it has too many measures")
+        _check(len(profile.advice.cards) <= MAX_MEASURES, "it has too many cards")
     rest = profile.peak.allocated_bytes - profile.peak.by_category.get(Category.ROUNDING, 0)
     _check(sum(line.held_bytes for line in profile.lines) == rest, "its lines do not add up to its peak")
     return profile
