@@ -18,6 +18,7 @@ from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
+    from tidegauge.cli.profile.estimated import BesideEstimate
     from tidegauge.core.profile.advice import StepAdvice
     from tidegauge.core.profile.comparison import ProfileComparison
     from tidegauge.core.profile.step_profile import StepProfile
@@ -102,23 +103,28 @@ def run(args: argparse.Namespace) -> int:
     profile, advice = _advised(files[0], args)
     if args.html is not None:
         write_output(args.html, _page(profile, advice, files[0]).encode(errors="replace"))
-    estimated = None
-    if args.estimate is not None:
-        from tidegauge.cli.profile.estimated import against_estimate, estimate_table, read_estimate
-
-        estimate = read_estimate(args.estimate)
-        estimated = against_estimate(estimate, profile)
     if args.json:
-        beside = {} if estimated is None else {"estimate": [one._asdict() for one in estimated]}
+        estimated = _estimated(args, profile)
+        beside = {} if estimated is None else {"estimate": [one._asdict() for one in estimated.parts]}
         print(json.dumps({"file": files[0], **_wire(profile), "advice": _wire(advice), **beside}))
     else:
         from tidegauge.cli.profile.page import print_page, profile_page
 
+        estimated = _estimated(args, profile)
         print_page(profile_page(profile, args.top, advice))
         if estimated is not None:
             print()
-            print_page([estimate_table(estimate, profile, estimated)])
+            print_page([estimated.table])
     return FINE
+
+
+def _estimated(args: argparse.Namespace, profile: StepProfile) -> Optional[BesideEstimate]:
+    """Raises ``CommandError``."""
+    if args.estimate is None:
+        return None
+    from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
+
+    return beside_estimate(read_estimate(args.estimate), profile)
 
 
 def _is_file(name: str) -> bool:

@@ -85,7 +85,21 @@ def against_estimate(
     return tuple(one for one in parts if one.estimate_bytes or one.profile_bytes)
 
 
-def estimate_table(estimate: Estimate, profile: StepProfile, parts: tuple[EstimatedPart, ...]) -> PageTable:
+class BesideEstimate(NamedTuple):
+    """Both, for ``--json`` and for people."""
+
+    parts: tuple[EstimatedPart, ...]
+    table: PageTable
+
+
+def beside_estimate(
+    estimate: Estimate, profile: StepProfile, process_outside_bytes: int | None = None
+) -> BesideEstimate:
+    parts = against_estimate(estimate, profile, process_outside_bytes)
+    return BesideEstimate(parts, _table(estimate, profile, parts))
+
+
+def _table(estimate: Estimate, profile: StepProfile, parts: tuple[EstimatedPart, ...]) -> PageTable:
     peak = EstimatedPart("peak reserved", estimate.peak_reserved_bytes, profile.reserved_bytes)
     allocated = EstimatedPart("peak allocated", estimate.peak_allocated_bytes, profile.peak.allocated_bytes)
     return PageTable(
