@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
+from rank_profiles import rank_profile, steady_profile
+from tidegauge.core.profile.imbalance import ImbalanceKind, Outside, cause_of, imbalance_of
+from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.views import GpuView
 from tidegauge.probe.activation.launch import activation_environ
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
@@ -245,3 +249,50 @@ def test_a_driver_that_does_not_answer_is_a_failed_source_and_the_rings_go_on(no
     view = poll_until(agent, lambda view: view["ranks"] and view["ranks"][0]["steps"] == 5)
     assert view["collect_success"] == {**dict.fromkeys(SOURCES, True), "nvml": False}
     assert (view["gpus"], view["ranks"][0]["nontorch_bytes"], view["ranks"][0]["steps"]) == ([], None, 5)
+
+
+def profiled(view: Any) -> list[RankProfile]:
+    """Equal profiles of the view's ranks, each with what NVML says beside PyTorch."""
+    gpus = {gpu["uuid"]: gpu for gpu in view["gpus"]}
+    found = []
+    for rank in view["ranks"]:
+        held = {int(pid): size for pid, size in gpus[rank["uuid"]]["process_bytes"].items()}
+        gpu = GpuView(rank["uuid"], rank["gpu"], "", None, None, None, process_bytes=held)
+        found.append(
+            rank_profile(
+                rank["identity"]["rank"],
+                process_outside_bytes=rank["nontorch_bytes"],
+                other_processes_bytes=gpu.bytes_beside(rank["process"]["pid"]),
+            )
+        )
+    return found
+
+
+def test_memory_outside_pytorch_that_one_rank_has_is_named_as_the_cause(node: Node) -> None:
+    job = {"WORLD_SIZE": "2", "TIDEGAUGE_JOB_ID": "train-8"}
+    ranks = [
+        node.start_job(RANK=str(rank), LOCAL_RANK=str(rank), CUDA_VISIBLE_DEVICES=str(rank), **job) for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.ask('["steps", 20]')
+    agent = node.start_agent()
+
+    def known(view: Any, *outside: int) -> bool:
+        return sorted(rank["nontorch_bytes"] or 0 for rank in view["ranks"]) == list(outside)
+
+    view = poll_until(agent, lambda view: known(view, CONTEXT_BYTES, CONTEXT_BYTES))
+    assert imbalance_of(profiled(view)) is None
+
+    second = node.start_job(level=None, CUDA_VISIBLE_DEVICES="0")  # a context on the GPU of rank 0
+    _, reserved = second.ask('["steps", 1]')
+    uneven = imbalance_of(profiled(agent.ask()))
+    assert uneven is not None
+    assert (uneven.rank, uneven.excess_bytes) == (0, CONTEXT_BYTES + reserved)
+    assert cause_of(uneven, steady_profile(), steady_profile()).kind is ImbalanceKind.OTHER_PROCESS
+
+    ranks[1].ask(f'["allocate_outside", {900 * MIB}]')
+    view = poll_until(agent, lambda view: known(view, CONTEXT_BYTES, CONTEXT_BYTES + 900 * MIB))
+    uneven = imbalance_of(profiled(view))
+    assert uneven is not None
+    assert (uneven.rank, uneven.grown_bytes(Outside.PROCESS)) == (1, 900 * MIB)
+    assert cause_of(uneven, steady_profile(), steady_profile()).kind is ImbalanceKind.OTHER_LIBRARY

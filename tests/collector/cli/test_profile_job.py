@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from estimates import ESTIMATE
 from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
 from sample_views import GIB, MIB, NOW_S, job_view
@@ -19,6 +20,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile, parts_of
+from tidegauge.core.wire import to_wire
 from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
@@ -147,6 +149,18 @@ def test_tables_expect_no_more_than_was_measured(store: FakeStore) -> None:
         (OutsideKind.OTHER, 0),
     ]
     assert outside_parts(rank_profile(0)) == ()
+
+
+def test_an_estimate_stands_beside_the_fullest_rank(
+    api: list[str], store: FakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.profiles.kept = [rank_profile(0, job=JOB, process_outside_bytes=700 * MIB)]
+    file = tmp_path / "estimate.json"
+    file.write_text(json.dumps(to_wire(ESTIMATE)), encoding="utf-8")
+    assert main(["profile", "4711", "--estimate", str(file), *api]) == 0
+    assert "outside PyTorch 762.0 MiB 700.0 MiB -62.0 MiB" in " ".join(capsys.readouterr().out.split())
+    assert main(["profile", "4711", "--estimate", str(file), "--json", *api]) == 0
+    assert json.loads(capsys.readouterr().out)["estimate"][-1]["profile_bytes"] == 700 * MIB
 
 
 def test_equal_ranks_are_not_compared(api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:

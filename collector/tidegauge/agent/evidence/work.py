@@ -16,7 +16,7 @@ from tidegauge.agent.evidence.making import (
     evidence_of_window,
     read_trace,
 )
-from tidegauge.agent.evidence.profile_making import rank_facts, rank_profile_of
+from tidegauge.agent.evidence.profile_making import advice_facts, rank_profile_of
 from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence, WaitingProfiles
@@ -166,7 +166,7 @@ class _Task:
         self._keep(content, ReadSnapshot(None, said.ended_step, number_of(packed, "unix_s")), file)
         del packed
         try:
-            return profile_apart(said, content, rank_facts(self.node))
+            return profile_apart(said, content, advice_facts(self.node))
         except ValueError as error:
             self._refuse(file, error)
             return None

@@ -18,6 +18,7 @@ from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
+    from tidegauge.cli.profile.estimated import BesideEstimate
     from tidegauge.core.profile.advice import StepAdvice
     from tidegauge.core.profile.comparison import ProfileComparison
     from tidegauge.core.profile.step_profile import StepProfile
@@ -62,6 +63,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--limit", type=parse_cap, metavar="SIZE",
         help="memory of the card, such as 80GiB: tells how much larger the batch can be on it",
     )  # fmt: skip
+    parser.add_argument(
+        "--estimate", metavar="FILE",
+        help="what `tidegauge estimate --json` printed for this job: shows both, part by part",
+    )  # fmt: skip
     output = group(parser, OUTPUT)
     output.add_argument(
         "--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
@@ -78,6 +83,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "tidegauge profile snapshot.pickle",
         "tidegauge profile snapshot.pickle --html profile.html",
         "tidegauge profile snapshot.pickle --limit 80GiB --world-size 8",
+        "tidegauge profile snapshot.pickle --estimate estimate.json",
         "tidegauge profile diff main.pickle branch.pickle --html diff.html --fail-if-peak-grows 2%",
     )
 
@@ -98,12 +104,27 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         write_output(args.html, _page(recording, profile, advice, files[0]).encode(errors="replace"))
     if args.json:
-        print(json.dumps({"file": files[0], **_wire(profile), "advice": _wire(advice)}))
+        estimated = _estimated(args, profile)
+        beside = {} if estimated is None else {"estimate": [one._asdict() for one in estimated.parts]}
+        print(json.dumps({"file": files[0], **_wire(profile), "advice": _wire(advice), **beside}))
     else:
         from tidegauge.cli.profile.page import print_page, profile_page
 
+        estimated = _estimated(args, profile)
         print_page(profile_page(profile, args.top, advice))
+        if estimated is not None:
+            print()
+            print_page([estimated.table])
     return FINE
+
+
+def _estimated(args: argparse.Namespace, profile: StepProfile) -> Optional[BesideEstimate]:
+    """Raises ``CommandError``."""
+    if args.estimate is None:
+        return None
+    from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
+
+    return beside_estimate(read_estimate(args.estimate), profile)
 
 
 def _is_file(name: str) -> bool:
@@ -126,6 +147,8 @@ def _job(named: list[str], args: argparse.Namespace) -> int:
 def _diff(files: list[str], args: argparse.Namespace) -> int:
     if args.world_size is not None or args.limit is not None:
         raise UsageError("--world-size and --limit are for the advice on one snapshot: tidegauge profile SNAPSHOT")
+    if args.estimate is not None:
+        raise UsageError("--estimate goes beside one profile: tidegauge profile SNAPSHOT or JOB --estimate FILE")
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
     before, after = (_profile(file, args.device) for file in files)

@@ -15,6 +15,7 @@ from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
 from tidegauge.cli.output import print_wrapped, progress, write_output
 from tidegauge.cli.profile.advising import with_cards
+from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
 from tidegauge.cli.profile.outside import outside_parts
 from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
@@ -56,6 +57,7 @@ class _Uneven(NamedTuple):
 
 def show_job(what: str | None, args: argparse.Namespace) -> int:
     """Show the profiles of a job, or of the last one that has any. Raises ``CommandError``."""
+    estimate = None if args.estimate is None else read_estimate(args.estimate)
     job = _last(args) if what is None else _find(what, args)
     if args.now:
         _record(job, args)
@@ -66,13 +68,26 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     if profile.advice is not None:
         profile = replace(profile, advice=with_cards(profile.advice))
     uneven = _imbalance(job, found, profile, args)
+    estimated = None if estimate is None else beside_estimate(estimate, profile, worst.process_outside_bytes)
     if args.html is not None:
         write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
     if args.json:
         about = {"job": to_wire(job.key), "ranks": [_rank(one) for one in found], "rank": worst.rank}
-        print(json.dumps({**about, "imbalance": to_wire(uneven), "profile": to_wire(profile)}))
+        print(
+            json.dumps(
+                {
+                    **about,
+                    "imbalance": to_wire(uneven),
+                    "estimate": to_wire(estimated and estimated.parts),
+                    "profile": to_wire(profile),
+                }
+            )
+        )
     else:
         print_page(_parts(job, found, worst, profile, uneven, args.top))
+        if estimated is not None:
+            print()
+            print_page([estimated.table])
     return FINE
 
 
