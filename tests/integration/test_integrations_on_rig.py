@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -151,6 +152,15 @@ def test_lightning_steps_are_global_steps_with_accumulation_and_validation(start
     assert warnings_of(job) == []
 
 
+def test_lightning_shows_the_memory_profile_of_two_steps_at_the_end_of_fit(start: Start) -> None:
+    job = start(JOBS / "lightning_fit.py", "profiled")
+    assert told(job)["global_step"] == 20
+    shown = job.output.read_text()
+    assert "Allocated at the peak" in shown
+    assert re.search(r"optimizer state +Model\.first\n", shown)
+    assert warnings_of(job) == []
+
+
 def test_lightning_counts_a_batch_of_two_optimizers_as_one_step(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "two-optimizers")
     assert told(job)["global_step"] == 20  # Lightning's own counts each optimizer
@@ -205,6 +215,18 @@ def test_hugging_face_steps_are_global_steps_with_accumulation_and_evaluation(st
     assert job.result() == 0, job.said()
     (rank,) = job.ranks()
     assert (rank.steps, rank.identity.profile) == (20, "trace")
+
+
+def test_hugging_face_shows_the_memory_profile_of_two_steps_at_the_end_of_train(start: Start) -> None:
+    job = start(JOBS / "hugging_face_train.py", "profiled", CUDA_VISIBLE_DEVICES="0")
+    assert told(job)["global_step"] == 20
+    shown = job.output.read_text()
+    assert "4 backward passes" in shown  # two of each step's
+    assert "Allocated at the peak" in shown
+    assert "GPT2LMHeadModel" in shown
+    [page] = warnings_of(job)
+    # As in many a training environment, the package of pages is not there.
+    assert page.startswith("tidegauge: the page of the memory profile is not written: a page needs the package")
 
 
 def test_hugging_face_saves_once_in_a_step_in_which_the_trainer_saves_too(start: Start, tmp_path: Path) -> None:

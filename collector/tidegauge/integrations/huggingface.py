@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import tidegauge
 from tidegauge.integrations.callback_guard import guest, import_framework, log
+from tidegauge.integrations.profiled_steps import ProfiledSteps, Wanted
 
 _TrainerCallback: Any = import_framework("transformers", install="transformers[torch]").TrainerCallback
 
@@ -20,18 +21,29 @@ class TidegaugeCallback(_TrainerCallback):  # type: ignore[misc] # SAFETY: trans
     ``trainer.train(resume_from_checkpoint=True)``. As the trainer is needed, add the callback to it:
     ``trainer.add_callback(TidegaugeCallback(save_with=trainer))``. It takes the place of a function that was given to
     ``tidegauge.on_checkpoint_request`` before, from the beginning of ``train()`` to its end.
+    ``profile=True``: the first rank profiles its memory in two steps after the first ten, and prints that at the end of
+    ``train()``; ``memory_profile`` has it. A path: also as a page.
     Raises ``ValueError`` for an unknown level.
     """
 
-    def __init__(self, level: str = "auto", *, save_with: Optional[Any] = None) -> None:
+    def __init__(self, level: str = "auto", *, save_with: Optional[Any] = None, profile: Wanted = False) -> None:
         super().__init__()
         # Weak, for a trainer that failed is never told to the callback, and its model must not be kept on the device.
         self._trainer = None if save_with is None else weakref.ref(save_with)
         self._registered = False
+        self._profiled = None if profile is False else ProfiledSteps(profile, tidegauge.profile)
         tidegauge.attach(level)
+
+    @property
+    def memory_profile(self) -> Optional[Any]:
+        """What ``tidegauge.profile`` gives, once the profiled steps are over."""
+        return None if self._profiled is None else self._profiled.profile
 
     @guest
     def on_train_begin(self, *_args: Any, **_kwargs: Any) -> None:
+        if self._profiled is not None:
+            self._profiled.abandon()  # a train() that raised is not told to a callback
+            self._profiled.start()
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None:
             return
@@ -43,14 +55,18 @@ class TidegaugeCallback(_TrainerCallback):  # type: ignore[misc] # SAFETY: trans
         self._registered = True
 
     @guest
-    def on_step_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, *_more: Any, **kwargs: Any) -> None:
         tidegauge.step()
+        if self._profiled is not None and state.is_world_process_zero:
+            self._profiled.step_ended(kwargs.get("model"), kwargs.get("optimizer"))
 
     @guest
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_train_end(self, _args: Any, state: Any, *_more: Any, **_kwargs: Any) -> None:
         if self._registered:
             self._registered = False
             tidegauge.on_checkpoint_request(None)
+        if self._profiled is not None and state.is_world_process_zero:
+            self._profiled.show()
 
 
 def _why_unable(trainer: Any) -> Optional[str]:

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 import tidegauge
 from tidegauge.integrations.callback_guard import guest, import_framework
+from tidegauge.integrations.profiled_steps import ProfiledSteps, Wanted
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 _ENDING = ".ckpt"
@@ -35,16 +36,30 @@ class TidegaugeCallback(_Callback):  # type: ignore[misc] # SAFETY: which of two
     ``checkpoint_dir``, a folder that all ranks see, Tidegauge may ask for one: ``tidegauge-step-N.ckpt`` in it, with
     N = ``trainer.global_step``, by ``trainer.save_checkpoint`` on every rank. It takes the place of a function that was
     given to ``tidegauge.on_checkpoint_request`` before, from the start of ``fit`` to its end.
+    ``profile=True``: the first rank profiles its memory in two steps after the first ten, and prints that at the end of
+    ``fit``; ``memory_profile`` has it. A path: also as a page.
     Raises ``ValueError`` for an unknown level and for a ``checkpoint_dir`` that is not a folder's path.
     """
 
-    def __init__(self, level: str = "auto", *, checkpoint_dir: Optional[Union[str, os.PathLike[str]]] = None) -> None:
+    def __init__(
+        self,
+        level: str = "auto",
+        *,
+        checkpoint_dir: Optional[Union[str, os.PathLike[str]]] = None,
+        profile: Wanted = False,
+    ) -> None:
         super().__init__()
         self._folder = None if checkpoint_dir is None else _local_folder(checkpoint_dir)
         self._level = level
         self._stepped = 0
         self._registered = False
+        self._profiled = None if profile is False else ProfiledSteps(profile, tidegauge.profile)
         tidegauge.attach(level)  # here, for a cap has to be in force before the device is first used
+
+    @property
+    def memory_profile(self) -> Optional[Any]:
+        """What ``tidegauge.profile`` gives, once the profiled steps are over."""
+        return None if self._profiled is None else self._profiled.profile
 
     @guest
     def setup(self, *_args: Any, **_kwargs: Any) -> None:
@@ -56,6 +71,8 @@ class TidegaugeCallback(_Callback):  # type: ignore[misc] # SAFETY: which of two
         if self._folder is not None:
             tidegauge.on_checkpoint_request(functools.partial(_save, trainer, self._folder))
             self._registered = True
+        if self._profiled is not None:
+            self._profiled.start()
 
     @guest
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
@@ -63,14 +80,20 @@ class TidegaugeCallback(_Callback):  # type: ignore[misc] # SAFETY: which of two
         if stepped != self._stepped:  # not so for a batch whose gradients are only accumulated
             self._stepped = stepped
             tidegauge.step()
+            if self._profiled is not None and trainer.is_global_zero:
+                self._profiled.step_ended(trainer.model, trainer.optimizers)
 
     @guest
-    def on_train_end(self, *_args: Any) -> None:
+    def on_train_end(self, trainer: Any, *_args: Any) -> None:
         self._unregister()
+        if self._profiled is not None and trainer.is_global_zero:
+            self._profiled.show()
 
     @guest
     def on_exception(self, *_args: Any) -> None:
         self._unregister()
+        if self._profiled is not None:
+            self._profiled.abandon()
 
     @guest
     def teardown(self, *_args: Any, **_kwargs: Any) -> None:

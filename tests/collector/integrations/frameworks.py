@@ -16,6 +16,27 @@ from tidegauge.probe.requests import CheckpointRequest
 REQUEST = CheckpointRequest("r1", 7, 4e9)
 
 
+class FakeBlock:
+    """``tidegauge.profile``'s; ``calls`` are those of its ``FakeTidegauge``."""
+
+    problem = None
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._calls.append("profile begins")
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.append("profile ends")
+
+    def __repr__(self) -> str:
+        return "what fills the GPU"
+
+    def to_html(self, path: str) -> Path:
+        return Path(path)
+
+
 class FakeTidegauge:
     """The public functions: what was called, and the function that is registered."""
 
@@ -31,6 +52,10 @@ class FakeTidegauge:
         self.calls.append("step")
         if self.fails is not None:
             raise self.fails
+
+    def profile(self, model: Any, optimizer: Any) -> FakeBlock:
+        self.calls.append(f"profile of {model} and {optimizer}")
+        return FakeBlock(self.calls)
 
     def on_checkpoint_request(self, save: Callable[..., object] | None) -> None:
         self.save = save

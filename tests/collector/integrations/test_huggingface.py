@@ -42,7 +42,8 @@ def huggingface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Module
 
 def call(callback: Any, hook: str) -> None:
     """As ``CallbackHandler.call_event`` does."""
-    assert getattr(callback, hook)("args", "state", "control", model="model", optimizer=None) is None
+    state = anything(is_world_process_zero=True)
+    assert getattr(callback, hook)("args", state, "control", model="model", optimizer=None) is None
 
 
 def test_each_end_of_a_step_is_one(huggingface: tuple[ModuleType, FakeTidegauge]) -> None:
@@ -114,3 +115,22 @@ def test_huggingface_hook_failure_does_not_reach_the_trainer(
     call(callback, "on_step_end")
     call(callback, "on_step_end")
     assert len(caplog.records) == 1
+
+
+def test_huggingface_profiles_two_whole_steps_behind_the_warm_up_of_each_train(
+    huggingface: tuple[ModuleType, FakeTidegauge], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, tidegauge = huggingface
+    callback = module.TidegaugeCallback(profile=True)
+    for steps in (11, 20):  # the first one raises
+        call(callback, "on_train_begin")
+        for _ in range(steps):
+            call(callback, "on_step_end")
+    call(callback, "on_train_end")
+    calls = [call for call in tidegauge.calls if call.startswith("profile")]
+    assert calls == ["profile of model and None", "profile begins", "profile ends"] * 2
+    assert [tidegauge.calls[:at].count("step") for at, one in enumerate(tidegauge.calls) if one == "profile ends"] == [
+        11, 23,
+    ]  # fmt: skip
+    assert capsys.readouterr().out == "what fills the GPU\n"
+    assert str(callback.memory_profile) == "what fills the GPU"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collector.integrations.frameworks import FakeTidegauge, anything, integration, with_framework
+from collector.integrations.frameworks import FakeBlock, FakeTidegauge, anything, integration, with_framework
 
 CALLBACK = "class Callback:\n    pass\n"
 
@@ -19,6 +19,7 @@ class FakeTrainer:
     def __init__(self, *, zero: bool = True) -> None:
         self.global_step = 0
         self.is_global_zero = zero
+        self.model, self.optimizers = "model", ["optimizer"]
         self.barriers: list[str] = []
         self.strategy = anything(barrier=self.barriers.append)
         self.saves: Callable[[str], object] = lambda path: Path(path).write_text("state")
@@ -178,3 +179,77 @@ def test_lightning_callback_subclasses_both_lightning_packages(monkeypatch: pyte
     callback = module.TidegaugeCallback()
     assert isinstance(callback, lightning.pytorch.Callback)
     assert isinstance(callback, pytorch_lightning.Callback)
+
+
+def profiled(tidegauge: FakeTidegauge) -> list[str]:
+    """What was recorded, each with the number of steps before it."""
+    calls = tidegauge.calls
+    return [f"{calls[:at].count('step')}: {call}" for at, call in enumerate(calls) if call.startswith("profile")]
+
+
+def test_lightning_profiles_two_whole_steps_behind_the_warm_up_and_prints_them_at_the_end(
+    lightning: tuple[ModuleType, FakeTidegauge], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, tidegauge = lightning
+    trainer = FakeTrainer()
+    callback = fitting(module, trainer, profile=tmp_path / "page.html")
+    for _ in range(20):
+        assert callback.memory_profile is None or len(profiled(tidegauge)) == 3
+        batch(callback, trainer, steps=0)  # gradients are accumulated
+        batch(callback, trainer, steps=1)
+    expected = ["10: profile of model and ['optimizer']", "10: profile begins", "12: profile ends"]
+    assert profiled(tidegauge) == expected
+    callback.on_train_end(trainer, None)
+    assert capsys.readouterr().out == f"what fills the GPU\ntidegauge: memory profile: {tmp_path / 'page.html'}\n"
+    assert str(callback.memory_profile) == "what fills the GPU"
+
+
+@pytest.mark.parametrize(("zero", "arguments"), [(True, {}), (False, {"profile": True})])
+def test_lightning_profiles_on_the_first_rank_alone_and_only_if_asked(
+    lightning: tuple[ModuleType, FakeTidegauge], zero: bool, arguments: dict[str, bool]
+) -> None:
+    module, tidegauge = lightning
+    trainer = FakeTrainer(zero=zero)
+    callback = fitting(module, trainer, **arguments)
+    for _ in range(20):
+        batch(callback, trainer, steps=1)
+    callback.on_train_end(trainer, None)
+    assert profiled(tidegauge) == []
+    assert callback.memory_profile is None
+
+
+@pytest.mark.parametrize("end", ["on_train_end", "on_exception"])
+def test_lightning_ends_a_profile_with_a_training_that_ends_in_it(
+    lightning: tuple[ModuleType, FakeTidegauge], end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, tidegauge = lightning
+    trainer = FakeTrainer()
+    callback = fitting(module, trainer, profile=True)
+    for _ in range(11):
+        batch(callback, trainer, steps=1)
+    getattr(callback, end)(trainer, None)
+    assert profiled(tidegauge)[1:] == ["10: profile begins", "11: profile ends"]
+    assert callback.memory_profile is None
+    assert capsys.readouterr().out == ""
+
+
+def test_a_page_that_cannot_be_written_costs_the_page_alone(
+    lightning: tuple[ModuleType, FakeTidegauge],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def to_html(_block: FakeBlock, path: str) -> Path:
+        raise FileNotFoundError(path)
+
+    module, _tidegauge = lightning
+    monkeypatch.setattr(FakeBlock, "to_html", to_html)
+    trainer = FakeTrainer()
+    callback = fitting(module, trainer, profile=tmp_path / "page.html")
+    for _ in range(12):
+        batch(callback, trainer, steps=1)
+    callback.on_train_end(trainer, None)
+    assert capsys.readouterr().out == "what fills the GPU\n"
+    [told] = caplog.messages
+    assert told == f"tidegauge: the page of the memory profile is not written: {tmp_path / 'page.html'}"

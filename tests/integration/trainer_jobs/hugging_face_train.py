@@ -2,6 +2,7 @@
 
 ``accumulate``: two batches a step, evaluation in between. ``saves``: until ``stop``, with the Trainer saving by itself
 at every step that ends in 0. ``model-only``: as ``accumulate``, with ``save_only_model``. ``broken``: Tidegauge raises.
+``profiled``: as ``accumulate``, with a memory profile.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tidegauge.integrations.huggingface import TidegaugeCallback
 
 transformers: Any = importlib.import_module("transformers")
 parser = argparse.ArgumentParser()
-parser.add_argument("how", choices=("accumulate", "saves", "model-only", "broken"))
+parser.add_argument("how", choices=("accumulate", "saves", "model-only", "broken", "profiled"))
 args = parser.parse_args()
 STOP = Path("stop")
 saved: list[int] = []
@@ -76,7 +77,12 @@ trainer = CountingTrainer(
     eval_dataset=examples[:4],
     callbacks=[Watcher()],
 )
-trainer.add_callback(TidegaugeCallback(level="trace", save_with=trainer))
+profiled = args.how == "profiled"
+trainer.add_callback(
+    TidegaugeCallback(
+        level="stats" if profiled else "trace", save_with=trainer, profile="profile.html" if profiled else False
+    )
+)
 trainer.train()
 print(json.dumps({"global_step": trainer.state.global_step, "saved": saved, "written": written}), flush=True)
 while not STOP.exists():

@@ -2,7 +2,8 @@
 
 ``accumulate``: two batches a step, and validation in between. ``two-optimizers``: a GAN's loop, by hand. ``saves``:
 over one rank or two, until ``stop``; the folder for checkpoints is ``checkpoints``. ``broken``: Tidegauge itself raises
-in every step. ``interrupted``: the training raises after its fifth step.
+in every step. ``interrupted``: the training raises after its fifth step. ``profiled``: as ``accumulate``, with a
+memory profile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 parser = argparse.ArgumentParser()
-parser.add_argument("how", choices=("accumulate", "two-optimizers", "saves", "broken", "interrupted"))
+parser.add_argument("how", choices=("accumulate", "two-optimizers", "saves", "broken", "interrupted", "profiled"))
 parser.add_argument("--package", default="lightning.pytorch")
 args = parser.parse_args()
 pl: Any = importlib.import_module(args.package)
@@ -75,10 +76,14 @@ trainer = pl.Trainer(
     accelerator="gpu",
     devices=ranks,
     strategy=ddp if ranks > 1 else "auto",
-    max_steps=20 if args.how in ("accumulate", "two-optimizers", "broken", "interrupted") else -1,
+    max_steps=20 if args.how in ("accumulate", "two-optimizers", "broken", "interrupted", "profiled") else -1,
     max_epochs=-1,
-    accumulate_grad_batches=2 if args.how == "accumulate" else 1,
-    callbacks=TidegaugeCallback(level="trace", checkpoint_dir="checkpoints"),
+    accumulate_grad_batches=2 if args.how in ("accumulate", "profiled") else 1,
+    callbacks=TidegaugeCallback(
+        level="stats" if args.how == "profiled" else "trace",
+        checkpoint_dir="checkpoints",
+        profile=args.how == "profiled",
+    ),
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
