@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.analysis.profile.words import (
     caller_of_line,
     doubts,
@@ -43,6 +42,9 @@ from tidegauge_exporter.reports.html_page import (
 )
 from tidegauge_exporter.reports.icicle import IciclePart, draw_icicle
 from tidegauge_exporter.reports.recording_data import MAX_BLOCKS, recording_data
+
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
 
 MAX_LINES: Final = 60
 MAX_NAME_CHARS: Final = 400
