@@ -65,7 +65,8 @@ SCRIPT: Final = "profile_page.js"
 _SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
 _TIMELINE: Final = """<div class="timeline needs-blocks" data-order="{order}" hidden>
-<p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.</p>
+<p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.
+On top are the phases: <span class="keys"></span></p>
 <canvas tabindex="0" role="application" aria-label="allocated memory over the recording: arrow keys move by one event, \
 plus and minus zoom, Escape goes back to the peak"></canvas>
 <div class="tools"><button type="button" data-do="peak">the peak</button>

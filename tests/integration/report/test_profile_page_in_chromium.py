@@ -143,3 +143,15 @@ def test_a_search_finds_functions_in_the_call_stacks(blocks_tab: Tab) -> None:
     blocks_tab.ask(f"{field}.value = 'loss_of'; {field}.dispatchEvent(new Event('input'))")
     found = str(blocks_tab.ask("document.querySelector('.search output').textContent"))
     assert re.fullmatch(r"\d functions with [\d.]+ MiB, \d+ lines", found)
+
+
+def test_the_pointer_shows_an_event_and_its_stack(blocks_tab: Tab) -> None:
+    blocks_tab.ask("document.querySelector('.timeline canvas').scrollIntoView()")
+    box = blocks_tab.ask("document.querySelector('.timeline canvas').getBoundingClientRect().toJSON()")
+    at_peak = box["left"] + 66 + (1379.5 / 3000) * (int(box["width"]) - 66 - 10)
+    blocks_tab.mouse("mouseMoved", at_peak, box["top"] + 100)
+    lines = blocks_tab.ask("[...document.querySelectorAll('.hint:not([hidden]) div')].map((one) => one.textContent)")
+    assert lines[0] == "event 1,379, forward: 271.5 MiB"
+    assert lines[1].startswith("activations 82.1 MiB, workspaces 64.0 MiB")
+    assert lines[2].startswith("allocates ")
+    assert any("train/scenarios.py:" in line for line in lines[3:])

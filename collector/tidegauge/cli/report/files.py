@@ -21,7 +21,7 @@ from tidegauge.analysis.growth.diff import compare
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.snapshots.reading import Snapshot, read_snapshot
-from tidegauge.analysis.traces.near_peak import near_peak
+from tidegauge.analysis.traces.near_peak import MAX_PROFILED_EVENTS, near_peak
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif
@@ -52,8 +52,6 @@ MAX_POINTS = 20_000
 _HEAD_BYTES = 4096
 MAX_WHATIF_S = 30.0
 """Time limit for all settings together: without numba, a replay of 100,000 events takes seconds."""
-MAX_PROFILED_EVENTS = 500_000
-"""Those around the peak: 100,000 take a second or two and 110 MiB of memory."""
 MAX_SETTINGS = 12
 """Rows of the table; `tidegauge whatif --json` has all."""
 
