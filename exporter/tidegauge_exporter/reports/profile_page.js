@@ -170,6 +170,7 @@
     const peak = Math.max(data.peak - data.first, -1);
     const stacks = data.stacks;
     const look = new Map();
+    const PHASES = { forward: "--own1", backward: "--waiting", recomputation: "--hot", optimizer: "--calm" };
     let view = [0, Math.max(events - 1, 1)], selected = { from: peak, to: peak }, mode = "left";
 
     // ---- words ------------------------------------------------------------------------------------------------
@@ -363,6 +364,12 @@
       ctx.fillStyle = ink;
       for (const event of new Set([from, to])) line(ctx, event, high, ink);
       if (from !== peak || to !== peak) line(ctx, peak, high, style("--bad"), true);
+      if (xOf(peak) < LEFT || xOf(peak) > LEFT + width) return;
+      const isLeft = xOf(peak) < LEFT + width / 2;
+      ctx.fillStyle = ink;
+      ctx.textAlign = isLeft ? "left" : "right";
+      ctx.textBaseline = "middle";
+      ctx.fillText("peak", xOf(peak) + (isLeft ? 5 : -5), TOP + 4);
     }
     function line(ctx, event, high, look, dashed = false) {
       const x = xOf(event);
@@ -377,13 +384,12 @@
       ctx.setLineDash([]);
     }
     function drawPhases(ctx, width, high) {
-      const looks = { forward: "--own1", backward: "--waiting", recomputation: "--hot", optimizer: "--good" };
       data.stretches.forEach(([begin, phase], at) => {
         const end = at + 1 < data.stretches.length ? data.stretches[at + 1][0] : data.end;
         const left = Math.max(xOf(begin - data.first - 0.5), LEFT), right = Math.min(xOf(end - data.first - 0.5), LEFT + width);
         if (right - left < 0.05) return;
         const name = data.phases[phase];
-        ctx.fillStyle = style(looks[name] || "--grey");
+        ctx.fillStyle = style(PHASES[name] || "--grey");
         ctx.fillRect(left, 4, right - left, 14);
         if (name === "backward" || name === "recomputation") {
           ctx.globalAlpha = 0.08;
@@ -391,11 +397,11 @@
           ctx.fillRect(left, TOP, right - left, high);
           ctx.globalAlpha = 1;
         }
-        if (right - left < LETTER * name.length + 8) return;
+        if (right - left < ctx.measureText(name).width + 6) return;
         ctx.fillStyle = style("--ink");
         ctx.textAlign = "left";
         ctx.textBaseline = "middle";
-        ctx.fillText(name, left + 4, 11.5);
+        ctx.fillText(name, left + 3, 11.5);
       });
     }
     function ticks(highest) {
@@ -694,6 +700,12 @@
       cell.replaceChildren(link);
     }
 
+    const known = new Set(data.stretches.map(([, phase]) => data.phases[phase]));
+    place.querySelector(".keys").append(...data.phases.filter((name) => known.has(name) && name !== "unknown").map((name) => {
+      const key = element("span", "key", name);
+      key.style.setProperty("--look", `var(${PHASES[name] || "--grey"})`);
+      return key;
+    }));
     for (const one of document.querySelectorAll(".needs-blocks")) one.hidden = false;
     for (const one of document.querySelectorAll(".without-blocks")) one.hidden = true;
     field.min = data.first;

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.analysis.profile.words import (
     caller_of_line,
     doubts,
@@ -44,6 +43,9 @@ from tidegauge_exporter.reports.html_page import (
 from tidegauge_exporter.reports.icicle import IciclePart, draw_icicle
 from tidegauge_exporter.reports.recording_data import MAX_BLOCKS, recording_data
 
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
+
 MAX_LINES: Final = 60
 MAX_NAME_CHARS: Final = 400
 MAX_SPANS: Final = 12
@@ -63,7 +65,8 @@ SCRIPT: Final = "profile_page.js"
 _SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
 _TIMELINE: Final = """<div class="timeline needs-blocks" data-order="{order}" hidden>
-<p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.</p>
+<p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.
+On top are the phases: <span class="keys"></span></p>
 <canvas tabindex="0" role="application" aria-label="allocated memory over the recording: arrow keys move by one event, \
 plus and minus zoom, Escape goes back to the peak"></canvas>
 <div class="tools"><button type="button" data-do="peak">the peak</button>

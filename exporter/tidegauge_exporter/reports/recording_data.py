@@ -6,13 +6,15 @@ From these columns ``profile_page.js`` tells what is allocated at any event, and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording
 from tidegauge.core.allocator.trace import Action, Trace
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.reports.snapshot_data import StackNumbers, code_lines
+
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording
 
 MAX_EVENTS: Final = 100_000
 """Bound of events on a page. Of a longer recording it has the newest, or those around the peak if it is older."""

@@ -9,13 +9,15 @@ job go to the script as JSON without characters of HTML, and the script puts the
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tidegauge.analysis.profile.words import doubts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL
 from tidegauge.core.incidents.wording import capitalised, does, hint, outlook, rate, since, time_left
+from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge_exporter.messages.text import tidy
@@ -47,8 +49,14 @@ from tidegauge_exporter.reports.incident_sections import (
 )
 from tidegauge_exporter.reports.memory_plot import memory_section
 from tidegauge_exporter.reports.memory_plot import ranks_section as rank_charts
+from tidegauge_exporter.reports.profile_page import SCRIPT as PROFILE_SCRIPT
+from tidegauge_exporter.reports.profile_page import profile_json, profile_lead, profile_sections
+from tidegauge_exporter.reports.recording_data import recording_data
 from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 from tidegauge_exporter.reports.snapshot_data import pool_rows
+
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
 
 DATA_ID: Final = "report-data"
 MAX_TEXT_CHARS: Final = 600
@@ -63,7 +71,8 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
     told = replace(content, story=None if whole is None else tamed_story(whole))
     story = told.story
     data, chart = script_data(told), memory_section(told)
-    drawn = "<svg" in chart or any(value for name, value in data.items() if name != "stacks")
+    blocks = None if told.profile is None else _blocks(told.recording, told.profile)
+    drawn = any(("<svg" in chart, told.profile, *(value for name, value in data.items() if name != "stacks")))
     parts = [
         meta([(label, value and tidy(value, MAX_TEXT_CHARS)) for label, value in told.subject],
              made_unix_s=told.made_unix_s),
@@ -71,6 +80,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         "" if whole is None else links_line(whole.incident, cluster=told.cluster, links=told.links),
         _root_cause(told),
         chart,
+        *([] if told.profile is None else profile_sections(told.profile, data=blocks)),
         "" if story is None else ranks_section(story.incident),
         rank_charts(told),
         *evidence_sections(told, data),
@@ -83,18 +93,25 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
             keep_running_section(told.links),
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
-    return _document(tidy(told.title, MAX_TEXT_CHARS), parts, data if with_script and drawn else None)
+    title = tidy(told.title, MAX_TEXT_CHARS)
+    if not (with_script and drawn):
+        return _document(title, parts)
+    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(PROFILE_SCRIPT)}")
+    json_html = f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n{profile_json(blocks)}'
+    return _document(title, parts, script, json_html)
 
 
-def _document(title: str, parts: list[str], data: dict[str, Any] | None) -> str:
-    """The document; ``data`` is for the script, ``None``: a page without a script."""
-    style, script, end = style_sheet(), None, ""
-    if data is not None:
-        script = asset(*_BUILT, "report.js")
-        style = asset(*_BUILT, "uplot.css") + style
-        end = (
-            f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n<script>{script}</script>\n'
-        )
+def _blocks(recording: NamedRecording | None, profile: StepProfile) -> dict[str, Any] | None:
+    return None if recording is None else recording_data(recording, peak_event=profile.peak.event)
+
+
+def _document(title: str, parts: list[str], script: str | None = None, json_html: str = "") -> str:
+    """The document; ``json_html`` has the data of its script."""
+    if script is None:
+        style = style_sheet()
+        return page(title, parts, head=policy(style), style=style)
+    style = asset(*_BUILT, "uplot.css") + style_sheet()
+    end = f"{json_html}<script>{script}</script>\n"
     return page(title, parts, head=policy(style, script), style=style, end=end)
 
 
@@ -119,6 +136,8 @@ def _lead(content: ReportContent) -> str:
                 (None if not steps or grew is None else format_bytes(grew / steps), "growth per step"),
             ],
         )
+    if content.profile is not None:
+        return profile_lead(content.profile)
     live_bytes = sum(row.live_bytes for row in pool_rows((content.late and content.late.end) or ()))
     remark = "One snapshot shows what is alive, not what grows: add an earlier one of the same rank."
     return lead(f"{format_bytes(live_bytes)} of live tensors, by the line that allocated them.", tone="note",
@@ -180,6 +199,7 @@ def _told(sentence: str) -> str:
 
 def _sources(content: ReportContent) -> list[str]:
     facts, evidence = list(content.absent), content.evidence
+    facts += [] if content.profile is None else doubts(content.profile)
     if evidence is not None:
         facts += [
             f"Snapshot: `{ref.store}/{ref.key}`, step {ref.step:,}, {format_bytes(ref.stored_bytes)}."

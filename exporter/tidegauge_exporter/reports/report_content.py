@@ -6,17 +6,21 @@ Every part may be missing: the page leaves it out, or has the reason in ``Report
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents.wording import further_name, job_and_run
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.headlines import noun, owners_job
 from tidegauge_exporter.messages.untrusted import tamed
 from tidegauge_exporter.messages.values import Story
+
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
 
 NO_LINKS: Final = Links()
 
@@ -78,6 +82,10 @@ class ReportContent:
     late: Trace | None = None
     """Snapshots of one device; ``Trace.end`` are the segments, the events its history."""
     whatif: WhatIfTable | None = None
+    profile: StepProfile | None = None
+    """Of the history of ``late``, where the report is about the peak."""
+    recording: NamedRecording | None = None
+    """Of which ``profile`` was made."""
     absent: tuple[str, ...] = ()
     """Sentences about the gaps of the report and their reasons."""
 

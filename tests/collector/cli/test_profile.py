@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import tidegauge
+from tidegauge.analysis.traces import near_peak
 from tidegauge.cli.main import main
 
 DATA = Path(__file__).parents[2] / "data"
@@ -23,6 +24,16 @@ def test_profile_shows_the_peak_by_category_phase_and_line(capsys: pytest.Captur
     assert "Peak: 271.5 MiB allocated in the forward pass" in printed
     for words in ("activations      82.1 MiB  30%", "optimizer  175.3 MiB", "train/scenarios.py:21 in forward"):
         assert words in printed
+
+
+def test_of_a_long_recording_the_profile_is_of_the_events_around_the_peak(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_peak, "MAX_PROFILED_EVENTS", 2_000)
+    assert main(["profile", RECORDED]) == 0
+    told = capsys.readouterr()
+    assert "2,000 events.\nPeak: 271.5 MiB allocated in the forward pass, at event 379" in told.out
+    assert "has 3,000 events; the profile is of 2,000 around its peak" in told.err
 
 
 def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from report_contents import evidence, points, story
 from sample_views import job_view, rank_view
 from tidegauge.analysis.snapshots.reading import read_snapshot
 from tidegauge.cli.main import main
+from tidegauge.cli.report import files
 from tidegauge.cluster.api.http_api import HttpApi, NotFoundError, Request, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import RankMemory
@@ -34,6 +35,7 @@ from trace_files import to_packed
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 SERIES = Path(__file__).parents[2] / "data" / "series"
 EARLY, LATE = SNAPSHOTS / "outputs_kept.early.pickle.gz", SNAPSHOTS / "outputs_kept.late.pickle.gz"
+STEADY = SNAPSHOTS / "steady_lm.late.snap.zst"
 NUMBER = 4711
 """Of the incident: the id of its job too."""
 
@@ -79,6 +81,28 @@ def test_two_snapshots_and_a_series_are_a_report(tmp_path: Path) -> None:
     assert "Rank 0 grows by" in words
     assert "100 % of what grew on rank 0 was allocated at scenarios.py:34 in forward" in words
     assert "event by event" in words
+
+
+def test_the_report_of_one_snapshot_has_its_peak_first(tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    words = report(path, STEADY)
+    assert "271.5 MiB at the peak, mostly activations (30%) and workspaces (24%)." in words
+    assert words.index("Allocated over the recording") < words.index("Live memory in the snapshot")
+    assert 'id="profile-data"' in path.read_text(encoding="utf-8")
+    assert "A higher peak may lie before it" in words
+
+
+def test_the_report_of_two_snapshots_is_about_growth(tmp_path: Path) -> None:
+    assert "At the peak" not in report(tmp_path / "r.html", EARLY, LATE)
+
+
+def test_of_a_long_history_the_report_has_the_events_around_the_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_PROFILED_EVENTS", 400)
+    words = report(tmp_path / "r.html", STEADY)
+    assert "269.5 MiB at the peak" in words
+    assert "The peak is that of events 2,034 to 2,433 of 3,000" in words
 
 
 def test_series_files_are_drawn_by_training_step(tmp_path: Path) -> None:

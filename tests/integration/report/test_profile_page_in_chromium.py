@@ -143,3 +143,34 @@ def test_a_search_finds_functions_in_the_call_stacks(blocks_tab: Tab) -> None:
     blocks_tab.ask(f"{field}.value = 'loss_of'; {field}.dispatchEvent(new Event('input'))")
     found = str(blocks_tab.ask("document.querySelector('.search output').textContent"))
     assert re.fullmatch(r"\d functions with [\d.]+ MiB, \d+ lines", found)
+
+
+def test_the_pointer_shows_an_event_and_its_stack(blocks_tab: Tab) -> None:
+    blocks_tab.ask("document.querySelector('.timeline canvas').scrollIntoView()")
+    box = blocks_tab.ask("document.querySelector('.timeline canvas').getBoundingClientRect().toJSON()")
+    at_peak = box["left"] + 66 + (1379.5 / 3000) * (int(box["width"]) - 66 - 10)
+    blocks_tab.mouse("mouseMoved", at_peak, box["top"] + 100)
+    lines = blocks_tab.ask("[...document.querySelectorAll('.hint:not([hidden]) div')].map((one) => one.textContent)")
+    assert lines[0] == "event 1,379, forward: 271.5 MiB"
+    assert lines[1].startswith("activations 82.1 MiB, workspaces 64.0 MiB")
+    assert lines[2].startswith("allocates ")
+    assert any("train/scenarios.py:" in line for line in lines[3:])
+
+
+def test_modules_follow_the_event_and_come_back_as_they_were(browser_tab: Tab, tmp_path: Path) -> None:
+    named = [one._replace(module=f"Net.layers.{one.block.stack % 3}") for one in RECORDING.blocks]
+    recording = RECORDING._replace(blocks=named)
+    path = tmp_path / "modules.html"
+    html = render_profile(profile_of_recording(recording), recording=recording, subject="a", made_unix_s=1.8e9)
+    path.write_text(html, encoding="utf-8")
+    browser_tab.open(path.as_uri())
+    cells = """[...document.querySelectorAll('[data-part=modules] .cell')].map((one) => [one.dataset.path,
+        Number(one.dataset.bytes)]).filter(([path]) => path).sort()"""
+    before = browser_tab.ask(cells)
+    assert [path for path, _ in before] == ["Net", "Net.layers", *(f"Net.layers.{number}" for number in range(3))]
+    choose(browser_tab, 10)
+    held = [one.block.requested_bytes for one in named if one.block.is_alive_at(10)]
+    assert browser_tab.ask(cells)[0][1] == sum(held)
+    choose(browser_tab, 1379)
+    assert browser_tab.ask(cells) == before
+    assert browser_tab.complaints() == []

@@ -10,12 +10,14 @@ import pytest
 from browser import Tab
 from integration.service import eventually
 from report_contents import code_lines, content, evidence, made_trace, stacks, story
+from tidegauge.cli.main import main
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.reports.chart import WIDTH
 from tidegauge_exporter.reports.report import render_report
 
+STEADY = Path(__file__).parents[2] / "data" / "snapshots" / "steady_lm.late.snap.zst"
 PARTS = ("growth", "live", "map", "history")
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2><svg onload=window.hacked=3>"
 COLOURS = """(name) => {
@@ -298,3 +300,19 @@ def test_a_hundred_thousand_events_are_drawn(tab: Tab, tmp_path: Path, steps: in
     assert colours(tab, "history") > 3
     assert colours(tab, "map") > 3
     assert tab.complaints() == []
+
+
+def test_the_report_of_one_snapshot_shows_its_peak_and_any_event(browser_tab: Tab, tmp_path: Path) -> None:
+    path = tmp_path / "one.html"
+    assert main(["report", str(STEADY), "--no-whatif", "-o", str(path)]) == 0
+    browser_tab.screen(width=1180, height=900)
+    browser_tab.open(path.as_uri())
+    said = "document.querySelector('.timeline .said').textContent"
+    assert browser_tab.ask(said) == "271.5 MiB allocated at the peak: event 1,379, forward."
+    links = "[...document.querySelectorAll('[data-event] button')]"
+    browser_tab.ask(f"{links}.find((one) => one.textContent === '1,510').click()")
+    assert browser_tab.ask(said) == "254.4 MiB allocated at event 1,510, backward."
+    shown = "[...document.querySelectorAll('.without-blocks')].some((one) => one.checkVisibility())"
+    assert browser_tab.ask(shown) is False
+    assert browser_tab.ask("document.documentElement.dataset.failed") == ""
+    assert browser_tab.complaints() == []

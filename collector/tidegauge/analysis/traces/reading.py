@@ -142,6 +142,11 @@ def _holds(segment: KnownSegment, address: int) -> bool:
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
+def with_beginning(trace: Trace) -> Trace:
+    """``trace`` with the state before its first event. Raises ``BadTraceError`` and ``TraceError``."""
+    return trace if trace.complete else with_segment_order(with_start(with_pools(trace)))
+
+
 def open_trace(
     path: Path,
     *,
@@ -150,30 +155,26 @@ def open_trace(
     cap_bytes: Optional[int] = None,
     most_bytes: int = MAX_CONTENT_BYTES,
     on_read: Callable[[int], object] = int,
+    beginning: Callable[[Trace], Trace] = with_beginning,
 ) -> Trace:
     """The trace of one device in a snapshot or an ``.npz``, gzip or not, with the state before its first event.
 
     ``torch_version`` and ``cap_bytes`` are what the caller knows better than the file. Without ``device``, the only
-    one that has events. ``on_read`` gets the number of events before any is replayed. Raises ``BadTraceError`` that
-    names the file, and says of which devices there is a choice.
+    one that has events. ``on_read`` gets the number of events before any is replayed; ``beginning`` finds the state
+    before the first one. Raises ``BadTraceError`` that names the file, and says of which devices there is a choice.
     """
     try:
         with path.open("rb") as stream:
             content = read_content(stream, most_bytes=most_bytes)
         trace = _known_better(_read(content, device, most_bytes), torch_version, cap_bytes)
         on_read(len(trace))
-        return with_beginning(trace)
+        return beginning(trace)
     except OSError as error:
         raise BadTraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except TraceError as error:
         raise BadTraceError(f"{path}: contradicts itself: {error}") from error
     except BadTraceError as error:
         raise type(error)(f"{path}: {error}") from error
-
-
-def with_beginning(trace: Trace) -> Trace:
-    """``trace`` with the state before its first event. Raises ``BadTraceError`` and ``TraceError``."""
-    return trace if trace.complete else with_segment_order(with_start(with_pools(trace)))
 
 
 def _read(content: bytes, device: Optional[int], most_bytes: int) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -172,10 +173,23 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
 def _recording(file: str, device: Optional[int]) -> NamedRecording:
     # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.compiling import prepare_model
+    from tidegauge.analysis.traces import near_peak
     from tidegauge.analysis.traces.reading import open_trace
 
+    most, events = near_peak.MAX_PROFILED_EVENTS, 0
+
+    def on_read(count: int) -> None:
+        nonlocal events
+        events = count
+        prepare_model(min(count, most))
+
     try:
-        trace = open_trace(Path(file), device=device, on_read=prepare_model)
+        trace = open_trace(
+            Path(file), device=device, on_read=on_read, beginning=lambda one: near_peak.near_peak(one, most).trace
+        )
+        if len(trace) < events:
+            said = f"{file} has {events:,} events; the profile is of {len(trace):,} around its peak, counted from 0"
+            print(f"tidegauge profile: {said}", file=sys.stderr)
         # Only now: how the model is imported depends on the length of the trace.
         from tidegauge.analysis.profile.recording import recording_of
 

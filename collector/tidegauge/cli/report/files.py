@@ -18,7 +18,10 @@ from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.compiling import prepare_model
 from tidegauge.analysis.growth.diff import compare
+from tidegauge.analysis.profile.profile import profile_of_recording
+from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.snapshots.reading import Snapshot, read_snapshot
+from tidegauge.analysis.traces.near_peak import MAX_PROFILED_EVENTS, near_peak
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif
@@ -81,6 +84,7 @@ def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_uni
     curves = tuple(_curve(rank, path, args.capacity_bytes) for rank, path in enumerate(given.series))
     curves = tuple(sorted(curves, key=lambda curve: -curve.verdict.state.level))
     late = given.snapshots[-1] if given.snapshots else None
+    recording, no_profile = (None, None) if late is None or len(given.snapshots) > 1 else profiled(late)
     tried, why_not = (None, None) if late is None or args.no_whatif else tried_settings(late)
     return ReportContent(
         made_unix_s=now_unix_s,
@@ -92,7 +96,9 @@ def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_uni
         early=given.snapshots[0].trace if len(given.snapshots) == MAX_SNAPSHOTS else None,
         late=None if late is None else late.trace,
         whatif=tried,
-        absent=tuple(filter(None, (why_not, *_lacks(given)))),
+        profile=None if recording is None else profile_of_recording(recording),
+        recording=recording,
+        absent=tuple(filter(None, (no_profile, why_not, *_lacks(given)))),
     )
 
 
@@ -257,6 +263,23 @@ def in_order(two: Sequence[RankSnapshot]) -> tuple[RankSnapshot, RankSnapshot]:
     if first.at_unix_s is not None and second.at_unix_s is not None and first.at_unix_s > second.at_unix_s:
         return second, first
     return first, second
+
+
+def profiled(snapshot: RankSnapshot) -> tuple[NamedRecording | None, str | None]:
+    """What its history holds at the peak, or nothing without a history; and a sentence about what is missing."""
+    events = len(snapshot.trace)
+    if not events:
+        return None, None
+    prepare_model(min(events, MAX_PROFILED_EVENTS))
+    try:
+        part = near_peak(snapshot.trace, MAX_PROFILED_EVENTS)
+        recording = recording_of(part.trace)
+    except ValueError as error:
+        return None, f"What fills the GPU at the peak cannot be told of this history: {one_line(str(error), 300)}."
+    if len(part.trace) == events:
+        return recording, None
+    last = part.first + len(part.trace) - 1
+    return recording, f"The peak is that of events {part.first:,} to {last:,} of {events:,}, counted from the first."
 
 
 def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | None]:
