@@ -154,6 +154,19 @@ def test_a_workspace_is_one_behind_an_optimizer_that_allocates_nothing() -> None
     assert program.profile().peak.by_category[Category.WORKSPACES] == workspace
 
 
+def test_optimizer_state_of_the_size_of_a_workspace_is_optimizer_state() -> None:
+    program = Program()
+    for step in range(2):
+        activation, seed = program.alloc(2 * MIB, FORWARD), program.alloc(512, GRADS)
+        if step == 0:
+            program.alloc(32 * MIB, OPTIMIZER)
+            program.alloc(32 * MIB, OPTIMIZER)
+        program.free(seed, activation, program.alloc(1 * MIB, OPTIMIZER))
+    held = program.profile().peak.by_category
+    assert held[Category.OPTIMIZER_STATE] == 64 * MIB
+    assert Category.WORKSPACES not in held
+
+
 def test_inference_keeps_no_activations_and_a_workspace_is_one() -> None:
     program = Program()
     workspace = 4096 * 1024 * 2 + 16 * 1024 * 8

@@ -89,6 +89,8 @@ class Purposes:
             return Category.UNKNOWN
         if self._is_temporary(block, made):
             return Category.GRADIENTS if self._is_gradient(block, made) else Category.TEMPORARIES
+        if phase is StepPhase.OPTIMIZER:
+            return Category.OPTIMIZER_STATE
         if self._is_kept(block, made) and _may_be_workspace(block):
             return Category.WORKSPACES
         if phase is StepPhase.INPUT:
@@ -97,10 +99,7 @@ class Purposes:
             return self._of_forward(made)
         if phase is StepPhase.BACKWARD:
             return Category.ACTIVATIONS if self._is_for_derivative(block, made) else Category.GRADIENTS
-        return {
-            StepPhase.RECOMPUTATION: Category.ACTIVATIONS,
-            StepPhase.OPTIMIZER: Category.OPTIMIZER_STATE,
-        }.get(phase, Category.OTHER)
+        return Category.ACTIVATIONS if phase is StepPhase.RECOMPUTATION else Category.OTHER
 
     def _owned_as(self, block: BlockLife) -> Optional[Category]:
         owner = self.owner(block)
@@ -119,12 +118,11 @@ class Purposes:
         return owned[at] if is_in else None
 
     def _of_before(self, block: BlockLife) -> Category:
+        if block.stack >= 0 and phase_of_stack(self._stacks[block.stack]) is StepPhase.OPTIMIZER:
+            return Category.OPTIMIZER_STATE
         if _may_be_workspace(block):
             return Category.WORKSPACES
-        if block.stack < 0:
-            return Category.UNKNOWN
-        phase = phase_of_stack(self._stacks[block.stack])
-        return Category.OPTIMIZER_STATE if phase is StepPhase.OPTIMIZER else Category.OTHER
+        return Category.UNKNOWN if block.stack < 0 else Category.OTHER
 
     def _of_forward(self, made: int) -> Category:
         if made + 1 < len(self._stretches):
