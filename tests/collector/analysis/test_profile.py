@@ -42,6 +42,11 @@ RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.
 FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
 
 
+FSDP2 = f"{SITE}/distributed/fsdp/_fully_shard"
+GATHER = Frame("foreach_all_gather", f"{FSDP2}/_fsdp_collectives.py", 250)
+SCATTER = Frame("foreach_reduce", f"{FSDP2}/_fsdp_collectives.py", 500)
+
+
 @pytest.mark.parametrize(
     ("stack", "phase"),
     [
@@ -56,6 +61,13 @@ FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 13
         ((Frame("c10::alloc", "??", 0), Frame("main", "??", 0)), None),
         ((Frame("backward", "ops.py", 3), Frame("apply", f"{SITE}/autograd/function.py", 300)), StepPhase.BACKWARD),
         ((Frame("forward", "ops.py", 3), Frame("apply", f"{SITE}/autograd/function.py", 575), LINE), None),
+        ((GATHER, Frame("wrapper", f"{FSDP2}/_fsdp_common.py", 400)), StepPhase.BACKWARD),
+        ((SCATTER, Frame("decorate_context", f"{SITE}/utils/_contextlib.py", 120)), StepPhase.BACKWARD),
+        (
+            (Frame("forward", "model.py", 5), MODULE, Frame("<module>", "/home/ada/torch/train.py", 9)),
+            StepPhase.FORWARD,
+        ),
+        ((GATHER, LINE), None),
     ],
 )
 def test_stacks_tell_the_phase(stack: Stack, phase: StepPhase | None) -> None:
@@ -176,6 +188,31 @@ def test_inference_keeps_no_activations_and_a_workspace_is_one() -> None:
     assert held == {Category.WORKSPACES: workspace, Category.TEMPORARIES: 2 * MIB}
 
 
+def test_what_fsdp_scatters_its_gradients_into_is_gradients_and_what_it_gathers_is_part_of_the_backward_pass() -> None:
+    program = Program()
+    hook = Frame("wrapper", f"{FSDP2}/_fsdp_common.py", 400)
+    gradients: list[Held] = []
+    for _ in range(2):
+        activation = program.alloc(20 * MIB, FORWARD)
+        seed = program.alloc(512, GRADS)
+        gathered = program.alloc(9 * MIB, (GATHER, hook))
+        whole = program.alloc(8 * MIB, AUTOGRAD)
+        program.free(*gradients, gathered, activation)
+        sent, gradients = program.alloc(8 * MIB, (SCATTER, hook)), [program.alloc(4 * MIB, (SCATTER, hook))]
+        program.free(whole, sent, seed)
+        program.free(program.alloc(40 * MIB, OPTIMIZER))
+    profile = program.profile()
+    phases = {one.phase for one in profile.phases} - {StepPhase.UNKNOWN}  # before its first event
+    assert phases == {StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.OPTIMIZER}
+    assert profile.backward_passes == 2
+    assert profile.peak.by_category[Category.GRADIENTS] == 4 * MIB
+    in_backward = {
+        category: max(sizes[at] for at, phase in enumerate(profile.timeline.phases) if phase is StepPhase.BACKWARD)
+        for category, sizes in profile.timeline.by_category.items()
+    }
+    assert in_backward[Category.COMMUNICATION] == 9 * MIB
+
+
 def test_what_checkpointing_computes_again_is_activations_until_the_backward_pass_drops_it() -> None:
     program = Program()
     kept = program.alloc(4 * MIB, FORWARD)
@@ -200,6 +237,14 @@ def test_what_checkpointing_computes_again_is_activations_until_the_backward_pas
         ([Frame("alloc_storage", f"{SITE}/distributed/fsdp/_fully_shard/_fsdp_param.py", 900)], 0, Category.PARAMETERS),
         ([Frame("<lambda>", MODULE.filename, 1100), Frame("_apply", MODULE.filename, 934)], 0, Category.PARAMETERS),
         ([Frame("__init__", f"{SITE}/nn/modules/linear.py", 106)], 0, Category.PARAMETERS),
+        (
+            [
+                Frame("_resize_", f"{SITE}/storage.py", 1100),
+                Frame("_alloc_padded_unsharded_flat_param", f"{SITE}/distributed/fsdp/_flat_param.py", 1400),
+            ],
+            0,
+            Category.PARAMETERS,
+        ),
         ([Frame("forward", "model.py", 5), MODULE], 1, Category.CUDA_GRAPHS),
     ],
 )

@@ -18,7 +18,7 @@ from integration.server_process import free_port
 from matrix import FIRST_TORCH, torches
 from tidegauge.agent.evidence.checks import read_recording, read_snapshot
 from tidegauge.analysis.profile.apart import profile_here
-from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.rank_recording import RankRecording
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.run_dirs import process_of
@@ -184,6 +184,8 @@ def test_a_profile_of_a_running_rank_is_what_pytorch_and_the_model_say(mode: str
 def test_profiles_of_ranks_that_share_or_shard_a_model(mode: str, rig: Rig, start: Start) -> None:
     for recording, profile, _ in check_profiles(start(rig, mode)):
         assert recording.problem is None
+        phases = {one.phase for one in profile.phases}
+        assert StepPhase.BEFORE_OPTIMIZER not in phases, "what the engine calls is the backward pass"
         models = {"FSDPModel" if mode == "fsdp2" else "Model"}
         assert {one.path for one in profile.modules if "." not in one.path} == models
         assert any(Category.ACTIVATIONS in one.own for one in profile.modules if one.path.endswith("blocks.3.mix.0"))

@@ -20,8 +20,9 @@ _ENGINE_CALLS = (
     ("/torch/autograd/__init__.py", ("backward", "_make_grads")),
     ("/torch/autograd/graph.py", ("_engine_run_backward",)),
 )
-_FUNCTION = "/torch/autograd/function.py"
-"""Outermost frame of a ``torch.autograd.Function`` that the engine calls."""
+_TORCH = "/torch/"
+"""Nothing but the engine calls torch's own code without a program around it: a ``torch.autograd.Function``, and what
+FSDP does with parameters and gradients."""
 _MODULE = "/torch/nn/modules/module.py"
 _MODULE_CALLS = frozenset(("_call_impl", "_wrapped_call_impl"))
 _ENGINE = "torch::autograd::"
@@ -62,7 +63,9 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
             return StepPhase.BACKWARD
         if filename.endswith(_MODULE) and frame.name in _MODULE_CALLS:
             phase = StepPhase.FORWARD
-    return StepPhase.BACKWARD if python[-1].filename.endswith(_FUNCTION) else phase
+    outermost = python[-1]
+    is_engines = _TORCH in outermost.filename and outermost.name != "<module>"
+    return StepPhase.BACKWARD if is_engines else phase
 
 
 def stretches_of(trace: Trace) -> list[Stretch]:

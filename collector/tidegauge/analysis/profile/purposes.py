@@ -18,6 +18,8 @@ MAX_BATCHES_AHEAD = 2
 _DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _UNSHARDED = ("/_fsdp_param.py", "/_flat_param.py")
 """Files of FSDP2 and FSDP1 that allocate whole parameters."""
+_RESIZED = "_alloc_padded_unsharded_flat_param"
+"""FSDP1 resizes their storage in here."""
 _FUNC = "/torch/_functorch/eager_transforms.py"
 """``torch.func.grad`` and its like: their backward pass keeps what a further derivative needs."""
 _MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
@@ -79,6 +81,8 @@ class Purposes:
         if owned_as is not None:
             return owned_as
         shown = self._by_stack[block.stack]
+        if shown is Category.COMMUNICATION and self._outlives_its_backward_pass(block):
+            return Category.GRADIENTS  # FSDP makes them where it scatters them
         if shown is not None:
             return shown
         if block.made == BEFORE:
@@ -160,6 +164,15 @@ class Purposes:
         is_after = block.freed > self._last_made[stretch.backward_pass]
         return is_after and block.requested_bytes in self._parameter_bytes
 
+    def _outlives_its_backward_pass(self, block: BlockLife) -> bool:
+        number = -1 if block.made == BEFORE else self._stretches[self._numbers[block.made]].backward_pass
+        if number < 0:
+            return False
+        last = self._last_stretch[number]
+        if block.freed is not None:
+            return self._numbers[block.freed] > last
+        return last == self._last_ended  # else it is kept for good
+
     def _is_for_derivative(self, block: BlockLife, made: int) -> bool:
         """Whether ``torch.func`` keeps it from its backward pass for a further derivative. A gradient that it returns
         is of a parameter's size; where none is known, nothing is told apart."""
@@ -180,7 +193,7 @@ def _by_stack(stack: Stack) -> Optional[Category]:
     if not python:
         return None
     innermost = python[0].filename
-    if innermost.endswith(_UNSHARDED):
+    if innermost.endswith(_UNSHARDED) or any(frame.name == _RESIZED for frame in python):
         return Category.PARAMETERS
     if any(part in innermost for part in _DISTRIBUTED):
         return Category.COMMUNICATION
