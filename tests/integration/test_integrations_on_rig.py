@@ -157,6 +157,7 @@ def test_lightning_shows_the_memory_profile_of_two_steps_at_the_end_of_fit(start
     assert told(job)["global_step"] == 20
     shown = job.output.read_text()
     assert "Allocated at the peak" in shown
+    assert "4 backward passes" in shown  # two of each step's
     assert re.search(r"optimizer state +Model\.first\n", shown)
     assert warnings_of(job) == []
 

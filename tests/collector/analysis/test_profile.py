@@ -39,6 +39,12 @@ from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, OwnedMemory
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.name)
 
+CLOSURE = (
+    Frame("closure", f"{SITE[: -len('/torch')]}/lightning/pytorch/loops/optimization/automatic.py", 126),
+    Frame("step", f"{SITE}/optim/adamw.py", 200),
+    Frame("wrapper", f"{SITE}/optim/optimizer.py", 493),
+)
+"""The script's code, called by an optimizer."""
 FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
 
 
@@ -56,6 +62,10 @@ SCATTER = Frame("foreach_reduce", f"{FSDP2}/_fsdp_collectives.py", 500)
         (GRADS, StepPhase.BACKWARD),
         (AUTOGRAD, StepPhase.BACKWARD),
         (OPTIMIZER, StepPhase.OPTIMIZER),
+        ((*FORWARD, *CLOSURE), StepPhase.FORWARD),
+        ((*LOSS, *CLOSURE), None),
+        ((*GRADS, *CLOSURE), StepPhase.BACKWARD),
+        ((Frame("step", "train/lion.py", 30), *CLOSURE[-1:]), StepPhase.OPTIMIZER),
         (AGAIN, StepPhase.RECOMPUTATION),
         ((Frame("c10::alloc", "??", 0), Frame("torch::autograd::Engine::thread_main", "??", 0)), StepPhase.BACKWARD),
         ((Frame("c10::alloc", "??", 0), Frame("main", "??", 0)), None),

@@ -10,10 +10,11 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.core.allocator.trace import Action, Stack, Trace
+from tidegauge.core.allocator.trace import Action, Frame, Stack, Trace
 from tidegauge.core.profile.categories import StepPhase
 
 _OPTIMIZER = "/torch/optim/"
+_WRAPS_STEPS = ("/optimizer.py", "/lr_scheduler.py")
 _CHECKPOINT = "/torch/utils/checkpoint.py"
 _RECOMPUTING = frozenset(("unpack_hook", "recompute_fn", "backward"))
 _ENGINE_CALLS = (
@@ -53,10 +54,10 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
         is_engine = not stack or any(_ENGINE in frame.name for frame in stack)
         return StepPhase.BACKWARD if is_engine else None
     phase = None
-    for frame in python:
+    for called, frame in zip([None, *python], python):
         filename = frame.filename
         if _OPTIMIZER in filename:
-            return StepPhase.OPTIMIZER
+            return phase if _is_closure(called, filename) else StepPhase.OPTIMIZER
         if filename.endswith(_CHECKPOINT) and frame.name in _RECOMPUTING:
             return StepPhase.RECOMPUTATION
         if any(filename.endswith(file) and frame.name in functions for file, functions in _ENGINE_CALLS):
@@ -66,6 +67,12 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
     outermost = python[-1]
     is_engines = _TORCH in outermost.filename and outermost.name != "<module>"
     return StepPhase.BACKWARD if is_engines else phase
+
+
+def _is_closure(called: Optional[Frame], optimizer: str) -> bool:
+    """Whether an optimizer calls the script: ``Optimizer.step(closure)``, in which Lightning runs the forward pass and
+    the backward pass. ``optimizer.py`` wraps the ``step`` of every optimizer, also of those that are not torch's."""
+    return called is not None and _TORCH not in called.filename and not optimizer.endswith(_WRAPS_STEPS)
 
 
 def stretches_of(trace: Trace) -> list[Stretch]:
