@@ -11,7 +11,7 @@ from fake_node import PID
 from rank_profiles import STEADY, advised_profile, recorded_snapshot, steady_profile
 from rank_windows import recording
 from tidegauge.analysis.profile import apart
-from tidegauge.analysis.profile.apart import NO_HOOKS, AdviceFacts, profile_apart
+from tidegauge.analysis.profile.apart import AdviceFacts, profile_apart
 from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.profile.categories import Category
@@ -41,10 +41,12 @@ def test_what_belongs_to_a_module_is_told_by_the_names_that_the_rank_gives() -> 
         for one in recording_of(open_trace(STEADY)).blocks
         if one.block.requested_bytes > 1 << 20 and one.block.freed is None
     )
-    named = OwnedTensor(block.block.address, block.block.requested_bytes, Category.PARAMETERS, "head.mlp.weight")
-    found = profile_apart(replace(SAID, owned=(named,)), CONTENT)
-    assert [one.path for one in found.modules] == ["head", "head.mlp"]
-    assert found.modules_missing == NO_HOOKS
+    named = OwnedTensor(
+        block.block.address, block.block.requested_bytes, Category.PARAMETERS, "head.mlp.weight", model=0
+    )
+    found = profile_apart(replace(SAID, owned=(named,), models=("Net",), modules_missing="compiled"), CONTENT)
+    assert [one.path for one in found.modules] == ["Net", "Net.head", "Net.head.mlp"]
+    assert found.modules_missing == "compiled"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class _Head(NamedTuple):
     facts: AdviceFacts
 
 
-def profile_here(said: RankRecording, content: bytes, facts: AdviceFacts) -> StepProfile:
+def profile_here(said: RankRecording, content: bytes, facts: AdviceFacts = NOTHING_KNOWN) -> StepProfile:
     """The same in this process. Raises ``ValueError``."""
     from tidegauge.analysis.profile.profile import profile_of_recording
     from tidegauge.analysis.profile.recording import recording_of
