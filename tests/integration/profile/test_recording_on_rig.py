@@ -171,6 +171,7 @@ def test_a_profile_of_a_running_rank_is_what_pytorch_and_the_model_say(mode: str
     assert {one.name for one in recording.owned if one.category is Category.GRADIENTS} == names
     assert {one.name for one in recording.owned if one.category is Category.OPTIMIZER_STATE} == names
     assert "blocks.1.scale" in {one.name for one in recording.owned if one.category is Category.BUFFERS}
+    assert profile.is_exact or release != FIRST_TORCH
     by_module = {one.path: one.own for one in profile.modules}
     assert sum(own.get(Category.PARAMETERS, 0) for own in by_module.values()) == truth["parameter_bytes"]
     has_words = release != "2.9.1"
