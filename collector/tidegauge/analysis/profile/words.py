@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from tidegauge.analysis.oom.answer import RECORD_STACKS
-from tidegauge.analysis.profile.modules import ModuleGroup
 from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.advice import AdvisedMeasure, StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
+
+if TYPE_CHECKING:  # it replays, for which a report has no packages
+    from tidegauge.analysis.profile.modules import ModuleGroup
 
 NO_STACK = "no stack recorded"
 OUTSIDE = "(no module)"
