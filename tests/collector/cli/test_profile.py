@@ -53,7 +53,7 @@ def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: py
     assert main(["profile", "--limit", "80GiB", "--world-size", "4", RECORDED]) == 0
     printed = capsys.readouterr().out
     assert "- Checkpoint the 4 blocks (scenarios.py:32): the peak falls from 271.5 MiB to " in printed
-    assert "times as large: PyTorch has 79.3 GiB" in printed
+    assert "The batch can be more than 100 times as large: PyTorch has 79.3 GiB.\n" in printed
     assert "A smaller card would do: MIG 1g.5gb" in printed
 
 

@@ -9,6 +9,7 @@ from typing import Optional
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegauge.analysis.profile.words import line_of_change
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, compare_profiles
@@ -67,6 +68,15 @@ def test_one_line_has_a_change_for_each_category() -> None:
     assert [(one.category, one.grown_bytes) for one in compared.lines] == [
         (Category.TEMPORARIES, 2 * MIB),
         (Category.ACTIVATIONS, 1 * MIB),
+    ]
+
+
+def test_memory_of_autograds_thread_is_told_from_memory_without_a_stack() -> None:
+    backward = ProfileLine(4 * MIB, 1, Category.GRADIENTS, StepPhase.BACKWARD, None, None)
+    compared = compare_profiles(profile([backward]), profile([line(1 * MIB, None, Category.GRADIENTS)]))
+    assert [(line_of_change(one), one.grown_bytes) for one in compared.lines] == [
+        ("(autograd)", -4 * MIB),
+        ("no stack recorded", 1 * MIB),
     ]
 
 

@@ -20,6 +20,8 @@ NO_STACK = "no stack recorded"
 OUTSIDE = "(no module)"
 IN_BACKWARD = "(autograd)"
 MAX_TOLD_MEASURES = 3
+MAX_TOLD_TIMES = 100
+"""As large as today's batch, beyond which a figure tells nothing."""
 MAX_UNKNOWN_SHARE = 0.02
 """Of the peak, above which a sentence says how to record more."""
 _DURING = {
@@ -73,7 +75,9 @@ def change_of_phase(change: PhaseChange) -> str:
 
 
 def line_of_change(change: LineChange) -> str:
-    return NO_STACK if change.line is None else line_name(change.line)
+    if change.line is not None:
+        return line_name(change.line)
+    return IN_BACKWARD if change.in_backward else NO_STACK
 
 
 def phase_of_line(line: ProfileLine) -> str:
@@ -149,7 +153,11 @@ def measure_sentence(one: AdvisedMeasure) -> str:
 def room_sentences(advice: StepAdvice) -> Iterator[str]:
     """How much larger the batch can be, and which smaller cards would do, where the card is known."""
     room = advice.room
-    if room is not None and room.safe_times >= 1:
+    if room is not None and room.safe_times > MAX_TOLD_TIMES:
+        yield (
+            f"The batch can be more than {MAX_TOLD_TIMES} times as large: PyTorch has {format_bytes(room.limit_bytes)}."
+        )
+    elif room is not None and room.safe_times >= 1:
         yield (
             f"The batch can be {room.safe_times:.1f} times as large: PyTorch has {format_bytes(room.limit_bytes)}. "
             f"At {room.border_times:.1f} times allocated memory alone fills it."

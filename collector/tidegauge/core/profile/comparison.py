@@ -37,6 +37,8 @@ class LineChange(NamedTuple):
     after_bytes: int
     before_blocks: int
     after_blocks: int
+    in_backward: bool = False
+    """Whether autograd's own thread allocated it, which has no line."""
 
     @property
     def grown_bytes(self) -> int:
@@ -128,6 +130,8 @@ def _module_changes(before: StepProfile, after: StepProfile) -> list[ModuleChang
 
 _Place = tuple[Category, str, str, int]
 """Category, file name without its folder, function, line: 0 where it is not the same in both profiles."""
+_AUTOGRAD = ("", "backward")
+"""Of lines that autograd's thread does not have."""
 
 
 def _line_changes(before: StepProfile, after: StepProfile) -> list[LineChange]:
@@ -146,7 +150,7 @@ def _line_changes(before: StepProfile, after: StepProfile) -> list[LineChange]:
         sums.append((held, blocks))
     (late, late_blocks), (early, early_blocks) = sums
     changes = [
-        LineChange(key[0], line, early[key], late[key], early_blocks[key], late_blocks[key])
+        LineChange(key[0], line, early[key], late[key], early_blocks[key], late_blocks[key], key[1:3] == _AUTOGRAD)
         for key, line in names.items()
         if early[key] != late[key]
     ]
@@ -155,6 +159,6 @@ def _line_changes(before: StepProfile, after: StepProfile) -> list[LineChange]:
 
 def _place(line: ProfileLine) -> _Place:
     if line.line is None:
-        return line.category, "", "", 0
+        return line.category, *(_AUTOGRAD if line.phase is StepPhase.BACKWARD else ("", "")), 0
     filename = line.line.filename.replace("\\", "/").rpartition("/")[2]
     return line.category, filename, line.line.function, line.line.line
