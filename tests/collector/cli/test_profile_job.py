@@ -94,6 +94,7 @@ def test_the_fullest_rank_comes_in_full_and_all_side_by_side(
     assert table[1].split()[:5] == ["rank", "host", "phase", "peak", "activations"]
     assert table[2].split()[:6] == ["0", "node0", "forward", "100.0", "MiB", "0"]
     assert table[3].split()[:7] == ["1", "node0", "forward", "271.5", "MiB", "82.1", "MiB"]
+    assert "A higher peak may lie before it" not in printed  # the steps that it is of are told
 
 
 def test_a_rank_that_has_more_than_its_peers_is_told_with_its_cause(

@@ -110,8 +110,8 @@ def caller_of_line(line: ProfileLine) -> Optional[str]:
     return None if line.caller is None else line_name(line.caller)
 
 
-def doubts(profile: StepProfile) -> Iterator[str]:
-    """What the profile does not know, and how to record it."""
+def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
+    """What the profile does not know, and how to record it; ``of_steps``: it is of some steps, and says of which."""
     if not known_phases(profile):
         yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
     elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
@@ -122,7 +122,7 @@ def doubts(profile: StepProfile) -> Iterator[str]:
     if profile.modules_missing is not None:
         which = "Memory" if not any(Category.ACTIVATIONS in one.total for one in profile.modules) else "Some memory"
         yield f"{which} that modules allocated is not told by module: {profile.modules_missing}."
-    if not profile.is_complete:
+    if not profile.is_complete and not of_steps:
         yield (
             "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "
             "full. A higher peak may lie before it."

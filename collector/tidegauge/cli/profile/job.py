@@ -220,7 +220,7 @@ def _parts(
         f"Job {_name(job)}, rank {worst.rank} on {one_line(worst.hostname)}, {which}; steps {worst.began_step:,} to "
         f"{worst.ended_step:,}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(worst.at_unix_s))}."
     )
-    yield from profile_page(profile, top, profile.advice)
+    yield from profile_page(profile, top, profile.advice, of_steps=True)
     yield from _outside_table(worst)
     if worst.is_compiled:
         yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."

@@ -80,7 +80,10 @@ def text_of(parts: Iterable[Part]) -> str:
     return "\n".join(found)
 
 
-def profile_page(profile: StepProfile, top: int, advice: Optional[StepAdvice] = None) -> Iterator[Part]:
+def profile_page(
+    profile: StepProfile, top: int, advice: Optional[StepAdvice] = None, *, of_steps: bool = False
+) -> Iterator[Part]:
+    """``of_steps``: a sentence above it names the steps that it is of."""
     peak, phases = profile.peak, known_phases(profile)
     torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
     passes = f"{profile.backward_passes:,} backward {'pass' if profile.backward_passes == 1 else 'passes'}"
@@ -115,7 +118,7 @@ def profile_page(profile: StepProfile, top: int, advice: Optional[StepAdvice] = 
     if sentences:
         yield PageList("What would help, each by itself", sentences)
         yield ""
-    yield from doubts(profile)
+    yield from doubts(profile, of_steps=of_steps)
 
 
 def _modules(profile: StepProfile) -> Iterator[Part]:
