@@ -45,6 +45,7 @@ CLOSURE = (
     Frame("wrapper", f"{SITE}/optim/optimizer.py", 493),
 )
 """The script's code, called by an optimizer."""
+DECORATED = Frame("decorate_context", f"{SITE}/utils/_contextlib.py", 120)
 FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
 
 
@@ -64,6 +65,9 @@ SCATTER = Frame("foreach_reduce", f"{FSDP2}/_fsdp_collectives.py", 500)
         (OPTIMIZER, StepPhase.OPTIMIZER),
         ((*FORWARD, *CLOSURE), StepPhase.FORWARD),
         ((*LOSS, *CLOSURE), None),
+        ((*FORWARD, CLOSURE[0], DECORATED, *CLOSURE[1:]), StepPhase.FORWARD),
+        ((*LOSS, CLOSURE[0], DECORATED, *CLOSURE[1:]), None),
+        ((OPTIMIZER[0], DECORATED, *CLOSURE[-1:]), StepPhase.OPTIMIZER),
         ((*GRADS, *CLOSURE), StepPhase.BACKWARD),
         ((Frame("step", "train/lion.py", 30), *CLOSURE[-1:]), StepPhase.OPTIMIZER),
         (AGAIN, StepPhase.RECOMPUTATION),

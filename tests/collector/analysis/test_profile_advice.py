@@ -148,6 +148,15 @@ def test_sharded_blocks_are_whole_only_while_they_are_at_work() -> None:
     assert "fully_shard on the 6 blocks (model.py:88)" in advised.action
 
 
+def test_what_is_not_trained_is_not_sharded() -> None:
+    program = Program()
+    for _ in range(6):
+        program.alloc(4 * MIB, MADE)
+    for _ in range(2):
+        program.free(program.alloc(8 * MIB, (Frame("forward", "model.py", 88), MODULE, LINE)))
+    assert Measure.FULLY_SHARDED not in measures_of(program.recording(), ranks=2)
+
+
 def calls_of(*blocks: str) -> list[int]:
     """The sizes of the calls that are found of blocks with these allocations, one letter each: its line."""
     program = Program()

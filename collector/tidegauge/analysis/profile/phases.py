@@ -15,6 +15,7 @@ from tidegauge.core.profile.categories import StepPhase
 
 _OPTIMIZER = "/torch/optim/"
 _WRAPS_STEPS = ("/optimizer.py", "/lr_scheduler.py")
+_DECORATES = "/torch/utils/_contextlib.py"
 _CHECKPOINT = "/torch/utils/checkpoint.py"
 _RECOMPUTING = frozenset(("unpack_hook", "recompute_fn", "backward"))
 _ENGINE_CALLS = (
@@ -53,8 +54,8 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
     if not python:
         is_engine = not stack or any(_ENGINE in frame.name for frame in stack)
         return StepPhase.BACKWARD if is_engine else None
-    phase = None
-    for called, frame in zip([None, *python], python):
+    phase, called = None, None
+    for frame in python:
         filename = frame.filename
         if _OPTIMIZER in filename:
             return phase if _is_closure(called, filename) else StepPhase.OPTIMIZER
@@ -64,6 +65,8 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
             return StepPhase.BACKWARD
         if filename.endswith(_MODULE) and frame.name in _MODULE_CALLS:
             phase = StepPhase.FORWARD
+        if not filename.endswith(_DECORATES):  # LBFGS puts torch.enable_grad() around its closure
+            called = frame
     outermost = python[-1]
     is_engines = _TORCH in outermost.filename and outermost.name != "<module>"
     return StepPhase.BACKWARD if is_engines else phase

@@ -162,6 +162,11 @@ def room_sentences(advice: StepAdvice) -> Iterator[str]:
             f"The batch can be {room.safe_times:.1f} times as large: PyTorch has {format_bytes(room.limit_bytes)}. "
             f"At {room.border_times:.1f} times allocated memory alone fills it."
         )
+    elif room is not None and not room.safe_times:
+        yield (
+            f"PyTorch has {format_bytes(room.limit_bytes)}: what does not grow with the batch, such as parameters and "
+            "optimizer state, does not fit safely by itself."
+        )
     elif room is not None:
         yield (
             f"PyTorch has {format_bytes(room.limit_bytes)}: a batch of {room.safe_times:.2f} times today's fits safely."

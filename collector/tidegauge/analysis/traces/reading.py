@@ -202,7 +202,7 @@ def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
     if not with_events:
         raise BadTraceError(
             "is a snapshot without a history: nothing to replay. Record one before the training steps: "
-            "torch.cuda.memory._record_memory_history(context=None)"
+            'torch.cuda.memory._record_memory_history(context="alloc", stacks="python")'
         )
     if device is None:
         raise BadTraceError(f"has events of several devices; choose one with --device: {there}")

@@ -29,6 +29,8 @@ def fully_sharded(steps: RecordedSteps, curve: Curve, ranks: int) -> Iterator[Ad
             return
         place = f"{len(blocks.calls)} blocks ({place_of(blocks.site)})"
         changes += _changes(steps, one, blocks, ranks)
+    if place is None:
+        return  # nothing is trained
     peak_bytes = curve.peak_bytes(changes)
     yield AdvisedMeasure(
         Measure.FULLY_SHARDED,
