@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,8 @@ from tidegauge.cli.errors import ENVIRONMENT, CommandError
 DESCRIPTION = (
     "Profiles the GPU memory of training jobs: which rank leaks, since when, and when it will run out of memory."
 )
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
+"""Errors of a write to stdout that the reader has to mend."""
 EXIT_CODES = "exit codes: 0 success, 1 bad news (a leak), 2 wrong arguments or file, 3 problem of the environment"
 GROUPS = {
     "service": {
@@ -90,9 +94,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # names that the locale's encoding does not have
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        exit_code = int(args.run(args))
+        sys.stdout.flush()
+        return exit_code
     except CommandError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
@@ -101,8 +110,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader (head, less) has ended: that is no error, but Python would print one at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return ENVIRONMENT
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        print(f"{args.parser.prog}: cannot write the output: {error.strerror}", file=sys.stderr)
+        _print_no_more()
+        return ENVIRONMENT
+
+
+def _print_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

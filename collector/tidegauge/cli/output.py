@@ -14,12 +14,12 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.errors import CommandError
+from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.core.text import one_line
 from tidegauge.files import replace_file
 
@@ -195,8 +195,15 @@ def said_when_slow(sentence: str, *, after_s: float = SLOW_S) -> Iterator[None]:
         timer.cancel()
 
 
-def write_output(path: str | Path, content: bytes) -> None:
-    """Write a file that the caller asked for, as ``write_own`` does. Raises ``CommandError``."""
+def write_output(path: str | Path, content: bytes, *, made_of: Iterable[str | Path] = ()) -> None:
+    """Write a file that the caller asked for, as ``write_own`` does; never over one that it is ``made_of``.
+
+    Raises ``CommandError``.
+    """
+    for source in made_of:
+        with suppress(OSError):
+            if Path(path).samefile(source):
+                raise UsageError(f"{path} is what was read; give the output another name")
     try:
         write_own(Path(path), content)
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +57,52 @@ def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: py
     assert "- Checkpoint the 4 blocks (scenarios.py:32): the peak falls from 271.5 MiB to " in printed
     assert "The batch can be more than 100 times as large: PyTorch has 79.3 GiB.\n" in printed
     assert "A smaller card would do: MIG 1g.5gb" in printed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["profile", "mine.snap.zst", "--html", "mine.snap.zst"],
+        ["profile", "mine.snap.zst", "--html", "link.html"],
+        ["profile", "diff", RECORDED, "mine.snap.zst", "--html", "./mine.snap.zst"],
+        ["report", "mine.snap.zst", "-o", "mine.snap.zst"],
+        ["export", "mine.snap.zst", "--to", "torch", "-o", "mine.snap.zst"],
+    ],
+)
+def test_no_output_goes_over_the_snapshot_that_it_is_made_of(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.snap.zst"
+    mine.write_bytes(Path(RECORDED).read_bytes())
+    (tmp_path / "link.html").symlink_to(mine)
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    assert "is what was read; give the output another name" in capsys.readouterr().err
+    assert mine.read_bytes() == Path(RECORDED).read_bytes()
+
+
+@pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "utf-8"}])
+def test_output_that_cannot_be_written_is_not_bad_news(environ: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "tidegauge", "profile", "diff", RECORDED, RECORDED, "--fail-if-peak-grows", "2%"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env={**os.environ, **environ}, check=False)
+    assert done.returncode == 3
+    assert done.stderr == b"tidegauge profile: cannot write the output: No space left on device\n"
+
+
+def test_names_that_the_locale_does_not_have_are_escaped(tmp_path: Path) -> None:
+    page = tmp_path / "schl\u00fcssel.html"
+    command = [sys.executable, "-m", "tidegauge", "report", RECORDED, "--no-whatif", "-o", str(page)]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, capture_output=True, env=environ, check=False)
+    assert done.returncode == 0
+    assert b"schl\\xfcssel.html: self-contained report" in done.stdout
+    assert page.exists()
+
+
+def test_a_limit_below_what_stays_says_that_no_batch_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--limit", "800MiB", RECORDED]) == 0
+    assert "such as parameters and optimizer state, does not fit safely by itself" in capsys.readouterr().out
 
 
 def test_profile_as_json_has_every_measure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cli.offline.export_forms import exported
 
     files = [args.snapshot] if args.late is None else [args.snapshot, args.late]
-    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device))
+    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device), files)
     return FINE
 
 
@@ -88,9 +88,9 @@ def _read(file: str) -> Snapshot:
         raise bad_file(file, error) from error
 
 
-def _write(output: str, content: bytes) -> None:
+def _write(output: str, content: bytes, files: list[str]) -> None:
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    write_output(output, content)
+    write_output(output, content, made_of=files)

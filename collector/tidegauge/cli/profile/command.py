@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
     recording, profile, advice = _advised(files[0], args)
     if args.html is not None:
-        write_output(args.html, _page(recording, profile, advice, files[0]).encode(errors="replace"))
+        page = _page(recording, profile, advice, files[0])
+        write_output(args.html, page.encode(errors="replace"), made_of=files)
     if args.json:
         estimated = _estimated(args, profile)
         beside = {} if estimated is None else {"estimate": [one._asdict() for one in estimated.parts]}
@@ -159,7 +160,7 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     if args.html is not None:
         pages = need("tidegauge_exporter.reports.profile_comparison_page", extra="agent", what="a page")
         made = pages.render_comparison(before, after, compared, subjects=files, made_unix_s=time.time())
-        write_output(args.html, str(made).encode(errors="replace"))
+        write_output(args.html, str(made).encode(errors="replace"), made_of=files)
     if args.json:
         print(json.dumps({"before": files[0], "after": files[1], **_wire(compared)}))
     else:

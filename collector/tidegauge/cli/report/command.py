@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return FINE
     path = args.output or Path(name)
-    write_output(path, text.encode(errors="replace"))
+    write_output(path, text.encode(errors="replace"), made_of=args.what)
     if args.json:
         print_json(_as_json(content, path, text))
         return FINE
