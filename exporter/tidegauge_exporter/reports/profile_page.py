@@ -17,6 +17,7 @@ from tidegauge.analysis.profile.words import (
     peak_sentence,
     phase_of_line,
     room_sentences,
+    torch_words,
 )
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
@@ -98,7 +99,7 @@ def render_profile(
 ) -> str:
     """The page. ``subject`` is the file or the job, for people. With ``recording``, of which the profile was made, it
     shows any event and any range of them as well."""
-    facts = (("Snapshot", subject), ("Device", str(profile.device)), ("torch", profile.torch_version))
+    facts = (("Snapshot", subject), ("Device", str(profile.device)), ("torch", torch_words(profile.torch_version)))
     title = f"{format_bytes(profile.peak.allocated_bytes)} at the peak"
     data = None if recording is None else recording_data(recording, peak_event=profile.peak.event)
     parts = [

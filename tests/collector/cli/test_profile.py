@@ -23,6 +23,7 @@ WITHOUT_STACKS = str(DATA / "allocator" / "mixed_cnn_s1_c0.npz")
 def test_profile_shows_the_peak_by_category_phase_and_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", RECORDED]) == 0
     printed = capsys.readouterr().out
+    assert "Device 0, torch 2.10 or later: 4 backward passes" in printed  # by the snapshot's keys
     assert "Peak: 271.5 MiB allocated in the forward pass" in printed
     for words in ("activations      82.1 MiB  30%", "optimizer  175.3 MiB", "train/scenarios.py:21 in forward"):
         assert words in printed

@@ -80,6 +80,11 @@ def line_of_change(change: LineChange) -> str:
     return IN_BACKWARD if change.in_backward else NO_STACK
 
 
+def torch_words(version: Optional[str]) -> Optional[str]:
+    """Whole versions are recorded; one without its last number is the oldest that writes such a snapshot."""
+    return version if version is None or version.count(".") > 1 else f"{version} or later"
+
+
 def phase_of_line(line: ProfileLine) -> str:
     return "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
 

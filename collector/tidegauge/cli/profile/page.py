@@ -22,6 +22,7 @@ from tidegauge.analysis.profile.words import (
     peak_sentence,
     phase_of_line,
     signed_bytes,
+    torch_words,
 )
 from tidegauge.cli.output import bar, plain_lines, print_table, print_wrapped, tame
 from tidegauge.core.profile.advice import StepAdvice
@@ -85,7 +86,8 @@ def profile_page(
 ) -> Iterator[Part]:
     """``of_steps``: a sentence above it names the steps that it is of."""
     peak, phases = profile.peak, known_phases(profile)
-    torch = "" if profile.torch_version is None else f", torch {profile.torch_version}"
+    version = torch_words(profile.torch_version)
+    torch = "" if version is None else f", torch {version}"
     passes = f"{profile.backward_passes:,} backward {'pass' if profile.backward_passes == 1 else 'passes'}"
     yield f"Device {profile.device}{torch}: {passes}, {profile.events:,} events."
     yield peak_sentence(profile)
