@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         exit_code = int(args.run(args))
-        sys.stdout.flush()
+        print(end="", flush=True)  # there may be no stdout
         return exit_code
     except CommandError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)

@@ -117,10 +117,11 @@ def profile_page(
     yield from _more(len(profile.lines), top)
     yield from _modules(profile)
     sentences = [] if advice is None else list(advice_sentences(advice))
+    doubtful = list(doubts(profile, of_steps=of_steps))
     if sentences:
         yield PageList("What would help, each by itself", sentences)
-        yield ""
-    yield from doubts(profile, of_steps=of_steps)
+        yield from [""] if doubtful else []
+    yield from doubtful
 
 
 def _modules(profile: StepProfile) -> Iterator[Part]:
