@@ -16,7 +16,6 @@ import platform
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from array import array
 from dataclasses import replace
@@ -25,8 +24,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
+from opened_page import DRAWN, opened  # noqa: E402
+
 from allocator_traces import Held, Requests  # noqa: E402
-from browser import Tab, chromium, open_tab  # noqa: E402
+from browser import Tab  # noqa: E402
 from tidegauge.analysis.profile.profile import profile_of_recording  # noqa: E402
 from tidegauge.analysis.profile.recording import recording_of  # noqa: E402
 from tidegauge.core.allocator.trace import Action, Frame, Stack, Trace  # noqa: E402
@@ -38,8 +39,6 @@ MIB = 1 << 20
 _TORCH = "/opt/venv/lib/python3.12/site-packages/torch/"
 _MAIN = (Frame("main", "/home/ada/llm/train.py", 88), Frame("<module>", "/home/ada/llm/train.py", 95))
 _PARTS = (("norm", 21, 4), ("attention", 31, 16), ("feed_forward", 54, 32), ("scores", 37, 8))
-DRAWN = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
-"""The script runs at the end of the body, so that all is drawn by then."""
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
@@ -99,9 +98,6 @@ def training(events: int) -> Trace:
 
 
 def main(events: int, opens: int) -> int:
-    program = chromium()
-    if program is None:
-        raise SystemExit("bench/profile_page.py needs Chromium")
     trace = training(events)
     began_s = time.perf_counter()
     recording = recording_of(trace)
@@ -110,12 +106,7 @@ def main(events: int, opens: int) -> int:
     began_s = time.perf_counter()
     html = render_profile(profile, recording=recording, subject="rank 0", made_unix_s=1.8e9)
     made_s = time.perf_counter() - began_s
-    with tempfile.TemporaryDirectory() as folder, open_tab(program) as tab:
-        path = Path(folder) / "profile.html"
-        path.write_text(html, encoding="utf-8")
-        tab.screen(width=1366, height=900)
-        times = [open_ms(tab, path) for _ in range(opens)]
-    drawn_ms, painted_ms = zip(*times, strict=True)
+    drawn_ms, painted_ms = zip(*opened(html, opens, times_ms), strict=True)
     told = {
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
@@ -134,9 +125,8 @@ def main(events: int, opens: int) -> int:
     return int(max(*drawn_ms, *painted_ms) > MAX_OPEN_MS)
 
 
-def open_ms(tab: Tab, path: Path) -> tuple[float, float]:
+def times_ms(tab: Tab) -> tuple[float, float]:
     """Until all is drawn, and until it is seen. Raises ``SystemExit`` where a part cannot be drawn."""
-    tab.open(path.as_uri())
     tab.wait_for("performance.getEntriesByName('first-contentful-paint').length > 0")
     if tab.complaints():
         raise SystemExit(f"not drawn: {tab.complaints()}")

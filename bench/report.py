@@ -14,37 +14,29 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from datetime import date
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
-from browser import Tab, chromium, open_tab  # noqa: E402
+from opened_page import DRAWN, opened  # noqa: E402
+
+from browser import Tab  # noqa: E402
 from report_contents import content  # noqa: E402
 from tidegauge_exporter.reports.report import render_report  # noqa: E402
 
 MAX_OPEN_MS = 2000.0
 BUFFERS = 9_000
-DRAWN = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
-"""The script runs at the end of the body, so that all is drawn by then."""
 
 
 def main(steps: int, opens: int) -> int:
-    program = chromium()
-    if program is None:
-        raise SystemExit("bench/report.py needs Chromium")
     about = content(steps=steps, buffers=BUFFERS)
     assert about.late is not None, "the made-up report has a snapshot"
     began_s = time.perf_counter()
     html = render_report(about)
     made_s = time.perf_counter() - began_s
-    with tempfile.TemporaryDirectory() as folder, open_tab(program) as tab:
-        path = Path(folder) / "report.html"
-        path.write_text(html, encoding="utf-8")
-        tab.screen(width=1366, height=900)
-        times_ms = [open_ms(tab, path) for _ in range(opens)]
+    times_ms = opened(html, opens, drawn_ms)
     told = {
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
@@ -59,9 +51,8 @@ def main(steps: int, opens: int) -> int:
     return int(max(times_ms) > MAX_OPEN_MS)
 
 
-def open_ms(tab: Tab, path: Path) -> float:
+def drawn_ms(tab: Tab) -> float:
     """Raises ``SystemExit`` where a part cannot be drawn."""
-    tab.open(path.as_uri())
     failed = tab.ask("document.documentElement.dataset.failed")
     if failed != "" or tab.complaints():
         raise SystemExit(f"not drawn: {failed} {tab.complaints()}")

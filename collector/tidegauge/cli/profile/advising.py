@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from tidegauge.analysis.profile.advice.advise import advice_of
+from tidegauge.analysis.profile.advice.advise import advice_of, fitting_cards
 from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.core.profile.advice import FittingCard, StepAdvice
 from tidegauge.estimator.gpus import CONTEXT_BYTES, GPU_TYPES, MIG_SLICES
@@ -27,8 +27,7 @@ def with_cards(advice: StepAdvice) -> StepAdvice:
     if advice.room is None:
         return advice
     smaller = _smaller_cards(advice.room.limit_bytes + CONTEXT_BYTES)
-    fitting = [card for card in smaller if card.total_bytes >= advice.reserved_bytes]
-    return replace(advice, cards=tuple(sorted(fitting, key=lambda card: card.total_bytes)))
+    return replace(advice, cards=fitting_cards(smaller, advice.reserved_bytes))
 
 
 def _smaller_cards(known_bytes: Optional[int]) -> list[FittingCard]:

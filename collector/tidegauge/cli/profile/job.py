@@ -67,7 +67,7 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     profile = read(StepProfile, whole["profile"])
     if profile.advice is not None:
         profile = replace(profile, advice=with_cards(profile.advice))
-    uneven = _imbalance(job, found, profile, args)
+    uneven = _imbalance(job, found, worst, profile, args)
     estimated = None if estimate is None else beside_estimate(estimate, profile, worst.process_outside_bytes)
     if args.html is not None:
         write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
@@ -92,17 +92,16 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
 
 
 def _imbalance(
-    job: _Known, found: Sequence[RankProfile], fullest: StepProfile, args: argparse.Namespace
+    job: _Known, found: Sequence[RankProfile], worst: RankProfile, profile: StepProfile, args: argparse.Namespace
 ) -> _Uneven | None:
-    """Whose memory is uneven, and why; ``fullest`` is the profile of the rank with the highest peak."""
+    """Whose memory is uneven, and why; ``profile`` is the whole one of ``worst``."""
     uneven = imbalance_of(found)
     if uneven is None:
         return None
-    highest = max(found, key=lambda one: one.allocated_bytes).rank
 
     def whole(rank: int) -> StepProfile:
-        if rank == highest:
-            return fullest
+        if rank == worst.rank:
+            return profile
         answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
         return read(StepProfile, answer["profile"])
 

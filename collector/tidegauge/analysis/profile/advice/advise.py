@@ -37,14 +37,19 @@ def advice_of(
     curve = Curve(steps.events, (one.block for one in recording.blocks))
     peak_bytes = curve.peak_bytes()
     found = [one for one in _measures(steps, curve, ranks) if one.saved_bytes >= MIN_SAVED_SHARE * peak_bytes > 0]
-    fitting = [card for card in cards if recording.reserved_bytes <= card.total_bytes]
     return StepAdvice(
         peak_bytes=peak_bytes,
         reserved_bytes=recording.reserved_bytes,
         measures=tuple(sorted(found, key=lambda one: -one.saved_bytes)),
         room=room_for_batch(steps, curve, limit_bytes) if limit_bytes else None,
-        cards=tuple(sorted(fitting, key=lambda card: card.total_bytes)),
+        cards=fitting_cards(cards, recording.reserved_bytes),
     )
+
+
+def fitting_cards(cards: Iterable[FittingCard], reserved_bytes: int) -> tuple[FittingCard, ...]:
+    """Those that have as much for PyTorch, the smallest first."""
+    fitting = [card for card in cards if reserved_bytes <= card.total_bytes]
+    return tuple(sorted(fitting, key=lambda card: card.total_bytes))
 
 
 def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Iterator[AdvisedMeasure]:
