@@ -137,6 +137,7 @@ def test_with_a_container_that_cannot_be_asked_nothing_is_ended_and_the_owner_is
     names = [f"unasked-{container}" for container in trainings]
     why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
     eventually(lambda: why in _messages(site, "unasked"), "the owner is told why", within_s=300)
+    eventually(lambda: done(site.decisions(job)), "the outcome is written down")
     for name in names:
         site.let_end(name)
     eventually(lambda: _condition(site.owner(JOBS, "jobs", "unasked"), "Complete") == "True", "it ends", within_s=400)

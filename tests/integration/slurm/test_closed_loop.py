@@ -116,6 +116,7 @@ def test_with_a_step_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told
     )
     why = "cannot checkpoint on request: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
     eventually(lambda: leaky.log.exists() and why in leaky.log.read_text(), "the owner is told why", within_s=240)
+    eventually(lambda: done(site.decisions(leaky.job_id)), "the outcome is written down")
     leaky.let_end()
     site.box.wait(leaky.job_id, "COMPLETED", within_s=240)
     assert {*done(site.decisions(leaky.job_id))} == {"notify"}
