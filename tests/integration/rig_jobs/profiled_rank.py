@@ -1,7 +1,8 @@
 """Trains a small transformer until its stdin ends: python profiled_rank.py MODE [RANK PORT].
 
 MODE: eager, amp, checkpoint, compile; ddp, fsdp1, fsdp2 of two ranks; recorded, which records its history itself.
-Prints ``training`` after its second step, and at the end one JSON object with what PyTorch and the model say.
+``PROFILED_BACKEND``: of torch.distributed, if not gloo. Prints ``training`` after its second step, and at the end one
+JSON object with what PyTorch and the model say.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is not installed here
 def distributed() -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT, RANK=str(RANK), WORLD_SIZE="2", LOCAL_RANK=str(RANK))
     torch.cuda.set_device(RANK)
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group(os.environ.get("PROFILED_BACKEND", "gloo"))
 
 
 def wrapped(model: Model) -> Any:
