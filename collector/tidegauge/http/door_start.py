@@ -12,6 +12,7 @@ from pathlib import Path
 from tidegauge.http.access import OPEN_DOOR, DoorProblem, Refusal, Viewer, WatchedDoor
 from tidegauge.http.door import WebDoor
 from tidegauge.http.door_files import WITHOUT_FILES, DoorFileError, DoorState, read_door_files
+from tidegauge.http.loopback import is_loopback
 from tidegauge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -113,10 +114,6 @@ def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> Watc
 def what_is_open(settings: Settings, *, what: str) -> str | None:
     """A warning, with the remedy, if these settings leave the server ``what`` open. Raises ``DoorFileError``."""
     return _opening(settings.listen_host, what, read_door_files(settings)[0])
-
-
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _opening(host: str, what: str, state: DoorState) -> str | None:

@@ -5,7 +5,6 @@ The password is in no message, log line or exception.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import smtplib
 import socket
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from tidegauge.http.loopback import is_loopback
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
@@ -49,12 +49,7 @@ class Server(NamedTuple):
     @property
     def is_here(self) -> bool:
         """True if the server is on this machine, and nobody listens in between."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 def parse_server(text: str) -> Server:

@@ -6,7 +6,6 @@ raised on, chained or kept.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 import threading
@@ -23,6 +22,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web import SlackResponse
 from slack_sdk.web.file_upload_v2_result import FileUploadV2Result
 
+from tidegauge.http.loopback import is_loopback
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.notify.ports import Message, Posted, RefusedError, RetryLaterError, retry_after_s
 from tidegauge_exporter.slack.people import People
@@ -159,17 +159,6 @@ def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float]
         return HttpReply(response.status, response.headers, body.decode(errors="replace"))
 
 
-def is_loopback(url: str) -> bool:
-    """True if the address is on this machine, as a gateway or a test is."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class _Untouched(HTTPErrorProcessor):
     """The handler that returns every answer: it follows no redirection, and raises for no status."""
 
@@ -180,8 +169,10 @@ class _Untouched(HTTPErrorProcessor):
 
 
 def _handlers(url: str) -> tuple[BaseHandler, ...]:
-    """Handlers without a proxy for this machine; else the environment decides, with ``NO_PROXY``."""
-    return (_Untouched(), ProxyHandler({})) if is_loopback(url) else (_Untouched(),)
+    """Handlers without a proxy for this machine, as a gateway or a test is; else the environment decides, with
+    ``NO_PROXY``."""
+    is_here = is_loopback(urlsplit(url).hostname or "")
+    return (_Untouched(), ProxyHandler({})) if is_here else (_Untouched(),)
 
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
+from tidegauge.cluster.store.room import delete_beyond
 from tidegauge.cluster.store.tables import decisions, grades, incidents
 from tidegauge.cluster.store.values import column_name, column_text
 from tidegauge.core.incidents import IncidentCause
@@ -37,7 +38,7 @@ class GradeStore:
             last = _last_of(connection, number, by_name)
             if last is None or last._replace(at_unix_s=kept.at_unix_s) != kept:
                 connection.execute(grades.insert().values(_row(number, kept)))
-                _delete_beyond(connection, number, by_name)
+                delete_beyond(connection, grades, MAX_ANSWERS, *_theirs(number, by_name))
         return True
 
     def answers(self, number: int) -> Sequence[GradeAnswer]:
@@ -84,15 +85,13 @@ def _has_decision(how: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _last_of(connection: Connection, number: int, by_name: str) -> GradeAnswer | None:
-    theirs = (grades.c.number == number, grades.c.by_name == by_name)
-    row = connection.execute(select(grades).where(*theirs).order_by(grades.c.seq.desc()).limit(1)).first()
+    query = select(grades).where(*_theirs(number, by_name)).order_by(grades.c.seq.desc()).limit(1)
+    row = connection.execute(query).first()
     return None if row is None else _answer(row)
 
 
-def _delete_beyond(connection: Connection, number: int, by_name: str) -> None:
-    theirs = (grades.c.number == number, grades.c.by_name == by_name)
-    kept = select(grades.c.seq).where(*theirs).order_by(grades.c.seq.desc()).limit(MAX_ANSWERS)
-    connection.execute(delete(grades).where(*theirs, grades.c.seq.not_in(kept)))
+def _theirs(number: int, by_name: str) -> tuple[ColumnElement[bool], ...]:
+    return grades.c.number == number, grades.c.by_name == by_name
 
 
 def _answers(connection: Connection, number: int) -> tuple[GradeAnswer, ...]:

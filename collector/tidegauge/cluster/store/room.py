@@ -1,6 +1,6 @@
 """Limits on rows that jobs fill, per job, per tenant and in all, so that nobody can fill the disk.
 
-For tables whose rows have ``seq``, ``job_id`` and ``uid``: evidence, and memory profiles.
+``keep_shares`` is for tables whose rows have ``seq``, ``job_id`` and ``uid``: evidence, and memory profiles.
 """
 
 from __future__ import annotations
