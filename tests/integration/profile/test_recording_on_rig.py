@@ -95,6 +95,23 @@ def test_tensors_like_few_others_are_read_without_their_code(release: str, start
     assert rank.end() == {"calls": [], "is_copied": False}
 
 
+@pytest.mark.parametrize("mode", ["optimizer", "none"])
+@pytest.mark.parametrize("asked", ["profile", "evidence"])
+def test_no_step_has_a_higher_peak_while_its_objects_are_searched(
+    asked: str, mode: str, rig: Rig, start: Start
+) -> None:
+    (rank,) = start(rig, mode, job="held_batches.py")
+    if asked == "profile":
+        assert rank.ask(**PROFILE)["ok"]
+        rank.wait_until_done()
+    else:
+        assert rank.ask("evidence", id="e1", window_steps=5, holders=True)["ok"]
+        rank.wait_until_done("evidence_status", "e1")
+    first, *later = rank.end()["peaks"]
+    assert len(later) > 10
+    assert max(later) <= max(first, later[0])
+
+
 def test_a_profile_gives_way_to_evidence(rig: Rig, start: Start) -> None:
     (rank,) = start(rig, "eager")
     assert rank.ask(**{**PROFILE, "most_s": 3600})["ok"]

@@ -322,9 +322,9 @@ class _Census:
                 self.others[address] = (size_bytes, _text_of(trail))
         return False
 
-    def graph(self, _node: Any, _name: str, _trail: RefPath) -> Work[Sequence[Any]]:
+    def graph(self, _node: Any, _name: str, _trail: RefPath) -> Work[tuple[int, Sequence[Any]]]:
         yield False
-        return ()
+        return 0, ()
 
     def second_way(self, _known: RefPath, _other: RefPath) -> None:
         """Two ways lead to the same objects."""

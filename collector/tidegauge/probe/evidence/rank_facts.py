@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, Optional, TypeVar
 
 from tidegauge.core.evidence.rank_evidence import RankFacts
@@ -95,9 +96,11 @@ class _Census:
             self.parameter_bytes += self._tensors.look(tensor).own_bytes
         return True
 
-    def graph(self, node: Any, _name: str, _trail: RefPath) -> Work[Sequence[Any]]:
-        graph = yield from self.graphs.walk(node)
-        return () if graph is None else graph.contexts
+    def graph(self, node: Any, _name: str, _trail: RefPath) -> Work[tuple[int, Sequence[Any]]]:
+        walk = self.graphs.walk(node)
+        del node
+        graph = yield from walk
+        return (0, ()) if graph is None else (graph.walked_last, graph.contexts)
 
     def stray(self, young: YoungTensor) -> Work[None]:
         """Count the graph of a tensor that no name leads to."""
@@ -106,7 +109,10 @@ class _Census:
         node = None if is_met else self._tensors.node(tensor)
         tensor = None
         if node is not None:
-            yield from self.graphs.walk(node)
+            walk = self.graphs.walk(node)
+            node = None
+            graph = yield from walk
+            yield from repeat(False, 0 if graph is None else graph.walked_last)
 
     def second_way(self, _known: RefPath, _other: RefPath) -> None:
         """Two ways to a container lead to the same tensors."""

@@ -238,17 +238,22 @@ class Finds:
                     self._others.append((weakref.ref(tensor), look, trail))
         return True
 
-    def graph(self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()) -> Work[Sequence[Any]]:
-        """Walk the graph of a tensor called ``name``, as far as it was not walked before; the Python nodes in it."""
-        graph = yield from self._graphs.walk(node)
+    def graph(
+        self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()
+    ) -> Work[tuple[int, Sequence[Any]]]:
+        """Walk the graph of a tensor called ``name``, as far as it was not walked before: how many nodes were walked
+        since the last yield, and the Python nodes in it."""
+        walk = self._graphs.walk(node)
+        del node
+        graph = yield from walk
         if graph is None:
-            return ()
+            return 0, ()
         group = self._group(self.rooted, trail)
         group.add_graph(graph)
         group.remember(trail)
         group.cycle = cycle
         group.words[name] += 1
-        return graph.contexts
+        return graph.walked_last, graph.contexts
 
     def is_noted(self, _cls: type) -> bool:
         """Tensors and graphs alone hold blocks."""

@@ -1,8 +1,10 @@
 """Forward search from a program's names to its tensors: breadth first, from variables of running functions and modules.
 
 It finds what a person would name first: a list in ``main``, an attribute of the trainer, a hook of a layer. It does
-not read the whole heap, works beside ``gc.freeze``, and can be interrupted at any time. Objects in its queue
-stay alive meanwhile, tensors do not. Source-compatible with Python 3.9.
+not read the whole heap, works beside ``gc.freeze``, and can be interrupted at any time. What a training step makes dies
+with it meanwhile: objects wait as weak references, and containers, which have none, are followed before training goes
+on. Only a container of more than ``MAX_AT_ONCE`` entries stays alive until it is read. Source-compatible with Python
+3.9.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from itertools import islice, repeat
 from typing import Any, NamedTuple, Optional, Protocol
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
@@ -35,6 +38,14 @@ MAX_OBJECTS = 300_000
 """Followed. A million small records of a data set are no place to look for tensors first."""
 MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
+MAX_AT_ONCE = 500
+"""Entries of a container that is followed before training goes on: 2 us each, and 15 us for a tensor that is wanted."""
+MAX_UNITS_AT_ONCE = 1_500
+"""Of work, in all containers that are followed before training goes on, beside the last of them."""
+LINKS_AT_ONCE = 100
+"""Of one object, between two pauses."""
+MAX_SHORT = 32
+"""Entries of a container that is followed before longer ones: a step's batch is one, a list of records is not."""
 
 
 _Families = dict[tuple[str, str], int]
@@ -52,14 +63,21 @@ class _Kind(NamedTuple):
     is_noted: bool
 
 
+class _Fleeting:
+    def __init__(self) -> None:
+        self.objects: deque[Any] = deque()
+        self.rows: deque[int] = deque()
+
+
 class FindSink(Protocol):
     """Receives what the search meets."""
 
     def tensor(self, tensor: Any, trail: RefPath, /) -> bool:
         """Note a tensor; whether it is on a device and was not met before."""
 
-    def graph(self, node: Any, name: str, trail: RefPath, /) -> Work[Sequence[Any]]:
-        """Walk the graph of a tensor called ``name``; the Python nodes in it."""
+    def graph(self, node: Any, name: str, trail: RefPath, /) -> Work[tuple[int, Sequence[Any]]]:
+        """Walk the graph of a tensor called ``name``: how many nodes were walked since the last yield, and the Python
+        nodes in it."""
 
     def second_way(self, known: RefPath, other: RefPath, /) -> None:
         """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
@@ -83,13 +101,18 @@ class Forward:
         self._most_objects = most_objects
         self.trails = Trails()
         """The ways to all objects that were met; those that ``finds`` was told are in it."""
-        self._graphs: deque[tuple[Any, str, int]] = deque()
-        """Nodes to walk from, with their tensor's name and its row of ``trails``."""
+        self._graphs: deque[tuple[weakref.ref[Any], int]] = deque()
+        """Tensors whose graphs are to be walked, with their rows of ``trails``."""
         self._attributes: deque[tuple[weakref.ref[Any], str, int]] = deque()
         """Tensors that are attributes of tensors, with the attribute's name and the row of its owner."""
+        # In columns: so many new objects would set off a collection of all of the job's.
         self._queue: deque[Any] = deque()
+        """Objects to follow: weak references, and containers that are too long to follow at once."""
         self._rows: deque[int] = deque()
         """Of the queue's objects."""
+        self._fleeting = _Fleeting(), _Fleeting()
+        """Objects without weak references, to follow before training goes on: short ones, and others."""
+        self._followed = 0
         self._first_ways: dict[int, int] = {}
         """Rows, by the objects' ids."""
         self._followed_again: set[int] = set()
@@ -101,13 +124,15 @@ class Forward:
     def run(self) -> Work[None]:
         """Search from the names of running functions and of the user's modules."""
         self._begin_in_frames(of_libraries=False)
-        yield False
+        yield from self._settle(1)
         self._root(Via.OTHER, "", copy_context(), {})
+        yield from self._settle(1)
         yield from self._begin_in_modules()
         for hook in global_hooks():
             self._meet(hook, None, {})
-            yield False
+        yield from self._settle(1)
         self._begin_in_frames(of_libraries=True)
+        yield from self._settle(1)
         yield from self._follow_all()
 
     def run_in_libraries(self) -> Work[None]:
@@ -129,14 +154,9 @@ class Forward:
         self._attributes.clear()
 
     def _follow_all(self) -> Work[None]:
-        yield from self._walk_graphs()
-        followed = 0
-        while self._queue and followed < self._most_objects:
-            obj = self._queue.popleft()
-            yield from self._follow(self._links_of(obj), self._rows.popleft())
-            followed += 1
-            del obj  # a container that is dropped meanwhile must be able to die
-            yield False
+        self._followed = 0
+        while self._queue and self._followed < self._most_objects:
+            yield from self._follow_next()
         self.was_cut = bool(self._queue)
 
     def _begin_in_frames(self, *, of_libraries: bool) -> None:
@@ -157,11 +177,16 @@ class Forward:
                 where = None if filename is None else CodeLine(filename, 0, "")
                 prefix = f"{looks.clean(name)}." if filename is None and not is_users else ""
                 families: _Families = {}
-                for variable, value in list((looks.module_globals(sys.modules.get(name)) or {}).items()):
-                    self._root(Via.GLOBAL, prefix + looks.clean(str(variable)), value, families, where)
-                    yield False
+                variables = looks.module_globals(sys.modules.get(name)) or {}
+                for variable in [one for one in list(variables) if type(one) is str]:
+                    value = variables.get(variable)
+                    self._root(Via.GLOBAL, prefix + looks.clean(variable), value, families, where)
+                    del value
+                    yield from self._settle(1)
         last = getattr(sys, "last_exc", getattr(sys, "last_value", None))
         self._root(Via.GLOBAL, "sys.last_exc", last, {})
+        del last
+        yield from self._settle(1)
 
     def _root(
         self,
@@ -181,30 +206,77 @@ class Forward:
         except Exception:  # changed by another thread meanwhile, or an object like no other
             return
 
-    def _follow(self, links: Iterable[ObjectLink], row: int) -> Work[None]:
-        children = 0
+    def _follow_next(self) -> Work[None]:
+        """Follow the first object of the queue, if it is still alive."""
+        obj, row = self._queue.popleft(), self._rows.popleft()
+        if type(obj) is weakref.ref:
+            obj = obj()
+        self._followed += 1
+        links: Iterator[ObjectLink] = iter(()) if obj is None else self._links_of(obj)
+        del obj
+        children, units = 0, LINKS_AT_ONCE
         families: _Families = {}
+        while units == LINKS_AT_ONCE:
+            units, children = self._follow(islice(links, LINKS_AT_ONCE), row, children, families)
+            if units < LINKS_AT_ONCE:
+                del links
+            yield from self._settle(1 + units)
+
+    def _follow(self, links: Iterable[ObjectLink], row: int, children: int, families: _Families) -> tuple[int, int]:
+        """How many there were, and how many of the object's are to be followed by now."""
+        units = 0
         for link in links:
+            units += 1
             if children < MAX_CHILDREN:
                 children += self._meet(link, row, families)
             elif self._tensors.is_tensor(link.child):
                 self._meet(link, row, families)
-            yield False
-        yield from self._walk_graphs()
+        return units, children
 
-    def _walk_graphs(self) -> Work[None]:
+    def _settle(self, units: int) -> Work[None]:
+        """Follow what must not be kept, then yield for ``units`` of work and those of this."""
+        units += self._follow_fleeting()
+        yield from repeat(False, units)
         while self._attributes:
             reference, text, row = self._attributes.popleft()
             tensor = reference()
             if tensor is not None:
                 self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {})
             del tensor  # training may let go of it meanwhile
-            yield False
+            yield from repeat(False, 1 + self._follow_fleeting())
         while self._graphs:
-            node, name, row = self._graphs.popleft()
-            contexts = yield from self._finds.graph(node, name, self.trails.path(row))
-            for context in contexts:
-                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), row, {})
+            yield from self._walk_graph(*self._graphs.popleft())
+
+    def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
+        tensor = reference()
+        node = None if tensor is None else self._tensors.node(tensor)
+        if node is None:
+            return
+        name = self._tensors.look(tensor).name
+        del tensor
+        walked = self._finds.graph(node, name, self.trails.path(row))
+        del node
+        nodes, contexts = yield from walked
+        for context in contexts:
+            self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), row, {})
+        contexts = context = ()
+        yield from repeat(False, nodes + self._follow_fleeting())
+
+    def _follow_fleeting(self) -> int:
+        """References that were followed. What is too much at once waits as the others do, and stays alive."""
+        units = 0
+        short, others = self._fleeting
+        while (short.objects or others.objects) and units < MAX_UNITS_AT_ONCE and self._followed < self._most_objects:
+            waiting = short if short.objects else others
+            obj, row = waiting.objects.popleft(), waiting.rows.popleft()
+            self._followed += 1
+            units += 1 + self._follow(self._links_of(obj), row, 0, {})[0]
+        for waiting in self._fleeting:
+            self._queue += waiting.objects
+            self._rows += waiting.rows
+            waiting.objects.clear()
+            waiting.rows.clear()
+        return units
 
     def _meet(self, link: ObjectLink, before: Optional[int], families: _Families, thread: Optional[str] = None) -> bool:
         """Note a tensor, or put another object into the queue; whether it did the latter. ``families``: those of the
@@ -229,11 +301,24 @@ class Forward:
         row = self.trails.add(link.via, link.text, kind.name, items, link.where, seldom, before)
         is_told, is_new = self._tell(child, kind, row)
         if is_new:
-            self._queue.append(child)
-            self._rows.append(row)
+            self._wait(child, row, items)
         elif not is_told:
             self.trails.drop(row)
         return is_new
+
+    def _wait(self, child: Any, row: int, items: Optional[int]) -> None:
+        """Put an object into the queue, or among those that cannot wait there."""
+        try:
+            waiting = child if type(child) is Context else weakref.ref(child)  # a copy that nobody else has
+        except TypeError:
+            waiting = child
+        if waiting is child and (items or 0) <= MAX_AT_ONCE:
+            fleeting = self._fleeting[(items or 0) > MAX_SHORT]
+            fleeting.objects.append(child)
+            fleeting.rows.append(row)
+        else:
+            self._queue.append(waiting)
+            self._rows.append(row)
 
     def _tell(self, child: Any, kind: _Kind, row: int) -> tuple[bool, bool]:
         """Whether ``finds`` was told of this way to an object, and whether the object is to be followed on it."""
@@ -267,9 +352,8 @@ class Forward:
         """Whether it is on a device and was not met before."""
         if not self._finds.tensor(tensor, self.trails.path(row)):
             return False
-        node = self._tensors.node(tensor)
-        if node is not None:
-            self._graphs.append((node, self._tensors.look(tensor).name, row))
+        if self._tensors.node(tensor) is not None:
+            self._graphs.append((weakref.ref(tensor), row))
         for hooks in self._tensors.hooks(tensor):
             for link in tensor_hooks(hooks):
                 self._meet(link, row, {})

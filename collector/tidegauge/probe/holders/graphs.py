@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, MIN_BLOCK_BYTES
@@ -20,6 +21,8 @@ from tidegauge.probe.holders.pace import Work
 
 MAX_NODES = 200_000
 """In all. A node costs some 3 us."""
+NODES_AT_ONCE = 1_000
+"""Walked while training stands still: those of a larger graph, and what they saved, stay alive until all are walked."""
 _VIEWS = frozenset(
     f"{name}Backward0"
     for name in (
@@ -46,6 +49,11 @@ class Graph(NamedTuple):
     name."""
     contexts: Sequence[Any]
     """Nodes that are Python's: ``ctx`` of a ``torch.autograd.Function``."""
+
+    @property
+    def walked_last(self) -> int:
+        """Nodes since the walk's last yield."""
+        return self.nodes % NODES_AT_ONCE
 
 
 class Graphs:
@@ -78,7 +86,8 @@ class Graphs:
             elif name in _FACTORS:
                 sizes.update((size_bytes, name) for size_bytes in _input_bytes(node, *_FACTORS[name]))
             waiting += [following for following, _ in node.next_functions if following is not None]
-            yield False
+            if nodes % NODES_AT_ONCE == 0:
+                yield from repeat(False, NODES_AT_ONCE)
         return Graph(first, nodes, sizes, contexts) if nodes else None
 
 

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import ATEXIT, MAX_HOLDERS, Holder, HolderKind, HolderSearch
@@ -222,14 +223,19 @@ class _Search:
             return
         trail = _with_exit_callbacks(origin.trail, len(kind))
         for stray in kind:
+            units = 1
             node = self._unmet_node(stray)
             if stray.block in self._finds.blocks:
                 group = self._finds.held_by(trail)
                 group.cycle = origin.cycle
                 self._finds.claim(group, stray.look, stray.block)
-                yield False
             if node is not None:
-                yield from self._finds.graph(node, stray.look.name, trail, origin.cycle)
+                walk = self._finds.graph(node, stray.look.name, trail, origin.cycle)
+                del node
+                nodes, _ = yield from walk
+                units += nodes
+                del walk, _
+            yield from repeat(False, units)
 
     def _unmet_node(self, stray: _Stray) -> Optional[Any]:
         tensor = stray.reference()
