@@ -1,5 +1,5 @@
-// A profile's page: zoom into icicles, search modules and lines; with the recording's blocks (recording_data.py) also
-// what is allocated at any event, and what a range of events leaves behind.
+// A profile's page: zoom into icicles, search modules and lines, choose a rank of a job; with the recording's blocks
+// (recording_data.py) also what is allocated at any event, and what a range of events leaves behind.
 "use strict";
 (() => {
   const WIDTH = 1036, LETTER = 6.6, PADDING = 5, ROW = 24, MAX_ROWS = 24, MIN_WIDTH = 0.3;
@@ -119,8 +119,11 @@
     return { svg, show, cells: () => cells };
   }
 
-  const icicles = new Map([...document.querySelectorAll("svg.icicle")].map((svg) => [svg.dataset.of, icicle(svg)]));
+  const icicles = [...document.querySelectorAll("svg.icicle")].map(icicle);
+  const icicleOf = (of) => icicles.find((one) => one.svg.dataset.of === of);
   const tools = document.querySelector(".search");
+
+  const isOfShownRank = (one) => !one.closest(".of-rank[hidden]");
 
   function search() {
     const input = tools.querySelector("input"), said = tools.querySelector("output");
@@ -130,9 +133,9 @@
     for (const row of document.querySelectorAll(".searched tbody tr")) {
       const isFound = row.textContent.toLowerCase().includes(wanted);
       row.hidden = !isFound;
-      lines += isFound ? 1 : 0;
+      lines += isFound && isOfShownRank(row) ? 1 : 0;
     }
-    for (const [of, one] of icicles) {
+    for (const one of icicles) {
       let parts = 0, bytes = 0, outer = null;
       for (const cell of one.cells()) {
         const isFound = wanted !== "" && cell.path.includes(wanted);
@@ -144,7 +147,7 @@
         bytes += cell.bytes;
       }
       one.svg.classList.toggle("searching", wanted !== "");
-      found.push(`${several(parts, of)} with ${size(bytes)}`);
+      if (isOfShownRank(one.svg)) found.push(`${several(parts, one.svg.dataset.of)} with ${size(bytes)}`);
     }
     found.push(several(lines, "line"));
     said.textContent = wanted === "" ? "" : found.join(", ");
@@ -154,6 +157,24 @@
     tools.hidden = false;
     tools.querySelector("input").addEventListener("input", search);
     search(); // what a reload has left in the field
+  }
+
+  const choice = document.querySelector(".choose-rank");
+  if (choice) chooseRank(choice, choice.querySelector("select"));
+
+  /** Of a job's ranks, one at a time: the first that is in full, until another is chosen. */
+  function chooseRank(parent, select) {
+    const ranks = [...document.querySelectorAll(".of-rank")], bars = [...document.querySelectorAll(".rank-bars li")];
+    const show = (rank) => {
+      select.value = rank;
+      for (const one of ranks) one.hidden = one.dataset.rank !== rank;
+      for (const bar of bars) bar.classList.toggle("shown", bar.dataset.rank === rank);
+      search();
+    };
+    for (const bar of bars) if (bar.classList.contains("there")) bar.addEventListener("click", () => show(bar.dataset.rank));
+    select.addEventListener("change", () => show(select.value));
+    parent.hidden = false;
+    show(ranks[0].dataset.rank);
   }
 
   const raw = document.getElementById("profile-data");
@@ -617,9 +638,9 @@
       if (!isFirst) { // the page has the peak already
         showCategories(now.found);
         showLines(now.found);
-        if (icicles.has("module")) icicles.get("module").show(tree(now.found, moduleWay));
+        if (icicleOf("module")) icicleOf("module").show(tree(now.found, moduleWay));
       }
-      if (icicles.has("function")) icicles.get("function").show(tree(now.found, stackWay));
+      if (icicleOf("function")) icicleOf("function").show(tree(now.found, stackWay));
       const [heading, sentence] = words(now, bytes);
       for (const one of document.querySelectorAll("[data-moment]")) one.textContent = heading;
       said.textContent = sentence;
