@@ -106,7 +106,7 @@ def render_profile(
         meta(facts, made_unix_s=made_unix_s),
         profile_lead(profile),
         SEARCH,
-        *profile_sections(profile, advice, data),
+        *profile_sections(profile, advice, data=data),
         section("Gaps", bullets([*doubts(profile), *_not_shown(recording, data)])),
     ]
     return scripted_page(title, parts, profile_json(data))
@@ -121,7 +121,7 @@ def scripted_page(title: str, html: Sequence[str], json_html: str = "") -> str:
 
 
 def profile_sections(
-    profile: StepProfile, advice: StepAdvice | None = None, data: Mapping[str, Any] | None = None
+    profile: StepProfile, advice: StepAdvice | None = None, *, data: Mapping[str, Any] | None = None
 ) -> list[str]:
     """What the peak is made of, and when it comes; ``data`` is the recording's."""
     blocks = data is not None

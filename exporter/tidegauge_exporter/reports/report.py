@@ -80,7 +80,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         "" if whole is None else links_line(whole.incident, cluster=told.cluster, links=told.links),
         _root_cause(told),
         chart,
-        *([] if told.profile is None else [SEARCH, *profile_sections(told.profile, data=blocks)]),
+        *([] if told.profile is None else [SEARCH, *profile_sections(told.profile, told.profile.advice, data=blocks)]),
         "" if story is None else ranks_section(story.incident),
         rank_charts(told),
         *evidence_sections(told, data),
