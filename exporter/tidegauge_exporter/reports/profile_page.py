@@ -62,7 +62,7 @@ ORDER: Final = (
 
 
 DATA_ID: Final = "profile-data"
-SCRIPT: Final = "profile_page.js"
+SCRIPT: Final = ("report_page", "built", "profile.js")
 SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
 _TIMELINE: Final = """<div class="timeline needs-blocks" data-order="{order}" hidden>
@@ -114,7 +114,7 @@ def render_profile(
 
 def scripted_page(title: str, html: Sequence[str], json_html: str = "") -> str:
     """A document with the script of profiles; ``json_html`` has its data."""
-    style, script = style_sheet(), asset(SCRIPT)
+    style, script = style_sheet(), asset(*SCRIPT)
     parts = [*html, "<footer>Made by Tidegauge from a recorded allocation history.</footer>"]
     end = f"{json_html}<script>{script}</script>\n"
     return page(title, parts, head=policy(style, script), style=style, end=end)

@@ -96,7 +96,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
     title = tidy(told.title, MAX_TEXT_CHARS)
     if not (with_script and drawn):
         return _document(title, parts)
-    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(PROFILE_SCRIPT)}")
+    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(*PROFILE_SCRIPT)}")
     json_html = f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n{profile_json(blocks)}'
     return _document(title, parts, script, json_html)
 
