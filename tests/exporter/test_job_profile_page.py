@@ -49,7 +49,7 @@ def test_a_single_rank_has_neither_bars_nor_a_choice() -> None:
     page = rendered(rank_profile(5, world_size=8))
     assert "<ol" not in page
     assert "<select>" not in page
-    assert "<b>5 of 8</b>" in page
+    assert "<span>Rank <b>5 (of 8)</b></span>" in page
     assert "<h1>271.5 MiB at the peak, mostly activations (30%) and workspaces (24%).</h1>" in page
 
 
@@ -85,3 +85,12 @@ def test_names_of_a_job_stay_text() -> None:
     )
     assert page.count("<script") == 1  # the page's own
     assert page.count("&lt;script&gt;alert(1)") >= 9
+
+
+def test_the_page_says_how_many_of_the_ranks_it_has() -> None:
+    two = rendered(*(rank_profile(rank, world_size=8) for rank in (1, 5)))
+    assert "<span>Ranks <b>2 of 8</b></span>" in two
+    assert "the other rank" in two
+    three = rendered(*map(rank_profile, range(3)))
+    assert "<span>Ranks <b>3</b></span>" in three
+    assert "emptiest rank" in three

@@ -74,7 +74,7 @@ def render_job(
         meta(
             [
                 ("Job", tidy(subject, MAX_NAME_CHARS)),
-                ("Ranks", _which_ranks(ranks)),
+                _which_ranks(ranks),
                 ("torch", torch_words(shown.profile.torch_version)),
             ],
             made_unix_s=made_unix_s,
@@ -88,11 +88,12 @@ def render_job(
     return scripted_page(f"{format_bytes(peak.allocated_bytes)} at the peak of rank {worst.rank}", parts)
 
 
-def _which_ranks(ranks: Sequence[RankProfile]) -> str:
-    """How many are profiled, of how many: "2 of 16 have a profile"."""
-    whole = max((one.world_size or 0 for one in ranks), default=0)
-    of = f" of {whole:,}" if whole > len(ranks) else ""
-    return f"{ranks[0].rank} of {whole:,}" if len(ranks) == 1 and of else f"{len(ranks):,}{of} profiled"
+def _which_ranks(ranks: Sequence[RankProfile]) -> tuple[str, str]:
+    """A label, and which or how many of the job's ranks the page is about."""
+    whole = max(len(ranks), *(one.world_size or 0 for one in ranks))
+    if len(ranks) > 1:
+        return "Ranks", f"{len(ranks):,} of {whole:,}" if whole > len(ranks) else f"{whole:,}"
+    return "Rank", f"{ranks[0].rank} (of {whole:,})" if whole > 1 else f"{ranks[0].rank}"
 
 
 def _lead(ranks: Sequence[RankProfile], shown: RankInFull, uneven: str | None) -> str:
@@ -111,8 +112,8 @@ def _lead(ranks: Sequence[RankProfile], shown: RankInFull, uneven: str | None) -
         remarks=[equal if uneven is None else uneven],
         figures=[
             (format_bytes(order[-1]), "allocated at the peak, fullest rank"),
-            (format_bytes(order[(len(order) - 1) // 2]), "median rank"),
-            (format_bytes(order[0]), "emptiest rank"),
+            (format_bytes(order[(len(order) - 1) // 2]), "median rank" if len(order) > 2 else "the other rank"),
+            (format_bytes(order[0]) if len(order) > 2 else None, "emptiest rank"),
             (format_bytes(max(one.reserved_bytes for one in ranks)), "reserved at most, any rank"),
         ],
     )
