@@ -113,7 +113,7 @@ def test_of_several_devices_the_report_says_which_it_is_of_and_why(tmp_path: Pat
     other = 1 - int(chosen[1])
     assert re.search(rf"Device\s+{chosen[1]}\b", words)
     words = report(tmp_path / "r.html", both, "--device", other)
-    assert f"The report is of device {other}, as asked for; {both} has memory of {chosen[1]} as well" in words
+    assert f"The report is of device {other}, as asked for; {both} has memory of device {chosen[1]} as well" in words
     assert "The report is of device" not in report(tmp_path / "r.html", STEADY)
 
 

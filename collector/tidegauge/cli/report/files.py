@@ -147,7 +147,8 @@ def devices_told(snapshots: Sequence[RankSnapshot], asked: int | None) -> list[s
     if not several:
         return []
     last = several[-1]
-    chosen, others = last.trace.device, ", ".join(map(str, last.other_devices))
+    chosen, s = last.trace.device, "s" if len(last.other_devices) > 1 else ""
+    others = f"device{s} {', '.join(map(str, last.other_devices))}"
     why = "as asked for" if asked is not None else "which holds most"
     return [f"The report is of device {chosen}, {why}; {last.where} has memory of {others} as well (`--device`)."]
 
