@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Bundles what draws in the HTML report: report_page/src and its npm packages, as the lockfile pins them, become
-# report_page/built. `build_report_page.sh [FOLDER]` writes to FOLDER instead; `--packages` only installs the packages.
+# Bundles what draws in the HTML report and in the page of a profile: report_page/src and its npm packages, as the
+# lockfile pins them, become report_page/built. `build_report_page.sh [FOLDER]` writes to FOLDER instead; `--packages` only installs the packages.
 # Needs node and, once, npm's registry.
 set -euo pipefail
 export LC_ALL=C
@@ -25,11 +25,14 @@ esbuild="$NODE_PATH/.bin/esbuild"
 cd "$page"
 
 # What the bundle was made from, so that a forgotten build is seen without node.
-sources="$(cat package-lock.json src/*.js | sha256sum | cut -d ' ' -f 1)"
+sources="$(cat package-lock.json src/*.js src/profile/*.js | sha256sum | cut -d ' ' -f 1)"
 # ES2020: browsers of the last years. ASCII: the file's encoding cannot break it.
-"$esbuild" src/main.js --bundle --minify --format=iife --target=es2020 --charset=ascii \
-    --legal-comments=none --log-level=warning --banner:js="/* sources $sources; licences: LICENSES.txt */" \
-    --outfile="$out/report.js"
+bundle() {  # an entry point, and the name of what becomes of it
+    "$esbuild" "src/$1" --bundle --minify --format=iife --target=es2020 --charset=ascii --legal-comments=none \
+        --log-level=warning --banner:js="/* sources $sources; licences: LICENSES.txt */" --outfile="$out/$2"
+}
+bundle main.js report.js
+bundle profile/main.js profile.js
 "$esbuild" "$NODE_PATH/uplot/dist/uPlot.min.css" --minify --target=es2020 --charset=ascii --log-level=warning \
     --outfile="$out/uplot.css"
 {

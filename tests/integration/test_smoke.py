@@ -31,6 +31,8 @@ def test_demo_convicts_the_leak_and_nobody_else_and_shows_a_healthy_profile(rig:
     assert "the fullest of 2 ranks with a profile" in profile
     for part in ("Allocated at the peak\n", "Highest in each phase\n", "activations", "demo_job.py:38 in forward"):
         assert part in profile
-    assert "</html>" in (tmp_path / "demo" / "profile.html").read_text()
+    page = (tmp_path / "demo" / "profile.html").read_text()
+    assert [f'<div class="of-rank" data-rank="{rank}">' in page for rank in range(3)] == [True, True, False]
+    assert "</html>" in page
     assert "outputs (list" in (tmp_path / "demo" / "report.html").read_text()
     assert "tidegauge_rank_leak_state{" in (tmp_path / "demo" / "metrics.prom").read_text()

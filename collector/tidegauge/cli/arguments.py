@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tidegauge.cli.errors import USAGE
@@ -143,6 +144,13 @@ def positive_count(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return value
+
+
+def file_to_write(text: str) -> Path:
+    """The name of a file. Raises ``ArgumentTypeError``."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name of the file is empty")
+    return Path(text)
 
 
 def parse_size(text: str) -> int:

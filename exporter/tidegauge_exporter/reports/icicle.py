@@ -1,4 +1,4 @@
-"""An icicle: what the parts of a whole are made of, row below row, as inline SVG that ``profile_page.js`` zooms."""
+"""An icicle: what the parts of a whole are made of, row below row, as inline SVG that ``profile/icicle.js`` zooms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ROWS: Final = 14
 MIN_WIDTH: Final = 0.3
 """A part that is narrower is not drawn."""
 LETTER: Final = 6.6
-"""Width of a character, on average; what ``profile_page.js`` takes as well."""
+"""Width of a character, on average; what ``profile/icicle.js`` takes as well."""
 PADDING: Final = 5.0
 
 

@@ -53,7 +53,7 @@ MAX_SPANS: Final = 12
 """Of backward passes with a word on each: more would touch."""
 MAX_READOUT_PARTS: Final = 4
 _EVENTS: Final = Axis("allocator event", step_ticks)
-_ORDER: Final = (
+ORDER: Final = (
     Category.PARAMETERS, Category.BUFFERS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.COMMUNICATION,
     Category.WORKSPACES, Category.CUDA_GRAPHS, Category.OTHER, Category.UNKNOWN, Category.INPUTS,
     Category.ACTIVATIONS, Category.TEMPORARIES, Category.ROUNDING,
@@ -62,8 +62,8 @@ _ORDER: Final = (
 
 
 DATA_ID: Final = "profile-data"
-SCRIPT: Final = "profile_page.js"
-_SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
+SCRIPT: Final = ("report_page", "built", "profile.js")
+SEARCH: Final = """<div class="tools search" hidden><label>Search functions, modules and lines
 <input type="search" placeholder="mlp, or model.py:21"></label><output></output></div>"""
 _TIMELINE: Final = """<div class="timeline needs-blocks" data-order="{order}" hidden>
 <p class="muted">Click for what is allocated at an event, drag for what a range leaves behind; all below follows.
@@ -105,23 +105,28 @@ def render_profile(
     parts = [
         meta(facts, made_unix_s=made_unix_s),
         profile_lead(profile),
-        *profile_sections(profile, advice, data),
+        SEARCH,
+        *profile_sections(profile, advice, data=data),
         section("Gaps", bullets([*doubts(profile), *_not_shown(recording, data)])),
-        "<footer>Made by Tidegauge from a recorded allocation history.</footer>",
     ]
-    style, script = style_sheet(), asset(SCRIPT)
-    end = f"{profile_json(data)}<script>{script}</script>\n"
+    return scripted_page(title, parts, profile_json(data))
+
+
+def scripted_page(title: str, html: Sequence[str], json_html: str = "") -> str:
+    """A document with the script of profiles; ``json_html`` has its data."""
+    style, script = style_sheet(), asset(*SCRIPT)
+    parts = [*html, "<footer>Made by Tidegauge from a recorded allocation history.</footer>"]
+    end = f"{json_html}<script>{script}</script>\n"
     return page(title, parts, head=policy(style, script), style=style, end=end)
 
 
 def profile_sections(
-    profile: StepProfile, advice: StepAdvice | None = None, data: Mapping[str, Any] | None = None
+    profile: StepProfile, advice: StepAdvice | None = None, *, data: Mapping[str, Any] | None = None
 ) -> list[str]:
     """What the peak is made of, and when it comes; ``data`` is the recording's."""
     blocks = data is not None
-    order = ",".join(category.value for category in _ORDER)
+    order = ",".join(category.value for category in ORDER)
     return [
-        _SEARCH,
         section("Allocated over the recording", *_chart(profile, _TIMELINE.format(order=order) if blocks else "")),
         _of_moment("by category", "categories", _categories(profile)),
         section("Highest in each phase", _phases(profile)),
@@ -183,7 +188,7 @@ def profile_lead(profile: StepProfile) -> str:
 
 def _chart(profile: StepProfile, timeline_html: str) -> list[str]:
     timeline = profile.timeline
-    shown = [category for category in _ORDER if category in timeline.by_category]
+    shown = [category for category in ORDER if category in timeline.by_category]
     if not shown:
         return []
     at = [float(max(event, 0)) for event in timeline.events]
@@ -290,7 +295,7 @@ def _modules(profile: StepProfile) -> str:
         of="module",
         description="Memory at the peak by module",
     )
-    looks = [(category_css(category), escape(category.value)) for category in _ORDER[::-1] if held[category]]
+    looks = [(category_css(category), escape(category.value)) for category in ORDER[::-1] if held[category]]
     zoom = "Click on a part to enlarge it, on one above it to go back."
     return f'{legend(looks)}\n<div class="scroll">{drawing}</div>\n{muted(f"{note} {zoom}")}'
 

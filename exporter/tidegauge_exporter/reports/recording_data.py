@@ -1,6 +1,7 @@
 """A recording as data for the profile page's script: the life of each block, the segments, and the stacks.
 
-From these columns ``profile_page.js`` tells what is allocated at any event, and what a range of events leaves behind.
+From these columns ``profile/recording.js`` tells what is allocated at any event, and what a range of events leaves
+behind.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from tidegauge_exporter.reports.incident_sections import (
 from tidegauge_exporter.reports.memory_plot import memory_section
 from tidegauge_exporter.reports.memory_plot import ranks_section as rank_charts
 from tidegauge_exporter.reports.profile_page import SCRIPT as PROFILE_SCRIPT
-from tidegauge_exporter.reports.profile_page import profile_json, profile_lead, profile_sections
+from tidegauge_exporter.reports.profile_page import SEARCH, profile_json, profile_lead, profile_sections
 from tidegauge_exporter.reports.recording_data import recording_data
 from tidegauge_exporter.reports.report_content import RankCurve, ReportContent
 from tidegauge_exporter.reports.snapshot_data import pool_rows
@@ -80,7 +80,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         "" if whole is None else links_line(whole.incident, cluster=told.cluster, links=told.links),
         _root_cause(told),
         chart,
-        *([] if told.profile is None else profile_sections(told.profile, data=blocks)),
+        *([] if told.profile is None else [SEARCH, *profile_sections(told.profile, told.profile.advice, data=blocks)]),
         "" if story is None else ranks_section(story.incident),
         rank_charts(told),
         *evidence_sections(told, data),
@@ -96,7 +96,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
     title = tidy(told.title, MAX_TEXT_CHARS)
     if not (with_script and drawn):
         return _document(title, parts)
-    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(PROFILE_SCRIPT)}")
+    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(*PROFILE_SCRIPT)}")
     json_html = f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n{profile_json(blocks)}'
     return _document(title, parts, script, json_html)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,13 @@ from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
 from sample_views import GIB, MIB, NOW_S, job_view
 from tidegauge.cli.main import main
+from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.imbalance import Imbalance
 from tidegauge.core.profile.rank_profile import RankProfile, parts_of
 from tidegauge.core.wire import to_wire
 from tidegauge.http.door_start import open_door
@@ -186,9 +190,71 @@ def test_as_json_it_has_all_ranks_and_the_fullest_whole(api: list[str], capsys: 
     assert len(answer["profile"]["lines"]) == 15
 
 
-def test_it_writes_a_page(api: list[str], tmp_path: Path) -> None:
-    assert main(["profile", "4711", "--html", str(tmp_path / "p.html"), *api]) == 0
-    assert "job 4711, rank 1" in (tmp_path / "p.html").read_text(encoding="utf-8")
+def written_page(api: list[str], folder: Path, *arguments: str) -> str:
+    assert main(["profile", "4711", "--html", str(folder / "p.html"), *arguments, *api]) == 0
+    return (folder / "p.html").read_text(encoding="utf-8")
+
+
+def test_its_page_has_what_the_terminal_shows(
+    api: list[str], store: FakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advised = parts_of(advised_profile(ranks=8, limit_bytes=139 * GIB))
+    store.profiles.kept = [
+        rank_profile(0, job=JOB, process_outside_bytes=700 * MIB, **EMPTIER),
+        rank_profile(1, job=JOB, process_outside_bytes=800 * MIB, problems=("its ring was full",), **advised),
+    ]
+    estimate = tmp_path / "estimate.json"
+    estimate.write_text(json.dumps(to_wire(ESTIMATE)), encoding="utf-8")
+    page = written_page(api, tmp_path, "--estimate", str(estimate), "--json")
+    uneven = json.loads(capsys.readouterr().out)["imbalance"]
+    for words in (
+        "Rank 1 is the fullest of 2: 271.5 MiB at the peak",
+        escape(uneven["sentence"]),
+        "Outside PyTorch on its GPU",
+        "expected from tables: up to 762.0 MiB",
+        "Estimate and profile",
+        "Checkpoint the 4 blocks (scenarios.py:32)",
+        "A smaller card would do: MIG 1g.5gb",
+        "Rank 1: its ring was full.",
+    ):
+        assert words in page
+    assert [int(rank) for rank in re.findall('<div class="of-rank" data-rank="([0-9]+)">', page)] == [1, 0]
+
+
+def test_of_many_ranks_the_page_has_some_in_full_and_says_which(
+    api: list[str], store: FakeStore, tmp_path: Path
+) -> None:
+    store.profiles.kept = [
+        rank_profile(
+            rank, job=JOB, allocated_bytes=(300 + rank) * MIB, by_category={Category.OTHER: (300 + rank) * MIB}
+        )
+        for rank in range(40)
+    ]
+    page = written_page(api, tmp_path)
+    there = [int(rank) for rank in re.findall('<div class="of-rank" data-rank="([0-9]+)">', page)]
+    assert (there[0], there[-1], len(there)) == (39, 0, MAX_RANKS_IN_FULL)
+    assert f"Of 40 ranks, {MAX_RANKS_IN_FULL} are here in full: the fullest, the emptiest" in page
+    assert page.count("<li ") == 40
+    chosen = [int(rank) for rank in re.findall('data-rank="([0-9]+)"', written_page(api, tmp_path, "--ranks", "3,4"))]
+    assert set(chosen) == {3, 4}
+
+
+def test_both_ranks_of_an_imbalance_are_in_full() -> None:
+    found = [rank_profile(rank, allocated_bytes=1000 - rank) for rank in range(256)]
+    uneven = Imbalance(7, 101, 2, 1, ())
+    chosen = [one.rank for one in ranks_in_full(found, uneven)]
+    assert len(chosen) == len(set(chosen)) == MAX_RANKS_IN_FULL
+    assert {0, 7, 101, 255} <= set(chosen)
+    assert chosen[0] == 0
+
+
+def test_a_rank_whose_profile_cannot_be_read_leaves_the_page_without_it(
+    api: list[str], store: FakeStore, tmp_path: Path
+) -> None:
+    store.profiles.kept = [rank_profile(0, job=JOB), rank_profile(1, job=JOB, packed="!")]
+    page = written_page(api, tmp_path)
+    assert "Rank 1 is not here in full: the profile of rank 1 cannot be read" in page
+    assert page.count('class="of-rank"') == 1
 
 
 def test_the_last_one_is_that_of_the_newest_profile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -90,6 +91,52 @@ def test_the_report_of_one_snapshot_has_its_peak_first(tmp_path: Path) -> None:
     assert words.index("Allocated over the recording") < words.index("Live memory in the snapshot")
     assert 'id="profile-data"' in path.read_text(encoding="utf-8")
     assert "A higher peak may lie before it" in words
+
+
+def test_the_report_of_one_snapshot_says_what_would_help_as_the_profile_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = report(tmp_path / "r.html", STEADY)
+    assert main(["profile", str(STEADY), "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out.splitlines()[-1])["advice"]
+    assert "What would help, each by itself" in words
+    assert advice["measures"]
+    for measure in advice["measures"]:
+        assert measure["action"] in words
+
+
+def test_of_several_devices_the_report_says_which_it_is_of_and_why(tmp_path: Path) -> None:
+    both = SNAPSHOTS.parent / "allocator" / "snapshots" / "two_devices.pickle.gz"
+    words = report(tmp_path / "r.html", both)
+    chosen = re.search(r"The report is of device (\d), which holds most", words)
+    assert chosen is not None
+    other = 1 - int(chosen[1])
+    assert re.search(rf"Device\s+{chosen[1]}\b", words)
+    words = report(tmp_path / "r.html", both, "--device", other)
+    assert f"The report is of device {other}, as asked for; {both} has memory of device {chosen[1]} as well" in words
+    assert "The report is of device" not in report(tmp_path / "r.html", STEADY)
+
+
+def test_two_snapshots_are_compared_on_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def at(step: int, *sizes: int) -> Path:
+        path = tmp_path / f"{step}.pickle"
+        segments = [
+            {
+                "device": device, "address": 1 << 30, "total_size": size, "stream": 0, "segment_type": "large",
+                "allocated_size": size, "active_size": size, "requested_size": size, "is_expandable": False,
+                "segment_pool_id": (0, 0), "frames": [],
+                "blocks": [{"address": 1 << 30, "size": size, "requested_size": size, "state": "active_allocated"}],
+            }
+            for device, size in enumerate(sizes)
+        ]  # fmt: skip
+        path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [[] for _ in sizes]}))
+        return path
+
+    early, late = at(1, 60 << 20, 20 << 20), at(2, 60 << 20, 80 << 20)
+    assert main(["report", str(early), str(late), "--no-whatif", "--json", "-o", str(tmp_path / "r.html")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["evidence"]["grown_bytes"] == 60 << 20
+    assert answer["absent"][0].startswith("The report is of device 1, which holds most")
 
 
 def test_the_report_of_two_snapshots_is_about_growth(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from browser import Tab
+from rank_profiles import rank_profile
 from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
 from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import ModuleMemory
 from tidegauge.core.units import format_bytes
+from tidegauge_exporter.reports.job_profile_page import RankInFull, render_job
 from tidegauge_exporter.reports.profile_page import render_profile
 
 RECORDED = Path(__file__).parents[2] / "data" / "snapshots" / "steady_lm.late.snap.zst"
@@ -174,3 +176,44 @@ def test_modules_follow_the_event_and_come_back_as_they_were(browser_tab: Tab, t
     choose(browser_tab, 1379)
     assert browser_tab.ask(cells) == before
     assert browser_tab.complaints() == []
+
+
+@pytest.fixture
+def job_tab(browser_tab: Tab, tmp_path: Path) -> Tab:
+    """The page of a job's ranks 0 and 3, of which 3 is shown at first."""
+    steady = profile_of(open_trace(RECORDED))
+    layer = {Category.ACTIVATIONS: 10 * MIB}
+    larger = replace(steady, modules=(ModuleMemory("Net", {}, layer), ModuleMemory("Net.head", layer, layer)))
+    ranks = [rank_profile(rank) for rank in range(4)]
+    in_full = [RankInFull(ranks[3], larger), RankInFull(ranks[0], steady)]
+    page = tmp_path / "job.html"
+    page.write_text(render_job(ranks, in_full, subject="4711", made_unix_s=1.8e9), encoding="utf-8")
+    browser_tab.screen(width=700, height=900)
+    browser_tab.open(page.as_uri())
+    return browser_tab
+
+
+def test_a_click_on_a_bar_or_a_choice_shows_another_rank(job_tab: Tab) -> None:
+    shown = (
+        "[...document.querySelectorAll('.of-rank')].filter((one) => one.offsetHeight).map((one) => one.dataset.rank)"
+    )
+    chosen = "document.querySelector('.choose-rank select').value"
+    assert (job_tab.ask(shown), job_tab.ask(chosen)) == (["3"], "3")
+    job_tab.ask("document.querySelector('.rank-bars [data-rank=\"0\"]').click()")
+    assert (job_tab.ask(shown), job_tab.ask(chosen)) == (["0"], "0")
+    job_tab.ask("document.querySelector('.rank-bars [data-rank=\"1\"]').click()")
+    assert job_tab.ask(shown) == ["0"], "rank 1 is not there in full"
+    field = "document.querySelector('.choose-rank select')"
+    job_tab.ask(f"{field}.value = '3'; {field}.dispatchEvent(new Event('change'))")
+    assert job_tab.ask(shown) == ["3"]
+    assert job_tab.ask("document.documentElement.scrollWidth") == 700
+    assert job_tab.complaints() == []
+
+
+def test_a_search_is_of_the_shown_rank(job_tab: Tab) -> None:
+    field = "document.querySelector('.search input')"
+    job_tab.ask(f"{field}.value = 'head'; {field}.dispatchEvent(new Event('input'))")
+    said_now = "document.querySelector('.search output').textContent"
+    assert job_tab.ask(said_now) == "1 module with 10.0 MiB, 0 lines"
+    job_tab.ask("document.querySelector('.rank-bars [data-rank=\"0\"]').click()")
+    assert job_tab.ask(said_now) == "0 lines"

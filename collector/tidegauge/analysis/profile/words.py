@@ -10,6 +10,7 @@ from tidegauge.core.evidence.held_memory import line_name
 from tidegauge.core.profile.advice import AdvisedMeasure, StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
 from tidegauge.core.units import format_bytes
 
@@ -137,6 +138,13 @@ def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
             "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "
             "without blocks that were not split."
         )
+
+
+def rank_doubts(one: RankProfile) -> Iterator[str]:
+    """What a rank's process, and the agent, say beside its profile."""
+    if one.is_compiled:
+        yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."
+    yield from (f"Rank {one.rank}: {problem}." for problem in one.problems)
 
 
 def advice_sentences(advice: StepAdvice) -> Iterator[str]:

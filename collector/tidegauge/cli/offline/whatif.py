@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, parse_cap, torch_version
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, file_to_write, group, parse_cap, torch_version
 from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError, bad_file
 from tidegauge.cli.output import progress
 
@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     group(parser, OUTPUT).add_argument(
-        "--plot", type=Path, metavar="FILE",
+        "--plot", type=file_to_write, metavar="FILE",
         help="plot memory over time for the current setting and the two best, as .svg or .html",
     )  # fmt: skip
     add_json(parser, "print a JSON list of all settings tried, best first")

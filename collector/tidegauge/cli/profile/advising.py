@@ -11,15 +11,23 @@ from tidegauge.core.profile.advice import FittingCard, StepAdvice
 from tidegauge.estimator.gpus import CONTEXT_BYTES, GPU_TYPES, MIG_SLICES
 
 
-def advise(recording: NamedRecording, *, ranks: Optional[int] = None, card_bytes: Optional[int] = None) -> StepAdvice:
+def advise(
+    recording: NamedRecording,
+    *,
+    ranks: Optional[int] = None,
+    card_bytes: Optional[int] = None,
+    with_settings: bool = True,
+) -> StepAdvice:
     """``card_bytes``: the memory of the card (default: of the recording's, where it is known). Smaller ones are looked
-    for below it."""
+    for below it. ``with_settings``: also try those of the allocator."""
     known = card_bytes or recording.trace.total_bytes
     limit_bytes = None if known is None else max(1, known - CONTEXT_BYTES)
     cap_bytes = recording.trace.cap_bytes
     if card_bytes is None and cap_bytes is not None:
         limit_bytes = min(cap_bytes, limit_bytes or cap_bytes)
-    return advice_of(recording, ranks=ranks, limit_bytes=limit_bytes, cards=_smaller_cards(known))
+    return advice_of(
+        recording, ranks=ranks, limit_bytes=limit_bytes, cards=_smaller_cards(known), with_settings=with_settings
+    )
 
 
 def with_cards(advice: StepAdvice) -> StepAdvice:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, cast
 
-from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, group, parse_cap, positive_count
+from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, file_to_write, group, parse_cap, positive_count
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
 from tidegauge.cli.output import write_output
 from tidegauge.cli.service_api import add_api_arguments
@@ -74,8 +74,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help=f"show the N lines that hold, or changed, most (default: {DEFAULT_TOP}); --json has all",
     )  # fmt: skip
     output.add_argument(
-        "--html", metavar="FILE", help="write a page: memory over the recording, by category, or over both"
-    )
+        "--html", type=_page_file, metavar="FILE",
+        help="also write a page: memory over the recording, by category, or over both; of a job, of its ranks",
+    )  # fmt: skip
     add_api_arguments(parser)
     add_examples(
         parser,
@@ -235,6 +236,16 @@ def _ranks(text: str) -> tuple[int, ...]:
     if ranks is None:
         raise argparse.ArgumentTypeError(f"{text!r} are not ranks, such as 0,3")
     return ranks
+
+
+def _page_file(text: str) -> Path:
+    """The name of a file. Raises ``ArgumentTypeError``."""
+    if text == "-":
+        raise argparse.ArgumentTypeError(
+            "a page goes to a file, as standard output has the tables; `tidegauge report SNAPSHOT -o -` writes a page "
+            "of a snapshot there"
+        )
+    return file_to_write(text)
 
 
 def _percent(text: str) -> Fraction:

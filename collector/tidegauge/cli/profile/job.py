@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
+from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
 from tidegauge.cli.output import print_wrapped, progress, write_output
@@ -31,9 +33,12 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import JobView, job_array_name
 from tidegauge.core.wire import to_wire
+from tidegauge.estimator.results import Estimate
 
 MAX_COLUMNS = 6
 """Categories in the table of ranks; the others are summed up."""
+MAX_RANKS_IN_FULL = 16
+"""On a page, each with some 170 KB: the service is asked for every one."""
 ASK_SLACK_S = 30.0
 _UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
 
@@ -54,6 +59,10 @@ class _Uneven(NamedTuple):
     sentence: str
     advice: str | None
 
+    @property
+    def told(self) -> str:
+        return " ".join(filter(None, (self.sentence, self.advice)))
+
 
 def show_job(what: str | None, args: argparse.Namespace) -> int:
     """Show the profiles of a job, or of the last one that has any. Raises ``CommandError``."""
@@ -63,14 +72,12 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
         _record(job, args)
     found = _profiles(job, args)
     worst = max(found, key=lambda one: one.allocated_bytes)
-    whole = ask(args, f"/api/v1/profile?{_query(job.key, rank=worst.rank)}", timeout_s=LONG_ANSWER_S)
-    profile = read(StepProfile, whole["profile"])
-    if profile.advice is not None:
-        profile = replace(profile, advice=with_cards(profile.advice))
-    uneven = _imbalance(job, found, worst, profile, args)
+    whole = cache(partial(_whole, job, args))
+    profile = whole(worst.rank)
+    uneven = _imbalance(found, whole)
     estimated = None if estimate is None else beside_estimate(estimate, profile, worst.process_outside_bytes)
     if args.html is not None:
-        write_output(args.html, _page(profile, worst, job).encode(errors="replace"))
+        write_output(args.html, _page(job, found, uneven, whole, estimate).encode(errors="replace"))
     if args.json:
         about = {"job": to_wire(job.key), "ranks": [_rank(one) for one in found], "rank": worst.rank}
         print(
@@ -91,20 +98,18 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     return FINE
 
 
-def _imbalance(
-    job: _Known, found: Sequence[RankProfile], worst: RankProfile, profile: StepProfile, args: argparse.Namespace
-) -> _Uneven | None:
-    """Whose memory is uneven, and why; ``profile`` is the whole one of ``worst``."""
+def _whole(job: _Known, args: argparse.Namespace, rank: int) -> StepProfile:
+    """With the smaller cards that would do. Raises ``CommandError``."""
+    answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
+    profile = read(StepProfile, answer["profile"])
+    return profile if profile.advice is None else replace(profile, advice=with_cards(profile.advice))
+
+
+def _imbalance(found: Sequence[RankProfile], whole: Callable[[int], StepProfile]) -> _Uneven | None:
+    """Whose memory is uneven, and why."""
     uneven = imbalance_of(found)
     if uneven is None:
         return None
-
-    def whole(rank: int) -> StepProfile:
-        if rank == worst.rank:
-            return profile
-        answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
-        return read(StepProfile, answer["profile"])
-
     cause = cause_of(uneven, whole(uneven.rank), whole(uneven.peer))
     return _Uneven(uneven, cause, imbalance_sentence(uneven, cause), imbalance_advice(cause))
 
@@ -221,12 +226,10 @@ def _parts(
     )
     yield from profile_page(profile, top, profile.advice, of_steps=True)
     yield from _outside_table(worst)
-    if worst.is_compiled:
-        yield "torch.compile compiled code in this process: lines of compiled code are those of generated files."
-    yield from (f"Rank {worst.rank}: {problem}." for problem in worst.problems)
+    yield from rank_doubts(worst)
     yield _ranks_table(found)
     if uneven is not None:
-        yield " ".join(filter(None, (uneven.sentence, uneven.advice)))
+        yield uneven.told
 
 
 def _rank(one: RankProfile) -> Mapping[str, Any]:
@@ -258,13 +261,55 @@ def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
     return PageTable("Allocated at the peak of each rank", header, rows, gives_way=("host", "phase", "rest"))
 
 
-def _page(profile: StepProfile, worst: RankProfile, job: _Known) -> str:
-    pages = need("tidegauge_exporter.reports.profile_page", extra="agent", what="a page")
+def _page(
+    job: _Known,
+    found: Sequence[RankProfile],
+    uneven: _Uneven | None,
+    whole: Callable[[int], StepProfile],
+    estimate: Estimate | None,
+) -> str:
+    """The page of these ranks; of many, some in full."""
+    pages = need("tidegauge_exporter.reports.job_profile_page", extra="agent", what="a page")
+    chosen, in_full, gaps = ranks_in_full(found, uneven and uneven.ranks), [], []
+    for one in chosen:
+        try:
+            profile = whole(one.rank)
+        except CommandError as error:  # the fullest is here already
+            gaps.append(f"Rank {one.rank} is not here in full: {error}.")
+            continue
+        tables = [pages.TextTable(*each[:3], numbers=[1]) for each in _outside_table(one)]
+        if estimate is not None:
+            beside = beside_estimate(estimate, profile, one.process_outside_bytes).table
+            tables.append(pages.TextTable(*beside[:3], numbers=[1, 2, 3]))
+        in_full.append(pages.RankInFull(one, profile, tables))
+    if len(chosen) < len(found):
+        gaps.append(
+            f"Of {len(found)} ranks, {len(in_full)} are here in full: the fullest, the emptiest, and others from "
+            "between them. `--ranks` makes a page of those that you name."
+        )
     return str(
-        pages.render_profile(
-            profile, profile.advice, subject=f"job {_name(job)}, rank {worst.rank}", made_unix_s=time.time()
+        pages.render_job(
+            found,
+            in_full,
+            subject=_name(job),
+            made_unix_s=time.time(),
+            uneven=uneven and uneven.told,
+            gaps=gaps,
         )
     )
+
+
+def ranks_in_full(found: Sequence[RankProfile], uneven: Imbalance | None) -> Sequence[RankProfile]:
+    """Those that a page shows in full, the fullest first: all, or of many ``MAX_RANKS_IN_FULL`` from the fullest to the
+    emptiest, evenly, and both ranks that the imbalance is about."""
+    order = sorted(found, key=lambda one: (-one.allocated_bytes, one.rank))
+    if len(order) <= MAX_RANKS_IN_FULL:
+        return order
+    told = () if uneven is None else (uneven.rank, uneven.peer)
+    rest = [one for one in order if one.rank not in told]
+    steps = MAX_RANKS_IN_FULL - len(told) - 1
+    chosen = {*told, *(rest[place * (len(rest) - 1) // steps].rank for place in range(steps + 1))}
+    return [one for one in order if one.rank in chosen]
 
 
 def _name(job: _Known) -> str:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group, parse_cap
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, file_to_write, group, parse_cap
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, write_output
 from tidegauge.cli.service_api import add_api_arguments
@@ -36,7 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     output = group(parser, OUTPUT)
     output.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
+        "-o", "--output", type=file_to_write, metavar="FILE",
         help="output file, - for standard output (default: tidegauge-report-….html)",
     )  # fmt: skip
     output.add_argument(

@@ -30,6 +30,7 @@ from tidegauge.cli.errors import UsageError, bad_file
 from tidegauge.cli.offline.detect import judge_series
 from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
 from tidegauge.cli.output import progress
+from tidegauge.cli.profile.advising import advise
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.bounded import bounded
 from tidegauge.core.evidence import Evidence
@@ -37,6 +38,7 @@ from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.snapshot_columns import LARGEST
 from tidegauge.core.text import one_line
 from tidegauge.core.verdicts import OK, Verdict
@@ -65,6 +67,8 @@ class RankSnapshot(NamedTuple):
     step: int | None
     at_unix_s: float | None
     rank: int | None
+    other_devices: tuple[int, ...] = ()
+    """That the file has memory of as well."""
 
 
 class Given(NamedTuple):
@@ -89,16 +93,19 @@ def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_uni
     return ReportContent(
         made_unix_s=now_unix_s,
         title=f"GPU memory: {', '.join(path.name for path in files)}",
-        subject=(("Files", ", ".join(path.name for path in files)),),
+        subject=(
+            ("Files", ", ".join(path.name for path in files)),
+            ("Device", str(late.trace.device) if late is not None and late.other_devices else None),
+        ),
         ranks=curves,
         by_step=True,
         evidence=evidence_of_files(given, curves[0].verdict if curves else OK),
         early=given.snapshots[0].trace if len(given.snapshots) == MAX_SNAPSHOTS else None,
         late=None if late is None else late.trace,
         whatif=tried,
-        profile=None if recording is None else profile_of_recording(recording),
+        profile=None if recording is None else advised_profile(recording),
         recording=recording,
-        absent=tuple(filter(None, (no_profile, why_not, *_lacks(given)))),
+        absent=tuple(filter(None, (no_profile, why_not, *devices_told(given.snapshots, args.device), *_lacks(given)))),
     )
 
 
@@ -121,7 +128,29 @@ def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
     if len(snapshots) > MAX_SNAPSHOTS:
         raise UsageError(f"{len(snapshots)} snapshots given; a report compares two, an early and a late one")
     ordered = in_order(snapshots) if len(snapshots) == MAX_SNAPSHOTS else tuple(snapshots)
-    return Given(ordered, tuple(series), found)
+    return Given(of_one_device(ordered), tuple(series), found)
+
+
+def of_one_device(snapshots: tuple[RankSnapshot, ...]) -> tuple[RankSnapshot, ...]:
+    """The earlier one of two is of the later one's device, if it has that. Raises ``BadTraceError``."""
+    if len(snapshots) != MAX_SNAPSHOTS:
+        return snapshots
+    early, late = snapshots
+    if late.trace.device not in early.other_devices:
+        return early, late
+    return read_rank_snapshot(early.where, late.trace.device), late
+
+
+def devices_told(snapshots: Sequence[RankSnapshot], asked: int | None) -> list[str]:
+    """Which device the report is of, and why, where there was a choice."""
+    several = [one for one in snapshots if one.other_devices]
+    if not several:
+        return []
+    last = several[-1]
+    chosen, s = last.trace.device, "s" if len(last.other_devices) > 1 else ""
+    others = f"device{s} {', '.join(map(str, last.other_devices))}"
+    why = "as asked for" if asked is not None else "which holds most"
+    return [f"The report is of device {chosen}, {why}; {last.where} has memory of {others} as well (`--device`)."]
 
 
 def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
@@ -238,7 +267,8 @@ def read_rank_snapshot(where: str, device: int | None) -> RankSnapshot:
         cap_bytes=trace.cap_bytes if cap_bytes is None else cap_bytes,
         total_bytes=trace.total_bytes if total_bytes is None else total_bytes,
     )
-    return RankSnapshot(known, where, step, _number(snapshot, "unix_s"), rank)
+    others = (one for one, held in snapshot.traces.items() if one != trace.device and (held.end or len(held)))
+    return RankSnapshot(known, where, step, _number(snapshot, "unix_s"), rank, tuple(sorted(others)))
 
 
 def _chosen_trace(snapshot: Snapshot, device: int | None, where: str) -> Trace:
@@ -280,6 +310,11 @@ def profiled(snapshot: RankSnapshot) -> tuple[NamedRecording | None, str | None]
         return recording, None
     last = part.first + len(part.trace) - 1
     return recording, f"The peak is that of events {part.first:,} to {last:,} of {events:,}, counted from the first."
+
+
+def advised_profile(recording: NamedRecording) -> StepProfile:
+    """With what would help; settings of the allocator are a section of their own."""
+    return replace(profile_of_recording(recording), advice=advise(recording, with_settings=False))
 
 
 def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | None]:

@@ -19,7 +19,9 @@ from tidegauge.cli.report.files import (
     MAX_SNAPSHOTS,
     Given,
     RankSnapshot,
+    devices_told,
     evidence_of_files,
+    of_one_device,
     read_rank_snapshot,
     sort_files,
     tried_settings,
@@ -56,6 +58,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     if len(snapshots) == MAX_SNAPSHOTS:
         verdict = incident.findings[0].verdict if incident.findings else OK
         evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), verdict)
+    absent += devices_told(snapshots, args.device)
     whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
     absent += [why_not] if why_not else []
     if not story.memory:
@@ -195,7 +198,7 @@ def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) ->
         return ()
     refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MAX_SNAPSHOTS:]
     found = [_read_stored(ref, device, absent) for ref in refs]
-    return tuple(one for one in found if one is not None)
+    return of_one_device(tuple(one for one in found if one is not None))
 
 
 def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> RankSnapshot | None:

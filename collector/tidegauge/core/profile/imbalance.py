@@ -34,10 +34,14 @@ class Outside(str, Enum):
     OTHERS = "other processes"
 
 
+Part = Union[Category, Outside]
+"""Of what a rank holds."""
+
+
 class PartChange(NamedTuple):
     """One part of the gap."""
 
-    part: Union[Category, Outside]
+    part: Part
     median_bytes: int
     worst_bytes: int
 
@@ -63,7 +67,7 @@ class Imbalance(NamedTuple):
     def excess_bytes(self) -> int:
         return self.worst_bytes - self.median_bytes
 
-    def grown_bytes(self, *parts: Union[Category, Outside]) -> int:
+    def grown_bytes(self, *parts: Part) -> int:
         """What these parts together have more than on ``peer``."""
         return sum(one.grown_bytes for one in self.parts if one.part in parts)
 
@@ -91,7 +95,7 @@ class ImbalanceCause:
     """What most of the gap is made of."""
 
     kind: ImbalanceKind
-    part: Union[Category, Outside]
+    part: Part
     """The largest part of it."""
     bytes: int
     """So much of the gap it explains."""
@@ -111,12 +115,9 @@ _COPIES = (Category.PARAMETERS, Category.OTHER, Category.UNKNOWN)
 def imbalance_of(ranks: Iterable[RankProfile]) -> Optional[Imbalance]:
     """The fullest of these ranks against the median; ``None`` where they are equal within ``MIN_EXCESS_SHARE`` of the
     median or ``MIN_EXCESS_BYTES``, and for fewer than two. Their order does not matter."""
-    profiled = [one for one in ranks if one.by_category]
-    if len(profiled) < 2:
+    held = held_by_rank(ranks)
+    if len(held) < 2:
         return None
-    with_outside = all(one.process_outside_bytes is not None for one in profiled)
-    with_others = with_outside and all(one.other_processes_bytes is not None for one in profiled)
-    held = {one.rank: _held(one, with_outside=with_outside, with_others=with_others) for one in profiled}
     order = sorted(held, key=lambda rank: (sum(held[rank].values()), -rank))
     worst, peer = order[-1], order[(len(order) - 1) // 2]
     most, median = sum(held[worst].values()), sum(held[peer].values())
@@ -130,8 +131,16 @@ def imbalance_of(ranks: Iterable[RankProfile]) -> Optional[Imbalance]:
     return Imbalance(worst, peer, most, median, tuple(sorted(parts, key=lambda one: -one.grown_bytes)))
 
 
-def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Union[Category, Outside], int]:
-    held: dict[Union[Category, Outside], int] = {
+def held_by_rank(ranks: Iterable[RankProfile]) -> dict[int, dict[Part, int]]:
+    """What each rank holds at its peak; outside PyTorch, where NVML's figures are known of all of them."""
+    profiled = [one for one in ranks if one.by_category]
+    with_outside = all(one.process_outside_bytes is not None for one in profiled)
+    with_others = with_outside and all(one.other_processes_bytes is not None for one in profiled)
+    return {one.rank: _held(one, with_outside=with_outside, with_others=with_others) for one in profiled}
+
+
+def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Part, int]:
+    held: dict[Part, int] = {
         category: one.by_category[category] for category in Category if category in one.by_category
     }
     if with_outside:

@@ -27,16 +27,21 @@ def advice_of(
     ranks: Optional[int] = None,
     limit_bytes: Optional[int] = None,
     cards: Iterable[FittingCard] = (),
+    with_settings: bool = True,
 ) -> StepAdvice:
     """What would help the rank that a recording is of.
 
     ``ranks``: of the job, or that it could have; without it nothing is said about sharding. ``limit_bytes``: what its
-    device has for PyTorch, without CUDA context. ``cards``: those to choose a smaller one from.
+    device has for PyTorch, without CUDA context. ``cards``: those to choose a smaller one from. ``with_settings``: also
+    try those of the allocator, each by a replay.
     """
     steps = RecordedSteps(recording)
     curve = Curve(steps.events, (one.block for one in recording.blocks))
     peak_bytes = curve.peak_bytes()
-    found = [one for one in _measures(steps, curve, ranks) if one.saved_bytes >= MIN_SAVED_SHARE * peak_bytes > 0]
+    measures = [*_measures(steps, curve, ranks)]
+    if with_settings:
+        measures += allocator_settings(recording, peak_bytes)
+    found = [one for one in measures if one.saved_bytes >= MIN_SAVED_SHARE * peak_bytes > 0]
     return StepAdvice(
         peak_bytes=peak_bytes,
         reserved_bytes=recording.reserved_bytes,
@@ -63,4 +68,3 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
     if ranks is not None and ranks > 1:
         yield from sharded_state(steps, curve, ranks)
         yield from fully_sharded(steps, curve, ranks)
-    yield from allocator_settings(steps.recording, curve.peak_bytes())

@@ -8,6 +8,14 @@ export function element(tag, css, ...inside) {
   return made;
 }
 
+/** An element of SVG with these attributes. */
+export function drawn(tag, attributes, ...inside) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...inside);
+  return made;
+}
+
 export function button(words, onClick) {
   const made = element("button", "", words);
   made.type = "button";

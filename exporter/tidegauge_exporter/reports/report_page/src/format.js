@@ -26,6 +26,16 @@ export function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
+/** "1 line", "12 lines". */
+export function several(number, one) {
+  return `${count(number)} ${number === 1 ? one : `${one}s`}`;
+}
+
+/** "29.8%", as the tables of a profile have it. */
+export function percent(part, whole) {
+  return `${(whole ? (100 * part) / whole : 0).toFixed(1)}%`;
+}
+
 export function share(part, whole) {
   const percent = whole > 0 ? (100 * part) / whole : 0;
   return `${percent >= 10 || percent === 0 ? Math.round(percent) : percent.toFixed(1)} %`;
