@@ -22,6 +22,7 @@ from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.profile.words import measure_sentence
 from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.whatif.search import whatif
 from tidegauge.core.allocator.trace import Frame, Stack
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, Measure
 
@@ -211,6 +212,17 @@ def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> Non
     assert advised.peak_bytes + advised.saved_bytes == advice.reserved_bytes
     assert advised.saved_bytes > 0.5 * advice.reserved_bytes
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in measure_sentence(advised)
+
+
+@pytest.mark.parametrize("name", ["cuda_graph.late.snap.zst", "steady_lm.late.snap.zst"])
+def test_settings_are_advised_where_the_replay_says_that_they_help(name: str) -> None:
+    advice = advice_of(recorded(name))
+    found = whatif(open_trace(SNAPSHOTS / name))
+    peak_bytes = found.recommended.replay.peak_reserved_bytes
+    saved_bytes = found.today.replay.peak_reserved_bytes - peak_bytes
+    advised = [(one.peak_bytes, one.saved_bytes) for one in advice.measures if one.is_reserved]
+    assert advised == ([(peak_bytes, saved_bytes)] if saved_bytes >= MIN_SAVED_SHARE * advice.reserved_bytes else [])
+    assert bool(advised) is (name == "cuda_graph.late.snap.zst")
 
 
 def test_the_border_of_the_batch_is_where_the_memory_is_full() -> None:

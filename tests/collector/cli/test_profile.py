@@ -17,6 +17,7 @@ from tidegauge.cli.main import main
 
 DATA = Path(__file__).parents[2] / "data"
 RECORDED = str(DATA / "snapshots" / "steady_lm.late.snap.zst")
+FRAGMENTED = str(DATA / "snapshots" / "fragmentation_growth.early.snap.zst")
 WITHOUT_STACKS = str(DATA / "allocator" / "mixed_cnn_s1_c0.npz")
 
 
@@ -37,6 +38,18 @@ def test_of_a_long_recording_the_profile_is_of_the_events_around_the_peak(
     told = capsys.readouterr()
     assert "2,000 events.\nPeak: 271.5 MiB allocated in the forward pass, at event 379" in told.out
     assert "has 3,000 events; the profile is of 2,000 around its peak" in told.err
+
+
+def test_memory_that_is_never_allocated_is_named_where_no_category_has_as_much(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", FRAGMENTED]) == 0
+    assert (
+        "; 2.4 GiB reserved at most, of which 2.1 GiB were not allocated even then: more than any category.\n"
+        in capsys.readouterr().out
+    )
+    assert main(["profile", RECORDED]) == 0
+    assert "; 308.0 MiB reserved at most.\n" in capsys.readouterr().out
 
 
 def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

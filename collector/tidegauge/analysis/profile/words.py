@@ -47,8 +47,15 @@ def peak_sentence(profile: StepProfile) -> str:
     during = f" {_DURING[peak.phase]}" if known_phases(profile) else ""
     return (
         f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, {when}; "
-        f"{format_bytes(profile.reserved_bytes)} reserved at most."
+        f"{format_bytes(profile.reserved_bytes)} reserved at most{_unallocated(profile)}."
     )
+
+
+def _unallocated(profile: StepProfile) -> str:
+    unallocated_bytes = profile.unallocated_bytes or 0
+    if unallocated_bytes <= max(profile.peak.by_category.values(), default=0):
+        return ""
+    return f", of which {format_bytes(unallocated_bytes)} were not allocated even then: more than any category"
 
 
 def comparison_sentence(compared: ProfileComparison) -> str:

@@ -134,6 +134,9 @@ class StepProfile:
     allocates, is not in it. Empty where the recording has no modules."""
     modules_missing: Optional[str] = None
     """Why there are none, or not all, for people."""
+    unallocated_bytes: Optional[int] = None
+    """Of ``reserved_bytes``, what was never allocated while so much was reserved; ``None`` in profiles of an older
+    agent."""
     advice: Optional[StepAdvice] = None
     """What would help; ``None`` where it was not asked for, and in profiles of an older agent."""
     version: int = FORMAT_VERSION

@@ -18,7 +18,7 @@ from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, StepAdvice
 
 MIN_SAVED_SHARE = 0.01
-"""Of the peak, below which a measure is not worth a line."""
+"""Of the peak, allocated or reserved, below which a measure is not worth a line."""
 
 
 def advice_of(
@@ -36,7 +36,7 @@ def advice_of(
     steps = RecordedSteps(recording)
     curve = Curve(steps.events, (one.block for one in recording.blocks))
     peak_bytes = curve.peak_bytes()
-    found = [one for one in _measures(steps, curve, ranks) if one.saved_bytes >= MIN_SAVED_SHARE * peak_bytes > 0]
+    found = [one for one in _measures(steps, curve, ranks) if one.saved_bytes >= MIN_SAVED_SHARE * _today(one) > 0]
     return StepAdvice(
         peak_bytes=peak_bytes,
         reserved_bytes=recording.reserved_bytes,
@@ -63,4 +63,8 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
     if ranks is not None and ranks > 1:
         yield from sharded_state(steps, curve, ranks)
         yield from fully_sharded(steps, curve, ranks)
-    yield from allocator_settings(steps.recording, curve.peak_bytes())
+    yield from allocator_settings(steps.recording, curve)
+
+
+def _today(one: AdvisedMeasure) -> int:
+    return one.peak_bytes + one.saved_bytes
