@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import RECORDINGS, Held
-from profiled_programs import AUTOGRAD, BATCH, GRADS, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
+from profiled_programs import AUTOGRAD, BATCH, GRADS, KIB, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
 from tidegauge.analysis.profile.advice.batch import peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
@@ -203,6 +203,64 @@ def test_a_loss_in_chunks_has_an_eighth_of_the_logits() -> None:
     advised = measures_of(program.recording())[Measure.CHUNKED_LOSS]
     assert advised.peak_bytes == (1 + 3 * 64 // 8) * MIB + 512
     assert "train.py:30" in advised.action
+
+
+OPERATIONS: tuple[Stack, ...] = tuple(
+    (Frame("forward", f"{SITE}/nn/modules/{name}.py", 5), MODULE, *FIRST) for name in ("linear", "activation")
+)
+"""Two kinds of layers, called by a block."""
+CACHE: Stack = (Frame("update", "/opt/site-packages/transformers/cache_utils.py", 125), *FIRST)
+
+
+def a_forward_pass(program: Program, *, keeps: bool) -> None:
+    """Eight outputs of 4 MiB, one after the other; ``keeps``: all until the end, as autograd does."""
+    batch = program.alloc(1 * MIB, BATCH)
+    kept = [program.alloc(4 * MIB, OPERATIONS[0])]
+    for layer in range(1, 8):
+        kept.append(program.alloc(4 * MIB, OPERATIONS[layer % 2]))
+        if not keeps:
+            program.free(kept.pop(0))
+    program.free(*kept, batch)
+
+
+def test_inference_that_keeps_activations_is_advised_not_to() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        a_forward_pass(program, keeps=True)
+    advised = measures_of(program.recording())[Measure.INFERENCE_MODE]
+    assert advised.peak_bytes + advised.saved_bytes == (16 + 1 + 8 * 4) * MIB
+    assert advised.peak_bytes == (16 + 1 + 2 * 4) * MIB  # a layer's input and its output
+    assert advised.is_bound
+
+
+def test_inference_that_keeps_nothing_has_smaller_weights_and_batches_left() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        a_forward_pass(program, keeps=False)
+    assert {name: one.saved_bytes for name, one in measures_of(program.recording()).items()} == {
+        Measure.SMALLER_WEIGHTS: 8 * MIB,
+        Measure.HALF_BATCH: 4 * MIB + 512 * KIB,
+    }
+
+
+def test_the_cache_of_keys_and_values_is_told_by_its_file() -> None:
+    program = Program()
+    for _ in range(2):
+        program.free(*[program.alloc(4 * MIB, CACHE) for _ in range(8)])
+    found = measures_of(program.recording())
+    assert found[Measure.SMALLER_CACHE].saved_bytes == 16 * MIB
+    assert Measure.INFERENCE_MODE not in found
+
+
+def test_a_training_step_has_no_advice_on_inference() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        program.free(*a_step_of_blocks(program, 6))
+    inference = {Measure.INFERENCE_MODE, Measure.SMALLER_CACHE, Measure.SMALLER_WEIGHTS, Measure.HALF_BATCH}
+    assert not inference & set(measures_of(program.recording()))
 
 
 def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> None:

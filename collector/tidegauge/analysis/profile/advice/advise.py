@@ -10,6 +10,7 @@ from tidegauge.analysis.profile.advice.checkpointing import checkpointing
 from tidegauge.analysis.profile.advice.curve import Curve
 from tidegauge.analysis.profile.advice.fully_sharded import fully_sharded
 from tidegauge.analysis.profile.advice.gradients import gradients_freed
+from tidegauge.analysis.profile.advice.inference import inference
 from tidegauge.analysis.profile.advice.loss import chunked_loss
 from tidegauge.analysis.profile.advice.settings import allocator_settings
 from tidegauge.analysis.profile.advice.state import half_activations, sharded_state, smaller_state
@@ -59,6 +60,8 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
         yield from chunked_loss(steps, curve)
         yield from half_activations(steps, curve)
         yield from accumulation(steps, curve)
+    elif not steps.optimizers:
+        yield from inference(steps, curve)
     yield from smaller_state(steps, curve)
     if ranks is not None and ranks > 1:
         yield from sharded_state(steps, curve, ranks)
