@@ -146,6 +146,7 @@ def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[
                 phase=phases.most_common(1)[0][0],
                 line=line,
                 caller=callers.most_common(1)[0][0] if callers else None,
+                before_bytes=sum(one.block.requested_bytes for one in group if one.block.made == BEFORE),
             )
         )
     return sorted(found, key=lambda one: (-one.held_bytes, one.category.value, one.line or CodeLine("", 0, "")))

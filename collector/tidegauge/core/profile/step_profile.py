@@ -70,6 +70,8 @@ class ProfileLine(NamedTuple):
     """``None``: no stack was recorded, as in the backward pass, which autograd's own thread does."""
     caller: Optional[CodeLine]
     """The next line of the user's further out, by which most of it came."""
+    before_bytes: Optional[int] = None
+    """Of ``held_bytes``, what was there before the recording began; ``None`` in profiles of an older agent."""
 
 
 class ModuleMemory(NamedTuple):
