@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -317,6 +318,14 @@ def test_a_curve_is_the_sum_of_its_changes_at_each_event(rows: list[tuple[int, i
 @cache
 def recorded(name: str) -> NamedRecording:
     return recording_of(open_trace(SNAPSHOTS / name))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_measure_says_two_peaks_that_differ(name: str) -> None:
+    for one in advice_of(recorded(name), ranks=4).measures:
+        said = re.search(r" falls from (\S+ \w+) to (\S+ \w+)", measure_sentence(one))
+        assert said is not None
+        assert said[1] != said[2]
 
 
 @pytest.mark.parametrize("name", RECORDED)

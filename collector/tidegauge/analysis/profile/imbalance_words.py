@@ -6,7 +6,7 @@ from typing import Optional
 
 from tidegauge.analysis.profile.words import line_of_change
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, ImbalanceKind
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_bytes_apart
 
 _ADVICE = {
     ImbalanceKind.MODEL_COPY: "Keep such a copy in host memory, or a part of it on each rank.",
@@ -23,9 +23,10 @@ _ADVICE = {
 def imbalance_sentence(found: Imbalance, cause: ImbalanceCause) -> str:
     """Which rank has how much more, and why."""
     share = f", {found.excess_bytes / found.median_bytes:.0%}" if found.median_bytes else ""
+    worst, median = format_bytes_apart(found.worst_bytes, found.median_bytes)
     return (
         f"Rank {found.rank} has {format_bytes(found.excess_bytes)} more than the median{share} "
-        f"({format_bytes(found.worst_bytes)} against {format_bytes(found.median_bytes)} of rank {found.peer}): "
+        f"({worst} against {median} of rank {found.peer}): "
         f"{_why(cause)}."
     )
 
@@ -55,7 +56,7 @@ def _why(cause: ImbalanceCause) -> str:
     if cause.kind is ImbalanceKind.OTHER_PROCESS:
         return f"other processes hold {grown} more on its GPU, by NVML"
     if line is not None:
-        before, after = format_bytes(line.before_bytes), format_bytes(line.after_bytes)
+        before, after = format_bytes_apart(line.before_bytes, line.after_bytes)
         return f"{grown} of {cause.part.value}; {line_of_change(line)} holds {after} against {before}"
     return f"{grown} are {cause.part.value}, of which no more is known"
 

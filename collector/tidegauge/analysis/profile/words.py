@@ -11,7 +11,7 @@ from tidegauge.core.profile.advice import AdvisedMeasure, StepAdvice
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
-from tidegauge.core.units import format_bytes, format_count
+from tidegauge.core.units import format_bytes, format_bytes_apart, format_count
 
 if TYPE_CHECKING:  # it replays, for which a report has no packages
     from tidegauge.analysis.profile.modules import ModuleGroup
@@ -74,12 +74,12 @@ def _unallocated(profile: StepProfile) -> str:
 
 
 def comparison_sentence(compared: ProfileComparison) -> str:
-    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
+    before, after = format_bytes_apart(compared.before_peak_bytes, compared.after_peak_bytes)
     if not compared.grown_bytes:
         return f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
     word = "higher" if compared.grown_bytes > 0 else "lower"
     share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
-    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
+    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {before} before, {after} after."
 
 
 def signed_bytes(count: int) -> str:
@@ -199,7 +199,7 @@ def advice_sentences(advice: StepAdvice) -> Iterator[str]:
 
 def measure_sentence(one: AdvisedMeasure) -> str:
     """What to do, what it saves and costs."""
-    today, then = format_bytes(one.peak_bytes + one.saved_bytes), format_bytes(one.peak_bytes)
+    today, then = format_bytes_apart(one.peak_bytes + one.saved_bytes, one.peak_bytes)
     what = "reserved memory" if one.is_reserved else "the peak"
     most = " at best" if one.is_bound else ""
     condition = "" if one.condition is None else f", {one.condition}"
