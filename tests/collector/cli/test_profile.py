@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tidegauge.cli.main import main
 DATA = Path(__file__).parents[2] / "data"
 RECORDED = str(DATA / "snapshots" / "steady_lm.late.snap.zst")
 FRAGMENTED = str(DATA / "snapshots" / "fragmentation_growth.early.snap.zst")
+TWO_DEVICES = str(DATA / "allocator" / "snapshots" / "two_devices.pickle.gz")
 WITHOUT_STACKS = str(DATA / "allocator" / "mixed_cnn_s1_c0.npz")
 
 
@@ -50,6 +52,24 @@ def test_memory_that_is_never_allocated_is_named_where_no_category_has_as_much(
     )
     assert main(["profile", RECORDED]) == 0
     assert "; 308.0 MiB reserved at most.\n" in capsys.readouterr().out
+
+
+def test_of_several_devices_the_one_that_holds_most_is_shown_and_the_others_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", TWO_DEVICES]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Device 0, ")
+    assert re.fullmatch(
+        rf"tidegauge profile: {TWO_DEVICES} has events of several devices: 0 \([0-9]+ events\), 1 \([0-9]+ events\); "
+        "this is device 0, which holds most; --device N shows another\n",
+        told.err,
+    )
+    assert main(["profile", TWO_DEVICES, "--device", "1"]) == 0
+    told = capsys.readouterr()
+    assert (told.out[:10], told.err) == ("Device 1, ", "")
+    assert main(["profile", "diff", TWO_DEVICES, TWO_DEVICES]) == 2
+    assert "choose one with --device: 0 (" in capsys.readouterr().err
 
 
 def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

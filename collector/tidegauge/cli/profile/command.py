@@ -16,6 +16,7 @@ from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, group, p
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
 from tidegauge.cli.output import write_output
 from tidegauge.cli.service_api import add_api_arguments
+from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
@@ -50,7 +51,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="ask the job's running ranks to record two training steps now, and wait for it",
     )  # fmt: skip
     parser.add_argument("--ranks", type=_ranks, default=(), metavar="0,3", help="only these ranks of a job")
-    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
+    parser.add_argument(
+        "--device", type=int, metavar="N",
+        help="device to use if a snapshot has several (default: the one that holds most; diff needs it)",
+    )  # fmt: skip
     parser.add_argument(
         "--fail-if-peak-grows", type=_percent, metavar="SHARE",
         help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%; "
@@ -171,7 +175,8 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
 
 
-def _recording(file: str, device: Optional[int]) -> NamedRecording:
+def _recording(file: str, device: Optional[int], *, chooses: bool = False) -> NamedRecording:
+    """``chooses``: of several devices takes the one that holds most, and says so."""
     # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces import near_peak
@@ -184,9 +189,16 @@ def _recording(file: str, device: Optional[int]) -> NamedRecording:
         events = count
         prepare_model(min(count, most))
 
+    def on_choice(sentence: str) -> None:
+        print(one_line(f"tidegauge profile: {file} {sentence}; --device N shows another"), file=sys.stderr)
+
     try:
         trace = open_trace(
-            Path(file), device=device, on_read=on_read, beginning=lambda one: near_peak.near_peak(one, most).trace
+            Path(file),
+            device=device,
+            on_read=on_read,
+            beginning=lambda one: near_peak.near_peak(one, most).trace,
+            on_choice=on_choice if chooses else None,
         )
         if len(trace) < events:
             said = f"{file} has {events:,} events; the profile is of {len(trace):,} around its peak, counted from 0"
@@ -207,7 +219,7 @@ def _profile(file: str, device: Optional[int]) -> StepProfile:
 
 
 def _advised(file: str, args: argparse.Namespace) -> tuple[NamedRecording, StepProfile, StepAdvice]:
-    recording = _recording(file, args.device)
+    recording = _recording(file, args.device, chooses=True)
     from tidegauge.analysis.profile.profile import profile_of_recording
     from tidegauge.cli.profile.advising import advise
 
