@@ -427,3 +427,16 @@ def test_only_what_was_there_when_the_recording_began_is_from_before() -> None:
     before = [one for one in recorded if phase_of_line(one) == "before"]
     assert before
     assert all(one.before_bytes == one.held_bytes for one in before)
+
+
+def test_events_of_unknown_kinds_are_counted() -> None:
+    program = Program()
+    a_step(program)
+    trace = program.recording().trace
+    assert not any("left out" in said for said in doubts(profile_of(trace)))
+    profile = profile_of(replace(trace, skipped={"events of the unknown kind 'teleport'": 2}))
+    said = (
+        "2 events left out, of kinds that this version of Tidegauge does not know, such as a newer PyTorch's: figures "
+        "may be off."
+    )
+    assert said in doubts(profile)

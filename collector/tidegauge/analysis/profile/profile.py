@@ -70,6 +70,7 @@ def profile_of_recording(
         lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
         timeline=_timeline(moments),
         reserved_bytes=recording.reserved_bytes,
+        skipped_events=sum(trace.skipped.values()),
         unallocated_bytes=recording.unallocated_bytes,
         is_exact=recording.is_exact,
         is_complete=trace.complete,

@@ -164,6 +164,12 @@ def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
             "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "
             "full. A higher peak may lie before it."
         )
+    if profile.skipped_events:
+        left_out = format_count(profile.skipped_events, "event")
+        yield (
+            f"{left_out} left out, of kinds that this version of Tidegauge does not know, such as a newer PyTorch's: "
+            "figures may be off."
+        )
     if not profile.is_exact:
         yield (
             "The allocator's model did not come to the recorded addresses, so rounding is what PyTorch's rules give, "

@@ -136,6 +136,8 @@ class StepProfile:
     allocates, is not in it. Empty where the recording has no modules."""
     modules_missing: Optional[str] = None
     """Why there are none, or not all, for people."""
+    skipped_events: int = 0
+    """Left out, as their actions are not known: those of a newer PyTorch, say."""
     unallocated_bytes: Optional[int] = None
     """Of ``reserved_bytes``, what was never allocated while so much was reserved; ``None`` in profiles of an older
     agent."""
