@@ -72,6 +72,27 @@ def test_of_several_devices_the_one_that_holds_most_is_shown_and_the_others_are_
     assert "choose one with --device: 0 (" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ["snapshto.pickle"],
+            "snapshto.pickle: no such file, and no job has a name like this; there is snapshot.pickle",
+        ),
+        (["other.pickle"], "other.pickle: no such file, and no job has a name like this"),
+        (["diff", RECORDED, "snapshto.pickle"], "snapshto.pickle: no such file; there is snapshot.pickle"),
+    ],
+)
+def test_a_file_that_is_not_there_is_told_with_files_of_a_close_name(
+    command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "snapshot.pickle").touch()
+    (tmp_path / "snapshots.pickle").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", *command]) == 2
+    assert capsys.readouterr().err == f"tidegauge profile: {said}\n"
+
+
 def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--top", "1", RECORDED]) == 0
     assert "(14 more; --top 15 or --json shows all)" in capsys.readouterr().out

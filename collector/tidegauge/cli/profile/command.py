@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"one snapshot at a time; to compare two: tidegauge profile diff {files[0]} {files[1]}")
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
+    _check_is_there(files[0], ", and no job has a name like this")
     recording, profile, advice = _advised(files[0], args)
     if args.html is not None:
         page = _page(recording, profile, advice, files[0])
@@ -138,6 +139,18 @@ def _is_file(name: str) -> bool:
     return Path(name).exists() or _FILE_NAME.search(name) is not None
 
 
+def _check_is_there(name: str, also: str = "") -> None:
+    """Raises ``UsageError`` that names files with a close name."""
+    try:
+        Path(name).stat()
+    except FileNotFoundError as error:
+        from tidegauge.cli.profile.missing import close_files
+
+        raise UsageError(f"{one_line(name)}: no such file{also}{close_files(name)}") from error
+    except (OSError, ValueError):
+        return  # whoever reads it says what is wrong
+
+
 def _job(named: list[str], args: argparse.Namespace) -> int:
     if bool(named) == args.last:
         raise UsageError("name a job or a snapshot, or use --last for the job with the newest profile")
@@ -157,6 +170,8 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
         raise UsageError("--estimate goes beside one profile: tidegauge profile SNAPSHOT or JOB --estimate FILE")
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
+    for file in files:
+        _check_is_there(file)
     before, after = (_profile(file, args.device) for file in files)
     from tidegauge.core.profile.comparison import compare_profiles
 
