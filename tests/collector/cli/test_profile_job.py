@@ -154,6 +154,18 @@ def test_rows_without_any_bytes_are_left_out(
     assert [row.partition("  ")[0] for row in table[2:]] == ["CUDA context, kernels, cuBLAS, cuDNN"]
 
 
+def test_another_process_on_the_gpu_is_not_told_as_the_ranks_own(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = {"process_outside_bytes": 500 * MIB, "other_processes_bytes": 0}
+    fuller = {**outside, "other_processes_bytes": 900 * MIB}
+    store.profiles.kept = [rank_profile(0, job=JOB, **outside), rank_profile(1, job=JOB, **fuller)]
+    assert main(["profile", "4711", *api]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("The GPU of rank 1, with other processes, has 900.0 MiB more than the median, 117% ")
+    assert "of rank 0): those other processes hold 900.0 MiB more on it, by NVML. If they are another job's, " in said
+
+
 def test_tables_expect_no_more_than_was_measured(store: FakeStore) -> None:
     one = rank_profile(0, world_size=1, process_outside_bytes=100 * MIB)
     assert [(part.name, part.bytes) for part in outside_parts(one)] == [

@@ -5,7 +5,7 @@ The fullest rank is compared with the one in the middle, so that the differences
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional, Union
@@ -115,7 +115,7 @@ def imbalance_of(ranks: Iterable[RankProfile]) -> Optional[Imbalance]:
     if len(profiled) < 2:
         return None
     with_outside = all(one.process_outside_bytes is not None for one in profiled)
-    with_others = with_outside and all(one.other_processes_bytes is not None for one in profiled)
+    with_others = with_outside and _has_others_of_its_own(profiled)
     held = {one.rank: _held(one, with_outside=with_outside, with_others=with_others) for one in profiled}
     order = sorted(held, key=lambda rank: (sum(held[rank].values()), -rank))
     worst, peer = order[-1], order[(len(order) - 1) // 2]
@@ -128,6 +128,12 @@ def imbalance_of(ranks: Iterable[RankProfile]) -> Optional[Imbalance]:
         if held[peer].get(part, 0) != held[worst].get(part, 0)
     ]
     return Imbalance(worst, peer, most, median, tuple(sorted(parts, key=lambda one: -one.grown_bytes)))
+
+
+def _has_others_of_its_own(profiled: Sequence[RankProfile]) -> bool:
+    """Whether other processes are known of all ranks, and of none twice: ranks on one GPU are others to each other."""
+    gpus = [one.gpu_uuid for one in profiled if one.gpu_uuid is not None]
+    return len(set(gpus)) == len(gpus) and all(one.other_processes_bytes is not None for one in profiled)
 
 
 def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Union[Category, Outside], int]:
