@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.units import IEC_UNITS, format_band, format_bytes, format_count, format_duration
+from tidegauge.core.units import (
+    IEC_UNITS,
+    format_band,
+    format_bytes,
+    format_bytes_apart,
+    format_count,
+    format_duration,
+)
 from tidegauge.core.verdicts import Band
 
 MIB = 1024**2
@@ -96,3 +103,24 @@ def test_a_band_of_bytes_uses_the_given_form() -> None:
 @pytest.mark.parametrize(("count", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (1024, "1,024 ranks")])
 def test_a_count_has_the_plural_of_its_number(count: int, said: str) -> None:
     assert format_count(count, "rank") == said
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "pair"),
+    [
+        (2 * MIB, 1 * MIB, ("2.0 MiB", "1.0 MiB")),
+        (1540 * MIB, 1524 * MIB, ("1.50 GiB", "1.49 GiB")),
+        (1540 * MIB, 1540 * MIB, ("1.5 GiB", "1.5 GiB")),
+        (1540 * MIB, 1540 * MIB + 512, ("1.504 GiB", "1.504 GiB")),
+        (1000, 999, ("1000 B", "999 B")),
+    ],
+)
+def test_two_counts_have_the_decimals_that_tell_them_apart(first: int, second: int, pair: tuple[str, str]) -> None:
+    assert format_bytes_apart(first, second) == pair
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_hundredth_less_is_told_apart(count: int) -> None:
+    less = count - max(1, -(-count // 100))
+    first, second = format_bytes_apart(count, less)
+    assert first != second

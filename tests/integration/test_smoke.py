@@ -28,6 +28,7 @@ def test_demo_convicts_the_leak_and_nobody_else_and_shows_a_healthy_profile(rig:
         assert f"{rank}: ok" in done.stdout
     assert "outputs (list" in done.stdout
     profile = done.stdout.partition("The healthy job's memory on a Fake GPU")[2]
+    assert "\nEach of its ranks shares its GPU with one of the leaky job: " in profile
     assert "the fullest of 2 ranks with a profile" in profile
     for part in ("Allocated at the peak\n", "Highest in each phase\n", "activations", "demo_job.py:38 in forward"):
         assert part in profile

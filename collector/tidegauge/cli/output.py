@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COPY_EVERY_S = 10.0
-BAR_CHARACTERS = 40
+BAR, BAR_CHARACTERS = "#", 40
 NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
 SLOW_S = 2.0
@@ -58,7 +58,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
 
 def bar(share: float) -> str:
     """A bar in a cell of a table, for a share between 0 and 1."""
-    return "#" * round(BAR_CHARACTERS * share)
+    return BAR * round(BAR_CHARACTERS * share)
 
 
 def tame(text: str) -> str:
@@ -69,13 +69,24 @@ def tame(text: str) -> str:
 def narrowed(
     header: Sequence[str], rows: Sequence[Sequence[str]], gives_way: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
+    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters, and then with
+    shorter bars."""
     for name in gives_way:
         if max(map(len, plain_lines(header, rows))) <= width:
             break
         place = header.index(name)
         header, *rows = (tuple(row[:place]) + tuple(row[place + 1 :]) for row in (header, *rows))
-    return header, rows
+    return header, _with_bars_within(header, rows, width)
+
+
+def _with_bars_within(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[str]]:
+    """Shorter bars, all by the same share, where they are the last column, which then has no name."""
+    over = max(map(len, plain_lines(header, rows))) - width
+    if over <= 0 or header[-1] or any(row[-1].strip(BAR) for row in rows):
+        return rows
+    longest = max(len(row[-1]) for row in rows)
+    share = max(0, longest - over) / longest
+    return [(*row[:-1], BAR * round(share * len(row[-1]))) for row in rows]
 
 
 def print_wrapped(start: str, text: str) -> None:

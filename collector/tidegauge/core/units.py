@@ -22,7 +22,11 @@ _MAX_YEARS = 100.0
 """Beyond this a figure is noise: "over 100 years"."""
 
 
-def format_bytes(count: float) -> str:
+MAX_DECIMALS = 3
+"""More digits than a person reads; counts that differ by a hundredth are told apart by two."""
+
+
+def format_bytes(count: float, decimals: int = 1) -> str:
     """Bytes with an IEC unit and one decimal, as ``nvidia-smi`` and PyTorch's own messages count: ``12.0 MiB``.
 
     Whole bytes below 1 KiB. Negative counts keep their sign. Of what no machine has it is said so: ``over 1024 EiB``.
@@ -37,7 +41,16 @@ def format_bytes(count: float) -> str:
         exponent += 1
     if amount >= 1023.95:
         return f"{'under -' if sign else 'over '}1024 EiB"
-    return f"{sign}{amount:.1f} {IEC_UNITS[exponent]}"
+    return f"{sign}{amount:.{decimals}f} {IEC_UNITS[exponent]}"
+
+
+def format_bytes_apart(first: float, second: float) -> tuple[str, str]:
+    """Both with as many decimals as it takes to tell them apart: ``12.34 GiB`` and ``12.29 GiB``; three at most."""
+    for decimals in range(1, MAX_DECIMALS + 1):
+        pair = format_bytes(first, decimals), format_bytes(second, decimals)
+        if first == second or pair[0] != pair[1]:
+            break
+    return pair
 
 
 def format_count(count: int, thing: str) -> str:

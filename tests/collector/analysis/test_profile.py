@@ -30,6 +30,7 @@ from tidegauge.analysis.profile.lives import BEFORE, lives_of
 from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.profile.words import doubts, peak_sentence, phase_of_line
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, Stack
@@ -386,3 +387,56 @@ def test_categories_sum_to_the_live_bytes_whatever_a_program_does(events: list[t
     asked = [column for category, column in timeline.by_category.items() if category is not Category.ROUNDING]
     assert max((sum(column) for column in zip(*asked, strict=True)), default=0) == most_bytes
     assert sum(profile.peak.by_category.values()) == profile.peak.allocated_bytes >= most_bytes
+
+
+NOTHING_TRAINED = "Nothing is trained in this recording, which has no backward pass"
+
+
+def test_a_recording_without_a_backward_pass_says_that_nothing_is_trained() -> None:
+    inference, training = Program(), Program()
+    inference.alloc(1 * MIB, BATCH), inference.alloc(4 * MIB, FORWARD)
+    assert NOTHING_TRAINED in peak_sentence(inference.profile())
+    a_step(training)
+    assert NOTHING_TRAINED not in peak_sentence(training.profile())
+
+
+def test_the_line_that_holds_most_of_other_is_named_with_its_time() -> None:
+    program = Program()
+    program.alloc(1 * MIB, BATCH), program.alloc(4 * MIB, FORWARD), program.alloc(4 * MIB, FORWARD)
+    assert list(doubts(program.profile())) == [
+        "89% of the peak is other: its lines are known, its purpose is not. The largest part, 8.0 MiB in 2 blocks, was "
+        "allocated in the forward pass at model.py:5 in forward."
+    ]
+
+
+def test_of_other_from_before_the_recording_it_is_said_how_to_record_more() -> None:
+    profile = profile_of(open_trace(SNAPSHOTS / "total_loss_graph.late.snap.zst"))
+    said = next(doubts(profile))
+    assert said.startswith("82% of the peak is other: ")
+    assert "was allocated before the recording began at train/scenarios.py:21 in forward. If these are tensors" in said
+    assert said.endswith("as does `with tidegauge.profile(model, optimizer)`.")
+    assert "tidegauge.profile" not in next(doubts(profile, of_steps=True))
+
+
+def test_only_what_was_there_when_the_recording_began_is_from_before() -> None:
+    program = Program()
+    program.alloc(4 * MIB, AUTOGRAD)
+    trace = program.recording().trace
+    assert [phase_of_line(one) for one in profile_of(replace(trace, stack=trace.stack[:0])).lines] == ["unknown"]
+    recorded = profile_of(open_trace(SNAPSHOTS / "steady_lm.late.snap.zst")).lines
+    before = [one for one in recorded if phase_of_line(one) == "before"]
+    assert before
+    assert all(one.before_bytes == one.held_bytes for one in before)
+
+
+def test_events_of_unknown_kinds_are_counted() -> None:
+    program = Program()
+    a_step(program)
+    trace = program.recording().trace
+    assert not any("left out" in said for said in doubts(profile_of(trace)))
+    profile = profile_of(replace(trace, skipped={"events of the unknown kind 'teleport'": 2}))
+    said = (
+        "2 events left out, of kinds that this version of Tidegauge does not know, such as a newer PyTorch's: figures "
+        "may be off."
+    )
+    assert said in doubts(profile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import RECORDINGS, Held
-from profiled_programs import AUTOGRAD, BATCH, GRADS, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
+from profiled_programs import AUTOGRAD, BATCH, GRADS, KIB, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
 from tidegauge.analysis.profile.advice.batch import peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
@@ -22,6 +23,7 @@ from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.profile.words import measure_sentence
 from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.whatif.search import whatif
 from tidegauge.core.allocator.trace import Frame, Stack
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, Measure
 
@@ -204,6 +206,64 @@ def test_a_loss_in_chunks_has_an_eighth_of_the_logits() -> None:
     assert "train.py:30" in advised.action
 
 
+OPERATIONS: tuple[Stack, ...] = tuple(
+    (Frame("forward", f"{SITE}/nn/modules/{name}.py", 5), MODULE, *FIRST) for name in ("linear", "activation")
+)
+"""Two kinds of layers, called by a block."""
+CACHE: Stack = (Frame("update", "/opt/site-packages/transformers/cache_utils.py", 125), *FIRST)
+
+
+def a_forward_pass(program: Program, *, keeps: bool) -> None:
+    """Eight outputs of 4 MiB, one after the other; ``keeps``: all until the end, as autograd does."""
+    batch = program.alloc(1 * MIB, BATCH)
+    kept = [program.alloc(4 * MIB, OPERATIONS[0])]
+    for layer in range(1, 8):
+        kept.append(program.alloc(4 * MIB, OPERATIONS[layer % 2]))
+        if not keeps:
+            program.free(kept.pop(0))
+    program.free(*kept, batch)
+
+
+def test_inference_that_keeps_activations_is_advised_not_to() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        a_forward_pass(program, keeps=True)
+    advised = measures_of(program.recording())[Measure.INFERENCE_MODE]
+    assert advised.peak_bytes + advised.saved_bytes == (16 + 1 + 8 * 4) * MIB
+    assert advised.peak_bytes == (16 + 1 + 2 * 4) * MIB  # a layer's input and its output
+    assert advised.is_bound
+
+
+def test_inference_that_keeps_nothing_has_smaller_weights_and_batches_left() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        a_forward_pass(program, keeps=False)
+    assert {name: one.saved_bytes for name, one in measures_of(program.recording()).items()} == {
+        Measure.SMALLER_WEIGHTS: 8 * MIB,
+        Measure.HALF_BATCH: 4 * MIB + 512 * KIB,
+    }
+
+
+def test_the_cache_of_keys_and_values_is_told_by_its_file() -> None:
+    program = Program()
+    for _ in range(2):
+        program.free(*[program.alloc(4 * MIB, CACHE) for _ in range(8)])
+    found = measures_of(program.recording())
+    assert found[Measure.SMALLER_CACHE].saved_bytes == 16 * MIB
+    assert Measure.INFERENCE_MODE not in found
+
+
+def test_a_training_step_has_no_advice_on_inference() -> None:
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        program.free(*a_step_of_blocks(program, 6))
+    inference = {Measure.INFERENCE_MODE, Measure.SMALLER_CACHE, Measure.SMALLER_WEIGHTS, Measure.HALF_BATCH}
+    assert not inference & set(measures_of(program.recording()))
+
+
 def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> None:
     advice = advice_of(recording_of(open_trace(RECORDINGS / "fragmentation_growth_s1_c0.npz")))
     (advised,) = advice.measures
@@ -211,6 +271,17 @@ def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> Non
     assert advised.peak_bytes + advised.saved_bytes == advice.reserved_bytes
     assert advised.saved_bytes > 0.5 * advice.reserved_bytes
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in measure_sentence(advised)
+
+
+@pytest.mark.parametrize("name", ["cuda_graph.late.snap.zst", "steady_lm.late.snap.zst"])
+def test_settings_are_advised_where_the_replay_says_that_they_help(name: str) -> None:
+    advice = advice_of(recorded(name))
+    found = whatif(open_trace(SNAPSHOTS / name))
+    peak_bytes = found.recommended.replay.peak_reserved_bytes
+    saved_bytes = found.today.replay.peak_reserved_bytes - peak_bytes
+    advised = [(one.peak_bytes, one.saved_bytes) for one in advice.measures if one.is_reserved]
+    assert advised == ([(peak_bytes, saved_bytes)] if saved_bytes >= MIN_SAVED_SHARE * advice.reserved_bytes else [])
+    assert bool(advised) is (name == "cuda_graph.late.snap.zst")
 
 
 def test_the_border_of_the_batch_is_where_the_memory_is_full() -> None:
@@ -247,6 +318,14 @@ def test_a_curve_is_the_sum_of_its_changes_at_each_event(rows: list[tuple[int, i
 @cache
 def recorded(name: str) -> NamedRecording:
     return recording_of(open_trace(SNAPSHOTS / name))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_measure_says_two_peaks_that_differ(name: str) -> None:
+    for one in advice_of(recorded(name), ranks=4).measures:
+        said = re.search(r" falls from (\S+ \w+) to (\S+ \w+)", measure_sentence(one))
+        assert said is not None
+        assert said[1] != said[2]
 
 
 @pytest.mark.parametrize("name", RECORDED)

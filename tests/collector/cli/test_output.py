@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.cli.jobs import incidents, jobs
-from tidegauge.cli.output import narrowed, plain_lines, print_table, print_wrapped
+from tidegauge.cli.output import bar, narrowed, plain_lines, print_table, print_wrapped
 
 HEADER = ("job", "user", "step")
 ROWS = [("4711", "ada", "1000000"), ("4712", "grace", "5")]
@@ -23,6 +23,22 @@ def test_columns_give_way_in_their_order_until_the_rest_fits() -> None:
 
 def test_narrowed_table_keeps_columns_that_must_stay() -> None:
     assert narrowed(HEADER, ROWS, ("user",), 1)[0] == ("job", "step")
+
+
+BARS = ("phase", "allocated", "")
+BARRED = [("forward", "271.5 MiB", bar(1.0)), ("optimizer", "175.3 MiB", bar(0.5)), ("input", "8.0 KiB", "")]
+
+
+@pytest.mark.parametrize("width", [80, 60, 40, 21])
+def test_bars_keep_their_proportion_within_the_width(width: int) -> None:
+    header, rows = narrowed(BARS, BARRED, (), width)
+    longest = min(40, max(0, width - len("optimizer  271.5 MiB  ")))
+    assert [len(row[-1]) for row in rows] == [longest, round(longest / 2), 0]
+    assert max(map(len, plain_lines(header, rows))) <= max(width, len("optimizer  271.5 MiB"))
+
+
+def test_a_last_column_without_a_name_that_is_no_bar_stays() -> None:
+    assert narrowed(("a", ""), [("1", "#"), ("2", "note")], (), 3)[1] == [("1", "#"), ("2", "note")]
 
 
 @pytest.mark.parametrize(

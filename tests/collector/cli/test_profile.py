@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from tidegauge.cli.main import main
 
 DATA = Path(__file__).parents[2] / "data"
 RECORDED = str(DATA / "snapshots" / "steady_lm.late.snap.zst")
+FRAGMENTED = str(DATA / "snapshots" / "fragmentation_growth.early.snap.zst")
+TWO_DEVICES = str(DATA / "allocator" / "snapshots" / "two_devices.pickle.gz")
 WITHOUT_STACKS = str(DATA / "allocator" / "mixed_cnn_s1_c0.npz")
 
 
@@ -37,6 +40,57 @@ def test_of_a_long_recording_the_profile_is_of_the_events_around_the_peak(
     told = capsys.readouterr()
     assert "2,000 events.\nPeak: 271.5 MiB allocated in the forward pass, at event 379" in told.out
     assert "has 3,000 events; the profile is of 2,000 around its peak" in told.err
+
+
+def test_memory_that_is_never_allocated_is_named_where_no_category_has_as_much(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", FRAGMENTED]) == 0
+    assert (
+        "; 2.4 GiB reserved at most, of which 2.1 GiB were not allocated even then: more than any category.\n"
+        in capsys.readouterr().out
+    )
+    assert main(["profile", RECORDED]) == 0
+    assert "; 308.0 MiB reserved at most.\n" in capsys.readouterr().out
+
+
+def test_of_several_devices_the_one_that_holds_most_is_shown_and_the_others_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", TWO_DEVICES]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Device 0, ")
+    assert re.fullmatch(
+        rf"tidegauge profile: {TWO_DEVICES} has events of several devices: 0 \([0-9]+ events\), 1 \([0-9]+ events\); "
+        "this is device 0, which holds most; --device N shows another\n",
+        told.err,
+    )
+    assert main(["profile", TWO_DEVICES, "--device", "1"]) == 0
+    told = capsys.readouterr()
+    assert (told.out[:10], told.err) == ("Device 1, ", "")
+    assert main(["profile", "diff", TWO_DEVICES, TWO_DEVICES]) == 2
+    assert "choose one with --device: 0 (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ["snapshto.pickle"],
+            "snapshto.pickle: no such file, and no job has a name like this; there is snapshot.pickle",
+        ),
+        (["other.pickle"], "other.pickle: no such file, and no job has a name like this"),
+        (["diff", RECORDED, "snapshto.pickle"], "snapshto.pickle: no such file; there is snapshot.pickle"),
+    ],
+)
+def test_a_file_that_is_not_there_is_told_with_files_of_a_close_name(
+    command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "snapshot.pickle").touch()
+    (tmp_path / "snapshots.pickle").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", *command]) == 2
+    assert capsys.readouterr().err == f"tidegauge profile: {said}\n"
 
 
 def test_profile_shows_as_many_lines_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

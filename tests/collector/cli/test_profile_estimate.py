@@ -78,7 +78,16 @@ def test_as_json_it_has_both(estimate: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "No such file"), ("{}", "this is no estimate"), ("[[", "this is no estimate"), ("[" * 9999, "no estimate")],
+    [
+        (None, "No such file"),
+        (
+            "{}",
+            "this is no estimate; --estimate takes what `tidegauge estimate --json` prints: it has no 'breakdown'\n",
+        ),
+        ('{"trials": []}', "takes what `tidegauge estimate --json` prints: it has no 'breakdown'\n"),
+        ("[[", "this is no estimate"),
+        ("[" * 9999, "no estimate"),
+    ],
 )
 def test_what_is_no_estimate_is_refused(
     content: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -147,6 +147,29 @@ def test_what_lies_outside_pytorch_is_told_by_kind_and_source(
     assert sum(part["bytes"] for part in rank["outside"][:3]) == rank["process_outside_bytes"] == 2000 * MIB
 
 
+def test_rows_without_any_bytes_are_left_out(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = {"world_size": 1, "process_outside_bytes": 100 * MIB, "other_processes_bytes": 0}
+    store.profiles.kept = [rank_profile(0, job=JOB, **outside)]
+    assert main(["profile", "4711", *api]) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("Outside PyTorch on its GPU") :].split("\n\n")[0].splitlines()
+    assert [row.partition("  ")[0] for row in table[2:]] == ["CUDA context, kernels, cuBLAS, cuDNN"]
+
+
+def test_another_process_on_the_gpu_is_not_told_as_the_ranks_own(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = {"process_outside_bytes": 500 * MIB, "other_processes_bytes": 0}
+    fuller = {**outside, "other_processes_bytes": 900 * MIB}
+    store.profiles.kept = [rank_profile(0, job=JOB, **outside), rank_profile(1, job=JOB, **fuller)]
+    assert main(["profile", "4711", *api]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("The GPU of rank 1, with other processes, has 900.0 MiB more than the median, 117% ")
+    assert "of rank 0): those other processes hold 900.0 MiB more on it, by NVML. If they are another job's, " in said
+
+
 def test_tables_expect_no_more_than_was_measured(store: FakeStore) -> None:
     one = rank_profile(0, world_size=1, process_outside_bytes=100 * MIB)
     assert [(part.name, part.bytes) for part in outside_parts(one)] == [
@@ -326,6 +349,19 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     assert main(["profile", *arguments, *api]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_name_without_its_ending_is_told_with_the_file(
+    api: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "snapshot.pickle").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", "snapshot", *api]) == 2
+    assert "snapshot is neither a file nor a job" in (told := capsys.readouterr().err)
+    assert told.endswith("`tidegauge jobs` lists jobs; there is snapshot.pickle\n")
+    assert main(["profile", "snapshot", "--api", "http://127.0.0.1:9"]) == 3
+    told = capsys.readouterr().err
+    assert "snapshot is no file here; there is snapshot.pickle; to look for a job of that name: " in told
 
 
 @pytest.mark.parametrize("ranks_text", ["a", "1;2", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rank_profiles import rank_profile, steady_profile
 from sample_views import MIB
 from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.imbalance import (
     MIN_EXCESS_BYTES,
@@ -45,7 +47,7 @@ def whole(
     return replace(steady_profile(), peak=peak, lines=lines, modules=modules)
 
 
-def of_rank(rank: int, held: Mapping[Category, int], **changes: int | None) -> RankProfile:
+def of_rank(rank: int, held: Mapping[Category, int], **changes: Any) -> RankProfile:
     return rank_profile(rank, allocated_bytes=sum(held.values()), by_category=held, **changes)
 
 
@@ -121,6 +123,14 @@ def test_memory_outside_pytorch_is_told_if_it_is_known_of_all_ranks(
     assert (found.rank, found.worst_bytes - found.median_bytes) == (1, found.grown_bytes(part))
     assert cause_of(found, whole(EVEN), whole(EVEN)).kind is kind
     assert imbalance_of([of_rank(0, EVEN), of_rank(1, EVEN, **uneven)]) is None
+
+
+def test_ranks_on_one_gpu_do_not_differ_by_their_other_processes() -> None:
+    """Which are each other, at two moments."""
+    known = {"process_outside_bytes": 500 * MIB, "gpu_uuid": "GPU-0"}
+    one, other = (of_rank(rank, EVEN, **known, other_processes_bytes=size * MIB) for rank, size in ((0, 0), (1, 900)))
+    assert imbalance_of([one, other]) is None
+    assert imbalance_of([one, replace(other, gpu_uuid=DeviceUuid("GPU-1"))]) is not None
 
 
 def test_a_rank_without_a_profile_counts_for_nothing() -> None:

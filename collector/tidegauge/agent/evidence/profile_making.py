@@ -74,5 +74,6 @@ def rank_profile_of(
         world_size=node.view.identity.world_size,
         process_outside_bytes=node.view.nontorch_bytes,
         other_processes_bytes=node.other_processes_bytes,
+        gpu_uuid=node.view.uuid,
         **parts,
     )

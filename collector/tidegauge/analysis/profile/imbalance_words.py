@@ -6,7 +6,7 @@ from typing import Optional
 
 from tidegauge.analysis.profile.words import line_of_change
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, ImbalanceKind
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_bytes_apart
 
 _ADVICE = {
     ImbalanceKind.MODEL_COPY: "Keep such a copy in host memory, or a part of it on each rank.",
@@ -14,8 +14,8 @@ _ADVICE = {
     ImbalanceKind.OPTIMIZER_STATE: "FSDP2 shards each tensor evenly; ZeRO-1 deals out whole parameters.",
     ImbalanceKind.BATCH: "Deal out samples by their length, so that all ranks have as many tokens.",
     ImbalanceKind.OTHER_PROCESS: (
-        "If these are other ranks of the job, have each call `torch.cuda.set_device` before anything else, and load "
-        "checkpoints with `map_location`."
+        "If they are another job's, nothing is wrong with this one. If they are other ranks of this job, have each "
+        "call `torch.cuda.set_device` before anything else, and load checkpoints with `map_location`."
     ),
 }
 
@@ -23,10 +23,13 @@ _ADVICE = {
 def imbalance_sentence(found: Imbalance, cause: ImbalanceCause) -> str:
     """Which rank has how much more, and why."""
     share = f", {found.excess_bytes / found.median_bytes:.0%}" if found.median_bytes else ""
+    worst, median = format_bytes_apart(found.worst_bytes, found.median_bytes)
+    what = f"Rank {found.rank} has"
+    if cause.kind is ImbalanceKind.OTHER_PROCESS:
+        what = f"The GPU of rank {found.rank}, with other processes, has"
     return (
-        f"Rank {found.rank} has {format_bytes(found.excess_bytes)} more than the median{share} "
-        f"({format_bytes(found.worst_bytes)} against {format_bytes(found.median_bytes)} of rank {found.peer}): "
-        f"{_why(cause)}."
+        f"{what} {format_bytes(found.excess_bytes)} more than the median{share} ({worst} against {median} of rank "
+        f"{found.peer}): {_why(cause)}."
     )
 
 
@@ -53,9 +56,9 @@ def _why(cause: ImbalanceCause) -> str:
     if cause.kind is ImbalanceKind.OTHER_LIBRARY:
         return f"its process holds {grown} more outside PyTorch, by NVML: another library, or NCCL"
     if cause.kind is ImbalanceKind.OTHER_PROCESS:
-        return f"other processes hold {grown} more on its GPU, by NVML"
+        return f"those other processes hold {grown} more on it, by NVML"
     if line is not None:
-        before, after = format_bytes(line.before_bytes), format_bytes(line.after_bytes)
+        before, after = format_bytes_apart(line.before_bytes, line.after_bytes)
         return f"{grown} of {cause.part.value}; {line_of_change(line)} holds {after} against {before}"
     return f"{grown} are {cause.part.value}, of which no more is known"
 

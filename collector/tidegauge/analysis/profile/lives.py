@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.allocator.beginning import rounded_bytes
 from tidegauge.core.allocator.replay import replay
-from tidegauge.core.allocator.results import MemoryCurve
+from tidegauge.core.allocator.results import MemoryCurve, Replay
 from tidegauge.core.allocator.settings import parse_settings
 from tidegauge.core.allocator.trace import Action, BlockState, Trace
 from tidegauge.core.evidence.held_memory import DEFAULT_POOL
@@ -43,6 +43,8 @@ class Lives(NamedTuple):
     """Whether sizes are those of the recorded allocator; else they follow from the requests."""
     reserved_bytes: int
     """At its highest."""
+    unallocated_bytes: int
+    """Of ``reserved_bytes``, what was never allocated while so much was reserved."""
 
 
 def lives_of(trace: Trace) -> Lives:
@@ -82,7 +84,21 @@ def lives_of(trace: Trace) -> Lives:
             one = alive.pop(address)
             allocated_bytes -= one.size_bytes
             blocks.append(one._replace(freed=event))
-    return Lives([*blocks, *alive.values()], is_exact, replayed.peak_reserved_bytes)
+    reserved_bytes = replayed.peak_reserved_bytes
+    return Lives([*blocks, *alive.values()], is_exact, reserved_bytes, reserved_bytes - _allocated_at_most(replayed))
+
+
+def _allocated_at_most(replayed: Replay) -> int:
+    """While reserved memory was at its peak."""
+    curve = replayed.curve
+    if curve is None:
+        return replayed.allocated_at_peak_reserved_bytes
+    at_peak = (
+        allocated_bytes
+        for allocated_bytes, reserved_bytes in zip(curve.allocated_bytes, curve.reserved_bytes)
+        if reserved_bytes == replayed.peak_reserved_bytes
+    )
+    return max(at_peak, default=replayed.allocated_at_peak_reserved_bytes)
 
 
 class _Sizes:

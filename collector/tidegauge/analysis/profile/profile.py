@@ -70,6 +70,8 @@ def profile_of_recording(
         lines=tuple(_lines(at_peak, [*code_lines(trace.stacks), ()], roots)),
         timeline=_timeline(moments),
         reserved_bytes=recording.reserved_bytes,
+        skipped_events=sum(trace.skipped.values()),
+        unallocated_bytes=recording.unallocated_bytes,
         is_exact=recording.is_exact,
         is_complete=trace.complete,
         modules=module_tree((one.module, one.category, one.block.requested_bytes) for one in at_peak if one.module),
@@ -145,6 +147,7 @@ def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[
                 phase=phases.most_common(1)[0][0],
                 line=line,
                 caller=callers.most_common(1)[0][0] if callers else None,
+                before_bytes=sum(one.block.requested_bytes for one in group if one.block.made == BEFORE),
             )
         )
     return sorted(found, key=lambda one: (-one.held_bytes, one.category.value, one.line or CodeLine("", 0, "")))

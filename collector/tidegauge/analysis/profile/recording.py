@@ -35,6 +35,8 @@ class NamedRecording(NamedTuple):
     """As ``Lives.is_exact``."""
     reserved_bytes: int
     """At its highest."""
+    unallocated_bytes: int
+    """As ``Lives.unallocated_bytes``."""
     phase_at: Callable[[int], StepPhase]
     """The phase of an event."""
 
@@ -60,7 +62,15 @@ def recording_of(
     purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
     modules = ModulesOfBlocks(trace, gradients)
     blocks = [_named(block, purposes, modules) for block in lives.blocks]
-    return NamedRecording(trace, stretches, blocks, lives.is_exact, lives.reserved_bytes, purposes.phase_at)
+    return NamedRecording(
+        trace,
+        stretches,
+        blocks,
+        lives.is_exact,
+        lives.reserved_bytes,
+        lives.unallocated_bytes,
+        purposes.phase_at,
+    )
 
 
 def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> NamedBlock:

@@ -12,7 +12,7 @@ from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.comparison import LineChange, PhaseChange, ProfileComparison
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import PhasePeak, ProfileLine, StepProfile
-from tidegauge.core.units import format_bytes
+from tidegauge.core.units import format_bytes, format_bytes_apart, format_count
 
 if TYPE_CHECKING:  # it replays, for which a report has no packages
     from tidegauge.analysis.profile.modules import ModuleGroup
@@ -25,6 +25,11 @@ MAX_TOLD_TIMES = 100
 """As large as today's batch, beyond which a figure tells nothing."""
 MAX_UNKNOWN_SHARE = 0.02
 """Of the peak, above which a sentence says how to record more."""
+MAX_OTHER_SHARE = 0.1
+"""Of the peak, above which a sentence says what is known of it."""
+_TELLS_MORE = (
+    "A recording that begins before the model is made tells it, as does `with tidegauge.profile(model, optimizer)`"
+)
 _DURING = {
     StepPhase.INPUT: "before the forward pass",
     StepPhase.FORWARD: "in the forward pass",
@@ -48,17 +53,34 @@ def peak_sentence(profile: StepProfile) -> str:
     during = f" {_DURING[peak.phase]}" if known_phases(profile) else ""
     return (
         f"Peak: {format_bytes(peak.allocated_bytes)} allocated{during}, {when}; "
-        f"{format_bytes(profile.reserved_bytes)} reserved at most."
+        f"{format_bytes(profile.reserved_bytes)} reserved at most{_unallocated(profile)}.{_not_trained(profile)}"
     )
 
 
+def _not_trained(profile: StepProfile) -> str:
+    phases = {one.phase for one in known_phases(profile)}
+    if StepPhase.FORWARD not in phases or StepPhase.OPTIMIZER in phases or profile.backward_passes:
+        return ""
+    return (
+        " Nothing is trained in this recording, which has no backward pass: it is of inference, generation or "
+        "evaluation, or ends before the first one."
+    )
+
+
+def _unallocated(profile: StepProfile) -> str:
+    unallocated_bytes = profile.unallocated_bytes or 0
+    if unallocated_bytes <= max(profile.peak.by_category.values(), default=0):
+        return ""
+    return f", of which {format_bytes(unallocated_bytes)} were not allocated even then: more than any category"
+
+
 def comparison_sentence(compared: ProfileComparison) -> str:
-    peaks = f"{format_bytes(compared.before_peak_bytes)} before, {format_bytes(compared.after_peak_bytes)} after"
+    before, after = format_bytes_apart(compared.before_peak_bytes, compared.after_peak_bytes)
     if not compared.grown_bytes:
         return f"The peak is the same: {format_bytes(compared.after_peak_bytes)}."
     word = "higher" if compared.grown_bytes > 0 else "lower"
     share = f" ({compared.grown_share:+.1%})" if compared.before_peak_bytes else ""
-    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {peaks}."
+    return f"The peak is {format_bytes(abs(compared.grown_bytes))} {word}{share}: {before} before, {after} after."
 
 
 def signed_bytes(count: int) -> str:
@@ -87,7 +109,14 @@ def torch_words(version: Optional[str]) -> Optional[str]:
 
 
 def phase_of_line(line: ProfileLine) -> str:
-    return "before" if line.phase is StepPhase.UNKNOWN else line.phase.value
+    """``before``: most of it was there when the recording began."""
+    return "before" if _is_before(line) else line.phase.value
+
+
+def _is_before(line: ProfileLine) -> bool:
+    if line.before_bytes is None:
+        return line.phase is StepPhase.UNKNOWN
+    return 2 * line.before_bytes > line.held_bytes
 
 
 def name_of_line(line: ProfileLine) -> str:
@@ -122,9 +151,12 @@ def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
         yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
     elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
         yield (
-            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the first recorded event and is not "
-            "told apart. A recording that begins before the model is made tells it."
+            f"{profile.peak.unknown_share:.0%} of the peak was allocated before the recording began and is not told "
+            f"apart.{'' if of_steps else f' {_TELLS_MORE}.'}"
         )
+    other = _other(profile, of_steps=of_steps)
+    if other is not None:
+        yield other
     if profile.modules_missing is not None:
         which = "Memory" if not any(Category.ACTIVATIONS in one.total for one in profile.modules) else "Some memory"
         yield f"{which} that modules allocated is not told by module: {profile.modules_missing}."
@@ -132,6 +164,12 @@ def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
         yield (
             "The recording does not have the process's first events: it began later, or its ring (`max_entries`) was "
             "full. A higher peak may lie before it."
+        )
+    if profile.skipped_events:
+        left_out = format_count(profile.skipped_events, "event")
+        yield (
+            f"{left_out} left out, of kinds that this version of Tidegauge does not know, such as a newer PyTorch's: "
+            "figures may be off."
         )
     if not profile.is_exact:
         yield (
@@ -147,6 +185,25 @@ def rank_doubts(one: RankProfile) -> Iterator[str]:
     yield from (f"Rank {one.rank}: {problem}." for problem in one.problems)
 
 
+def _other(profile: StepProfile, *, of_steps: bool) -> Optional[str]:
+    """What is known of the category ``OTHER``, where that is a large part."""
+    sizes = profile.peak.by_category
+    held = sizes.get(Category.OTHER, 0)
+    lines = [one for one in profile.lines if one.category is Category.OTHER and one.line is not None]
+    if not lines or (held <= MAX_OTHER_SHARE * profile.peak.allocated_bytes and held < max(sizes.values())):
+        return None
+    most = lines[0]
+    when = "before the recording began" if _is_before(most) else _DURING[most.phase]
+    said = (
+        f"{held / profile.peak.allocated_bytes:.0%} of the peak is {Category.OTHER.value}: its lines are known, its "
+        f"purpose is not. The largest part, {format_bytes(most.held_bytes)} in "
+        f"{format_count(most.blocks, 'block')}, was allocated {when} at {name_of_line(most)}"
+    )
+    if _is_before(most) and not of_steps:
+        return f"{said}. If these are tensors of the model: {_TELLS_MORE[0].lower()}{_TELLS_MORE[1:]}."
+    return f"{said}."
+
+
 def advice_sentences(advice: StepAdvice) -> Iterator[str]:
     """The measures that save most, then what room there is on the card."""
     for one in advice.measures[:MAX_TOLD_MEASURES]:
@@ -156,7 +213,7 @@ def advice_sentences(advice: StepAdvice) -> Iterator[str]:
 
 def measure_sentence(one: AdvisedMeasure) -> str:
     """What to do, what it saves and costs."""
-    today, then = format_bytes(one.peak_bytes + one.saved_bytes), format_bytes(one.peak_bytes)
+    today, then = format_bytes_apart(one.peak_bytes + one.saved_bytes, one.peak_bytes)
     what = "reserved memory" if one.is_reserved else "the peak"
     most = " at best" if one.is_bound else ""
     condition = "" if one.condition is None else f", {one.condition}"

@@ -156,17 +156,19 @@ def open_trace(
     most_bytes: int = MAX_CONTENT_BYTES,
     on_read: Callable[[int], object] = int,
     beginning: Callable[[Trace], Trace] = with_beginning,
+    on_choice: Optional[Callable[[str], object]] = None,
 ) -> Trace:
     """The trace of one device in a snapshot or an ``.npz``, gzip or not, with the state before its first event.
 
     ``torch_version`` and ``cap_bytes`` are what the caller knows better than the file. Without ``device``, the only
-    one that has events. ``on_read`` gets the number of events before any is replayed; ``beginning`` finds the state
-    before the first one. Raises ``BadTraceError`` that names the file, and says of which devices there is a choice.
+    one that has events; of several the one that holds most, if ``on_choice`` takes the sentence that says so.
+    ``on_read`` gets the number of events before any is replayed; ``beginning`` finds the state before the first one.
+    Raises ``BadTraceError`` that names the file, and says of which devices there is a choice.
     """
     try:
         with path.open("rb") as stream:
             content = read_content(stream, most_bytes=most_bytes)
-        trace = _known_better(_read(content, device, most_bytes), torch_version, cap_bytes)
+        trace = _known_better(_read(content, device, most_bytes, on_choice), torch_version, cap_bytes)
         on_read(len(trace))
         return beginning(trace)
     except OSError as error:
@@ -177,7 +179,9 @@ def open_trace(
         raise type(error)(f"{path}: {error}") from error
 
 
-def _read(content: bytes, device: Optional[int], most_bytes: int) -> Trace:
+def _read(
+    content: bytes, device: Optional[int], most_bytes: int, on_choice: Optional[Callable[[str], object]]
+) -> Trace:
     if content.startswith(_ZIP_MAGIC):
         trace = read_npz_trace(content, most_bytes=most_bytes)
         if device not in (None, trace.device):
@@ -185,15 +189,20 @@ def _read(content: bytes, device: Optional[int], most_bytes: int) -> Trace:
                 f"is the trace of one device, which an .npz calls {trace.device}; there is no device {device}"
             )
         return trace
-    return trace_of(snapshots.read_bytes(content), device)
+    return trace_of(snapshots.read_bytes(content), device, on_choice)
 
 
-def trace_of(snapshot: snapshots.Snapshot, device: Optional[int]) -> Trace:
-    """The history of one device in a snapshot, with what the probe knew of it. Raises ``BadTraceError``."""
-    return _known_to_the_probe(_of_device(snapshot.traces, device), snapshot.facts)
+def trace_of(
+    snapshot: snapshots.Snapshot, device: Optional[int], on_choice: Optional[Callable[[str], object]] = None
+) -> Trace:
+    """The history of one device in a snapshot, with what the probe knew of it; ``on_choice`` as in ``open_trace``.
+    Raises ``BadTraceError``."""
+    return _known_to_the_probe(_of_device(snapshot.traces, device, on_choice), snapshot.facts)
 
 
-def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
+def _of_device(
+    traces: Mapping[int, Trace], device: Optional[int], on_choice: Optional[Callable[[str], object]]
+) -> Trace:
     events = {number: memory_events(trace) for number, trace in traces.items()}
     with_events = [number for number, count in events.items() if count]
     there = ", ".join(f"{number} ({events[number]:,} events)" for number in with_events)
@@ -204,11 +213,18 @@ def _of_device(traces: Mapping[int, Trace], device: Optional[int]) -> Trace:
             "is a snapshot without a history: nothing to replay. Record one before the training steps: "
             'torch.cuda.memory._record_memory_history(context="alloc", stacks="python")'
         )
+    if device is None and on_choice is not None:
+        device = max(with_events, key=lambda number: _held_bytes(traces[number]))
+        on_choice(f"has events of several devices: {there}; this is device {device}, which holds most")
     if device is None:
         raise BadTraceError(f"has events of several devices; choose one with --device: {there}")
     if device not in with_events:
         raise BadTraceError(f"has no events of device {device}; there are events of {there}")
     return traces[device]
+
+
+def _held_bytes(trace: Trace) -> int:
+    return sum(segment.total_bytes for segment in trace.end or ())
 
 
 def _known_to_the_probe(trace: Trace, facts: Mapping[str, object]) -> Trace:

@@ -33,6 +33,8 @@ HEADER = ("job", "rank", "GPU", "step", "allocated", "reserved", "nontorch", "ve
 LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
+RANKS = 2
+"""Of each job."""
 PROFILED_LINES = 5
 _PROFILE = ("profile", HEALTHY, "--top", str(PROFILED_LINES))
 PROFILE_WITHIN_S = 30.0
@@ -202,7 +204,7 @@ def _settled(history: LatestAnswers) -> bool:
     return (
         verdict is not None
         and verdict.state is LeakState.LEAK
-        and len(healthy) == 2
+        and len(healthy) == RANKS
         # The healthy job must have run as long: otherwise no alarm would mean nothing.
         and all(rank["step"] >= (verdict.alarm_step or 0) for rank in healthy.values())
     )
@@ -254,7 +256,11 @@ def _tell_profile(profile: subprocess.CompletedProcess[str], torch: Torch) -> No
     if profile.returncode:
         print(f"\nNo memory profile of the healthy job: {profile.stderr.strip()}")
         return
-    print(f"\nThe healthy job's memory on a {torch.device_name}, by `tidegauge {' '.join(_PROFILE)} --now`:")
+    print(f"\nThe healthy job's memory on a {torch.device_name}, by `tidegauge {' '.join(_PROFILE)} --now`.")
+    if torch.device_count >= RANKS:
+        print("Each of its ranks shares its GPU with one of the leaky job: below, those are the other processes.\n")
+    else:
+        print("All ranks of both jobs share a GPU: below, they are each other's other processes.\n")
     print(profile.stdout.strip())
 
 

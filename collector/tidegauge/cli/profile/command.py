@@ -16,6 +16,7 @@ from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, file_to_
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
 from tidegauge.cli.output import write_output
 from tidegauge.cli.service_api import add_api_arguments
+from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
@@ -50,7 +51,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="ask the job's running ranks to record two training steps now, and wait for it",
     )  # fmt: skip
     parser.add_argument("--ranks", type=_ranks, default=(), metavar="0,3", help="only these ranks of a job")
-    parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
+    parser.add_argument(
+        "--device", type=int, metavar="N",
+        help="device to use if a snapshot has several (default: the one that holds most; diff needs it)",
+    )  # fmt: skip
     parser.add_argument(
         "--fail-if-peak-grows", type=_percent, metavar="SHARE",
         help="with diff: exit with 1 if the peak of AFTER is higher by more than this, such as 2%%; "
@@ -102,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"one snapshot at a time; to compare two: tidegauge profile diff {files[0]} {files[1]}")
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
+    _check_is_there(files[0], ", and no job has a name like this")
     recording, profile, advice = _advised(files[0], args)
     if args.html is not None:
         page = _page(recording, profile, advice, files[0])
@@ -135,6 +140,18 @@ def _is_file(name: str) -> bool:
     return Path(name).exists() or _FILE_NAME.search(name) is not None
 
 
+def _check_is_there(name: str, also: str = "") -> None:
+    """Raises ``UsageError`` that names files with a close name."""
+    try:
+        Path(name).stat()
+    except FileNotFoundError as error:
+        from tidegauge.cli.profile.missing import close_files
+
+        raise UsageError(f"{one_line(name)}: no such file{also}{close_files(name)}") from error
+    except (OSError, ValueError):
+        return  # whoever reads it says what is wrong
+
+
 def _job(named: list[str], args: argparse.Namespace) -> int:
     if bool(named) == args.last:
         raise UsageError("name a job or a snapshot, or use --last for the job with the newest profile")
@@ -154,6 +171,8 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
         raise UsageError("--estimate goes beside one profile: tidegauge profile SNAPSHOT or JOB --estimate FILE")
     if len(files) != 2:
         raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
+    for file in files:
+        _check_is_there(file)
     before, after = (_profile(file, args.device) for file in files)
     from tidegauge.core.profile.comparison import compare_profiles
 
@@ -172,7 +191,8 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
 
 
-def _recording(file: str, device: Optional[int]) -> NamedRecording:
+def _recording(file: str, device: Optional[int], *, chooses: bool = False) -> NamedRecording:
+    """``chooses``: of several devices takes the one that holds most, and says so."""
     # The modules that read and replay are loaded here, because other commands do not need them.
     from tidegauge.analysis.compiling import prepare_model
     from tidegauge.analysis.traces import near_peak
@@ -185,9 +205,16 @@ def _recording(file: str, device: Optional[int]) -> NamedRecording:
         events = count
         prepare_model(min(count, most))
 
+    def on_choice(sentence: str) -> None:
+        print(one_line(f"tidegauge profile: {file} {sentence}; --device N shows another"), file=sys.stderr)
+
     try:
         trace = open_trace(
-            Path(file), device=device, on_read=on_read, beginning=lambda one: near_peak.near_peak(one, most).trace
+            Path(file),
+            device=device,
+            on_read=on_read,
+            beginning=lambda one: near_peak.near_peak(one, most).trace,
+            on_choice=on_choice if chooses else None,
         )
         if len(trace) < events:
             said = f"{file} has {events:,} events; the profile is of {len(trace):,} around its peak, counted from 0"
@@ -208,7 +235,7 @@ def _profile(file: str, device: Optional[int]) -> StepProfile:
 
 
 def _advised(file: str, args: argparse.Namespace) -> tuple[NamedRecording, StepProfile, StepAdvice]:
-    recording = _recording(file, args.device)
+    recording = _recording(file, args.device, chooses=True)
     from tidegauge.analysis.profile.profile import profile_of_recording
     from tidegauge.cli.profile.advising import advise
 

@@ -42,11 +42,15 @@ def read_estimate(file: str) -> Estimate:
             content = opened.read(MAX_ESTIMATE_BYTES + 1)
         if len(content) > MAX_ESTIMATE_BYTES:
             raise ValueError("it is too large for an estimate")
-        return from_wire(Estimate, json.loads(content))
+        raw = json.loads(content)
+        if not isinstance(raw, dict) or "breakdown" not in raw:
+            raise ValueError("it has no 'breakdown'")
+        return from_wire(Estimate, raw)
     except OSError as error:
         raise bad_file(file, ValueError(error.strerror)) from error
     except (ValueError, RecursionError) as error:
-        raise bad_file(file, ValueError(f"this is no estimate: {error}")) from error
+        said = f"this is no estimate; --estimate takes what `tidegauge estimate --json` prints: {error}"
+        raise bad_file(file, ValueError(said)) from error
 
 
 def categories_of(breakdown: Breakdown) -> Mapping[Category, int]:

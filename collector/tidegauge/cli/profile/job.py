@@ -18,6 +18,7 @@ from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
 from tidegauge.cli.output import print_wrapped, progress, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
+from tidegauge.cli.profile.missing import close_files
 from tidegauge.cli.profile.outside import outside_parts
 from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
@@ -132,7 +133,11 @@ _WHEN = (
 
 def _find(what: str, args: argparse.Namespace) -> _Known:
     """The group of ranks that ``what`` names: running ones first, then the one with the newest profile."""
-    views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+    try:
+        views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+    except CommandError as error:
+        told = f"{one_line(what)} is no file here{close_files(what)}; to look for a job of that name: {error}"
+        raise CommandError(told, exit_code=error.exit_code) from error
     known = [_Known(view.key, _named(view), view.running) for view in views if view.ranks]
     watched = {one.key for one in known}
     profiled = [read(ProfiledJob, raw).job for raw in ask(args, "/api/v1/profiled-jobs")["jobs"]]
@@ -149,7 +154,7 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
     if not found:
         raise UsageError(
             f"{one_line(what)} is neither a file nor a job that the service watches or has a profile of; "
-            "`tidegauge jobs` lists jobs"
+            f"`tidegauge jobs` lists jobs{close_files(what)}"
         )
     order = {key: place for place, key in enumerate(profiled)}
     return min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
@@ -238,7 +243,7 @@ def _rank(one: RankProfile) -> Mapping[str, Any]:
 
 
 def _outside_table(one: RankProfile) -> Iterator[PageTable]:
-    parts = outside_parts(one)
+    parts = [part for part in outside_parts(one) if part.bytes]
     if parts:
         rows = [(part.name.value, format_bytes(part.bytes), part.source) for part in parts]
         yield PageTable("Outside PyTorch on its GPU", ("what", "bytes", "source"), rows)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 
 class Measure(str, Enum):
-    """A change to a training job that takes less memory."""
+    """A change to a job that takes less memory."""
 
     CHECKPOINTING = "activation checkpointing"
     ZERO_GRAD_EARLIER = "gradients freed before the forward pass"
@@ -20,6 +20,10 @@ class Measure(str, Enum):
     HALF_ACTIVATIONS = "activations in bf16"
     ACCUMULATION = "half the batch, twice"
     CHUNKED_LOSS = "loss in chunks"
+    INFERENCE_MODE = "no activations kept in inference"
+    SMALLER_CACHE = "cache of keys and values in half the bits"
+    SMALLER_WEIGHTS = "weights in half the bits"
+    HALF_BATCH = "half the batch"
     ALLOCATOR_SETTINGS = "allocator settings"
 
 

@@ -5,7 +5,7 @@ The fullest rank is compared with the one in the middle, so that the differences
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional, Union
@@ -135,8 +135,14 @@ def held_by_rank(ranks: Iterable[RankProfile]) -> dict[int, dict[Part, int]]:
     """What each rank holds at its peak; outside PyTorch, where NVML's figures are known of all of them."""
     profiled = [one for one in ranks if one.by_category]
     with_outside = all(one.process_outside_bytes is not None for one in profiled)
-    with_others = with_outside and all(one.other_processes_bytes is not None for one in profiled)
+    with_others = with_outside and _has_others_of_its_own(profiled)
     return {one.rank: _held(one, with_outside=with_outside, with_others=with_others) for one in profiled}
+
+
+def _has_others_of_its_own(profiled: Sequence[RankProfile]) -> bool:
+    """Whether other processes are known of all ranks, and of none twice: ranks on one GPU are others to each other."""
+    gpus = [one.gpu_uuid for one in profiled if one.gpu_uuid is not None]
+    return len(set(gpus)) == len(gpus) and all(one.other_processes_bytes is not None for one in profiled)
 
 
 def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Part, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.profile.stored_profile import pack_profile, unpack_profile
@@ -55,6 +55,7 @@ class RankProfile:
     """What NVML says that the process holds on its GPU, less what PyTorch has reserved."""
     other_processes_bytes: Optional[int] = None
     """What NVML says that all other processes hold on that GPU."""
+    gpu_uuid: Optional[DeviceUuid] = None
 
     @property
     def piece_id(self) -> str:

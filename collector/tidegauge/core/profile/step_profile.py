@@ -70,6 +70,8 @@ class ProfileLine(NamedTuple):
     """``None``: no stack was recorded, as in the backward pass, which autograd's own thread does."""
     caller: Optional[CodeLine]
     """The next line of the user's further out, by which most of it came."""
+    before_bytes: Optional[int] = None
+    """Of ``held_bytes``, what was there before the recording began; ``None`` in profiles of an older agent."""
 
 
 class ModuleMemory(NamedTuple):
@@ -134,6 +136,11 @@ class StepProfile:
     allocates, is not in it. Empty where the recording has no modules."""
     modules_missing: Optional[str] = None
     """Why there are none, or not all, for people."""
+    skipped_events: int = 0
+    """Left out, as their actions are not known: those of a newer PyTorch, say."""
+    unallocated_bytes: Optional[int] = None
+    """Of ``reserved_bytes``, what was never allocated while so much was reserved; ``None`` in profiles of an older
+    agent."""
     advice: Optional[StepAdvice] = None
     """What would help; ``None`` where it was not asked for, and in profiles of an older agent."""
     version: int = FORMAT_VERSION

@@ -97,6 +97,7 @@ def _largest(lines: Sequence[ProfileLine], most: int) -> tuple[ProfileLine, ...]
                 phase=left_out[0].phase,
                 line=SMALLER_LINES,
                 caller=None,
+                before_bytes=sum(line.before_bytes or 0 for line in left_out),
             )
             for category, left_out in others.items()
         ),

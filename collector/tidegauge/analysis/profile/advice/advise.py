@@ -10,6 +10,7 @@ from tidegauge.analysis.profile.advice.checkpointing import checkpointing
 from tidegauge.analysis.profile.advice.curve import Curve
 from tidegauge.analysis.profile.advice.fully_sharded import fully_sharded
 from tidegauge.analysis.profile.advice.gradients import gradients_freed
+from tidegauge.analysis.profile.advice.inference import inference
 from tidegauge.analysis.profile.advice.loss import chunked_loss
 from tidegauge.analysis.profile.advice.settings import allocator_settings
 from tidegauge.analysis.profile.advice.state import half_activations, sharded_state, smaller_state
@@ -18,7 +19,7 @@ from tidegauge.analysis.profile.recording import NamedRecording
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, StepAdvice
 
 MIN_SAVED_SHARE = 0.01
-"""Of the peak, below which a measure is not worth a line."""
+"""Of the peak, allocated or reserved, below which a measure is not worth a line."""
 
 
 def advice_of(
@@ -40,8 +41,8 @@ def advice_of(
     peak_bytes = curve.peak_bytes()
     measures = [*_measures(steps, curve, ranks)]
     if with_settings:
-        measures += allocator_settings(recording, peak_bytes)
-    found = [one for one in measures if one.saved_bytes >= MIN_SAVED_SHARE * peak_bytes > 0]
+        measures += allocator_settings(recording, curve)
+    found = [one for one in measures if one.saved_bytes >= MIN_SAVED_SHARE * _today(one) > 0]
     return StepAdvice(
         peak_bytes=peak_bytes,
         reserved_bytes=recording.reserved_bytes,
@@ -64,7 +65,13 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
         yield from chunked_loss(steps, curve)
         yield from half_activations(steps, curve)
         yield from accumulation(steps, curve)
+    elif not steps.optimizers:
+        yield from inference(steps, curve)
     yield from smaller_state(steps, curve)
     if ranks is not None and ranks > 1:
         yield from sharded_state(steps, curve, ranks)
         yield from fully_sharded(steps, curve, ranks)
+
+
+def _today(one: AdvisedMeasure) -> int:
+    return one.peak_bytes + one.saved_bytes

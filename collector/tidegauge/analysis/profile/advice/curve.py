@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BlockLife
+from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 
 
 class LifeChange(NamedTuple):
@@ -54,3 +55,19 @@ class Curve:
                 steps[begin + 1] += more_bytes
                 steps[self._events + 1 if end is None else end + 1] -= more_bytes
         return steps
+
+
+def advised(
+    measure: Measure,
+    curve: Curve,
+    changes: Iterable[LifeChange],
+    *,
+    action: str,
+    price: str,
+    condition: Optional[str] = None,
+    is_bound: bool = False,
+) -> AdvisedMeasure:
+    """A measure that changes lives of blocks, with the peak that it comes to."""
+    peak_bytes = curve.peak_bytes(changes)
+    saved_bytes = curve.peak_bytes() - peak_bytes
+    return AdvisedMeasure(measure, peak_bytes, saved_bytes, action, price, condition, is_bound=is_bound)

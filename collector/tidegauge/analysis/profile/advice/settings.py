@@ -1,23 +1,22 @@
-"""Settings of PyTorch's allocator, where it reserves far more than is allocated: replayed with them."""
+"""Settings of PyTorch's allocator, where it reserves more than is asked for: replayed with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange
 from tidegauge.analysis.profile.recording import NamedRecording
+from tidegauge.analysis.whatif.results import SAME_BYTES, SAME_SHARE
 from tidegauge.analysis.whatif.search import whatif
 from tidegauge.analysis.whatif.words import calls, export_line
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 
-MIN_SLACK_SHARE = 0.1
-"""Of the reserved peak that is never allocated, below which settings are not tried."""
-MIN_SLACK_BYTES = 256 << 20
 
-
-def allocator_settings(recording: NamedRecording, allocated_peak_bytes: int) -> Iterator[AdvisedMeasure]:
+def allocator_settings(recording: NamedRecording, curve: Curve) -> Iterator[AdvisedMeasure]:
     """What ``tidegauge whatif`` recommends, where that is not today's settings."""
-    slack_bytes = recording.reserved_bytes - allocated_peak_bytes
-    if slack_bytes < max(MIN_SLACK_BYTES, MIN_SLACK_SHARE * recording.reserved_bytes):
+    # No setting reserves less than is asked for, and whatif takes peaks so close together for the same.
+    most_saved_bytes = recording.reserved_bytes - _requested_peak_bytes(recording, curve)
+    if most_saved_bytes <= max(SAME_BYTES, SAME_SHARE * recording.reserved_bytes):
         return
     try:
         found = whatif(recording.trace)
@@ -36,3 +35,9 @@ def allocator_settings(recording: NamedRecording, allocated_peak_bytes: int) -> 
         condition=f"by a replay whose confidence is {best.confidence.value} (`tidegauge whatif`)",
         is_reserved=True,
     )
+
+
+def _requested_peak_bytes(recording: NamedRecording, curve: Curve) -> int:
+    """Without what the allocator adds, which is up to its settings."""
+    blocks = (one.block for one in recording.blocks)
+    return curve.peak_bytes(LifeChange(one.made, one.freed, one.requested_bytes - one.size_bytes) for one in blocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegauge.analysis.profile.advice.checkpointing import cast_sizes
-from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, advised, left_out
 from tidegauge.analysis.profile.advice.steps import RecordedSteps
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 from tidegauge.core.profile.categories import Category, StepPhase
@@ -24,7 +24,7 @@ def sharded_state(steps: RecordedSteps, curve: Curve, ranks: int) -> Iterator[Ad
     changes += [
         left_out(one.block, share) for one in steps.of(Category.TEMPORARIES) if one.phase is StepPhase.OPTIMIZER
     ]
-    yield _measure(
+    yield advised(
         Measure.SHARDED_STATE,
         curve,
         changes,
@@ -48,7 +48,7 @@ def largest_part(sizes: list[int], ranks: int) -> float:
 def smaller_state(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
     """Optimizer state in fewer bits."""
     state = [one.block for one in steps.of(Category.OPTIMIZER_STATE)]
-    yield _measure(
+    yield advised(
         Measure.EIGHT_BIT_STATE,
         curve,
         [left_out(one, 1 - EIGHT_BIT_SHARE) for one in state if one.requested_bytes >= MIN_EIGHT_BIT_BYTES],
@@ -56,7 +56,7 @@ def smaller_state(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure
         price="the state is rounded to 8 bits: check that training still converges",
         condition=_FROM_FP32,
     )
-    yield _measure(
+    yield advised(
         Measure.HALF_STATE,
         curve,
         [left_out(one, 0.5) for one in state],
@@ -75,7 +75,7 @@ def half_activations(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeas
             return  # autocast is on
         changes += [left_out(two.block, 0.5) for two in activations]
         changes.append(LifeChange(one.forward, one.end, sum(steps.parameter_bytes) // 2))
-    yield _measure(
+    yield advised(
         Measure.HALF_ACTIVATIONS,
         curve,
         changes,
@@ -84,18 +84,3 @@ def half_activations(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeas
         condition=_FROM_FP32.replace("it is", "they are"),
         is_bound=True,
     )
-
-
-def _measure(
-    measure: Measure,
-    curve: Curve,
-    changes: list[LifeChange],
-    *,
-    action: str,
-    price: str,
-    condition: str,
-    is_bound: bool = False,
-) -> AdvisedMeasure:
-    peak_bytes = curve.peak_bytes(changes)
-    saved_bytes = curve.peak_bytes() - peak_bytes
-    return AdvisedMeasure(measure, peak_bytes, saved_bytes, action, price, condition, is_bound=is_bound)

@@ -46,6 +46,10 @@ class RecordedSteps:
         """The blocks made from event ``begin`` on and before ``end``, in order."""
         return self.in_order[bisect_left(self._made, begin) : bisect_left(self._made, end)]
 
+    def made_before(self, event: int) -> int:
+        """How many blocks were made before ``event``."""
+        return bisect_left(self._made, event)
+
     def made_forward(self, one: Pass) -> list[NamedBlock]:
         """What the forward pass of ``one`` allocated and did not leave behind, in order."""
         made = self.made_in(one.forward, one.backward)
