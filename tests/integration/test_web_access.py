@@ -137,10 +137,15 @@ def site() -> Iterator[Site]:
     try:
         # A token of the caller's own, by mistake in the environment that the service is started with.
         site.outputs.append(site.call("up", "--json", environ={"TIDEGAUGE_API_TOKEN": "CANARY-of-the-caller"}).err)
-        eventually(lambda: site.call("policy", "grade", "--since", "1d").code == 0, "the service's database is open")
+        wait_for_the_database(site)
         yield site
     finally:
         site.service.close()
+
+
+def wait_for_the_database(site: Site) -> None:
+    """Which a coordinator opens in its own time, healthy or not."""
+    eventually(lambda: site.call("policy", "grade", "--since", "1d").code == 0, "the service's database is open")
 
 
 def watch_a_rank(site: Site) -> None:
@@ -265,6 +270,7 @@ def test_a_coordinator_that_was_killed_comes_back_behind_the_same_door(site: Sit
 
 def test_an_incident_is_graded_by_its_owner_and_by_admins(site: Site) -> None:
     """Of a job that has ended: the running coordinator's database has it, as after a restart."""
+    wait_for_the_database(site)
     number = plant_an_incident(site, "ada")
     theirs = f"/grade?incident={number}"
     assert site.ask_as(ME, "policy", "grade", str(number), "leak").code == 2
