@@ -149,8 +149,11 @@ class Service:
         return self.actors("CoordinatorActor")
 
     def actors(self, kind: str) -> list[int]:
-        """Pids of the actors of a class, by the title that Ray gives to them."""
-        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith(f"ray::{kind}")]
+        """Pids of the actors of a class, by the title that Ray gives to them. A child of one has it, too, until it is
+        the command that it is to be."""
+        titled = [one for one in self.processes() if _title(one.process.pid).startswith(f"ray::{kind}")]
+        pids = {one.process.pid for one in titled}
+        return [one.process.pid for one in titled if one.parent_pid not in pids]
 
     def pid_of(self, name: str) -> int:
         """The one process below the supervisor with this ``comm``."""
