@@ -70,16 +70,21 @@ class Finished:
             raise client.ApiError(f"exit status {self.code}: {self.err}") from error
 
 
-def answered(call: Callable[[], Finished]) -> Any:
-    """The JSON of a command, as soon as the coordinator has an answer for it, good news or bad."""
+def told(call: Callable[[], Finished]) -> Finished:
+    """A command that has ended with the coordinator's answer, good news or bad. It waits five seconds for one."""
 
-    def answer() -> Any:
-        told = call()
-        if told.code not in (FINE, BAD_NEWS):
-            raise client.ApiError(told.err)
-        return told.json
+    def answer() -> Finished:
+        done = call()
+        if done.code not in (FINE, BAD_NEWS):
+            raise client.ApiError(done.err)
+        return done
 
     return eventually(answer, "an answer of the coordinator")
+
+
+def answered(call: Callable[[], Finished]) -> Any:
+    """The same, of a command that answers in JSON: that."""
+    return told(call).json
 
 
 class Service:

@@ -15,7 +15,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.closed_loop_site import LADDER, Job, Site, check_went_on, done, to_the_requeue
-from integration.service import Service, eventually
+from integration.service import Service, eventually, told
 from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
@@ -82,7 +82,8 @@ def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: S
     assert [line["what"] for line in healthy.story()] == ["began", "finished"]
     assert site.incidents("healthy") == []
 
-    page = site.service.call("incidents", "show", str(site.incidents("leaky")[-1]["number"]))
+    number = site.incidents("leaky")[-1]["number"]
+    page = told(lambda: site.service.call("incidents", "show", str(number)))
     for part in ("rank 1", "checkpoint", "requeue", "rule leak"):
         assert part in page.out
     metrics = site.service.get_text("/metrics")
@@ -155,10 +156,10 @@ def test_a_launch_that_torchrun_restarts_beside_another_keeps_its_name(site: Sit
         after = groups()
         assert after[f"{one}, attempt 0"] == before[f"{one}, attempt 0"]
         assert after[f"{other}, attempt 1"][0] == before[f"{other}, attempt 0"][0]
-        listed = site.service.call("top", "--once", "--job", "pair").out
+        listed = told(lambda: site.service.call("top", "--once", "--job", "pair")).out
         for name in (f"pair ({one})", f"pair ({other}, 1)"):
             assert name in listed
-            assert name in site.service.call("top", "--once", "--job", name).out
+            assert name in told(partial(site.service.call, "top", "--once", "--job", name)).out
 
 
 def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp_path: Path) -> None:
