@@ -70,16 +70,21 @@ class Finished:
             raise client.ApiError(f"exit status {self.code}: {self.err}") from error
 
 
-def answered(call: Callable[[], Finished]) -> Any:
-    """The JSON of a command, as soon as the coordinator has an answer for it, good news or bad."""
+def told(call: Callable[[], Finished]) -> Finished:
+    """A command that has ended with the coordinator's answer, good news or bad. It waits five seconds for one."""
 
-    def answer() -> Any:
-        told = call()
-        if told.code not in (FINE, BAD_NEWS):
-            raise client.ApiError(told.err)
-        return told.json
+    def answer() -> Finished:
+        done = call()
+        if done.code not in (FINE, BAD_NEWS):
+            raise client.ApiError(done.err)
+        return done
 
     return eventually(answer, "an answer of the coordinator")
+
+
+def answered(call: Callable[[], Finished]) -> Any:
+    """The same, of a command that answers in JSON: that."""
+    return told(call).json
 
 
 class Service:
@@ -149,8 +154,11 @@ class Service:
         return self.actors("CoordinatorActor")
 
     def actors(self, kind: str) -> list[int]:
-        """Pids of the actors of a class, by the title that Ray gives to them."""
-        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith(f"ray::{kind}")]
+        """Pids of the actors of a class, by the title that Ray gives to them. A child of one has it, too, until it is
+        the command that it is to be."""
+        titled = [one for one in self.processes() if _title(one.process.pid).startswith(f"ray::{kind}")]
+        pids = {one.process.pid for one in titled}
+        return [one.process.pid for one in titled if one.parent_pid not in pids]
 
     def pid_of(self, name: str) -> int:
         """The one process below the supervisor with this ``comm``."""

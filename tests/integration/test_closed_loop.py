@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.closed_loop_site import LADDER, Job, Site, check_went_on, done, to_the_requeue
-from integration.service import Service, eventually
+from integration.service import Service, eventually, told
 from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
@@ -54,7 +55,7 @@ def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: S
         site.job("leaky", "--leak-rank", "1", *until, steps=STEPS, run_flags=capped) as leaky,
         site.job("healthy", *until, steps=STEPS) as healthy,
     ):
-        _second_attempt(leaky)
+        _requeued(site, "leaky", leaky)
         cured.touch()
         codes = {name: job.wait(300) for name, job in (("healthy", healthy), ("leaky", leaky))}
     logs = "\n".join(last_lines(job.log, 15) for job in (leaky, healthy))
@@ -81,7 +82,8 @@ def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: S
     assert [line["what"] for line in healthy.story()] == ["began", "finished"]
     assert site.incidents("healthy") == []
 
-    page = site.service.call("incidents", "show", str(site.incidents("leaky")[-1]["number"]))
+    number = site.incidents("leaky")[-1]["number"]
+    page = told(lambda: site.service.call("incidents", "show", str(number)))
     for part in ("rank 1", "checkpoint", "requeue", "rule leak"):
         assert part in page.out
     metrics = site.service.get_text("/metrics")
@@ -92,8 +94,7 @@ def test_of_two_launches_side_by_side_both_are_saved_before_the_job_is_ended(sit
     cured = tmp_path / "cured"
     until = ("--until", str(cured))
     with site.two_launches("pair", ("--leak-rank", "1", *until), until, steps=STEPS) as (leaky, healthy):
-        _second_attempt(leaky)
-        _second_attempt(healthy)
+        _requeued(site, "pair", leaky, healthy)
         cured.touch()
         assert leaky.wait(300) == 0, f"{last_lines(leaky.log, 15)}\n{site.service.logs()}"
     for job in (leaky, healthy):
@@ -155,10 +156,10 @@ def test_a_launch_that_torchrun_restarts_beside_another_keeps_its_name(site: Sit
         after = groups()
         assert after[f"{one}, attempt 0"] == before[f"{one}, attempt 0"]
         assert after[f"{other}, attempt 1"][0] == before[f"{other}, attempt 0"][0]
-        listed = site.service.call("top", "--once", "--job", "pair").out
+        listed = told(lambda: site.service.call("top", "--once", "--job", "pair")).out
         for name in (f"pair ({one})", f"pair ({other}, 1)"):
             assert name in listed
-            assert name in site.service.call("top", "--once", "--job", name).out
+            assert name in told(partial(site.service.call, "top", "--once", "--job", name)).out
 
 
 def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp
     # It would have filled the GPUs after 2,000 steps: it makes them slowly.
     slowly = ("--pause-seconds", "0.1", "--until", str(cured))
     with site.job("fragmenting", "--fragment", *slowly, steps=600) as fragmenting:
-        _second_attempt(fragmenting)
+        _requeued(site, "fragmenting", fragmenting)
         cured.touch()
         assert fragmenting.wait(300) == 0, f"{last_lines(fragmenting.log, 15)}\n{site.service.logs()}"
 
@@ -180,8 +181,17 @@ def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp
     assert done(site.decisions("fragmenting"))[-1] == "requeue"
 
 
-def _second_attempt(job: Job) -> None:
-    eventually(lambda: len(job.told("began")) > 1 or job.process.poll() is not None, "the second attempt", within_s=300)
+def _requeued(site: Site, name: str, *launches: Job) -> None:
+    """All are in their second attempt, and it is written down: of a job that has ended a coordinator that looks late
+    cannot tell whether it was started again."""
+    for job in launches:
+        eventually(partial(_is_in_another_attempt, job), "the second attempt", within_s=300)
+    eventually(lambda: "requeue" in done(site.decisions(name)), "the requeue is written down")
+
+
+def _is_in_another_attempt(job: Job) -> bool:
+    """Or has ended: then what follows says so."""
+    return len(job.told("began")) > 1 or job.process.poll() is not None
 
 
 def test_observe_does_nothing_and_says_what_it_would(site: Site) -> None:

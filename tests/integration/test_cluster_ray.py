@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
-from integration.service import Service, eventually
+from integration.service import Service, eventually, told
 from tidegauge.cluster.ray_service.node_command import engine_environ
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.osproc.processes import identity_of
@@ -138,11 +138,11 @@ def test_a_rank_that_was_there_before_is_found_and_the_leaking_one_is_named(head
         assert [rank["process"]["pid"] for rank in job["ranks"]] == [os.getpid(), other.pid]
         slope = job["ranks"][1]["verdict"]["bytes_per_step"]
         assert slope["low"] <= 4 * MIB <= slope["high"]
-        table = head.call("jobs", "--fail-on-leak")
+        table = told(lambda: head.call("jobs", "--fail-on-leak"))
         assert table.code == 1
         assert "rank 1" in table.out
-        told = [event for event in head.get("/api/v1/events")["events"] if event["kind"] == "rank_verdict"]
-        assert {(event["rank"], event["job_id"]) for event in told} == {(1, "job-of-the-test")}
+        verdicts = [event for event in head.get("/api/v1/events")["events"] if event["kind"] == "rank_verdict"]
+        assert {(event["rank"], event["job_id"]) for event in verdicts} == {(1, "job-of-the-test")}
     finally:
         other.kill()
         other.wait()

@@ -13,7 +13,7 @@ from integration.closed_loop_site import EARLY
 from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
-from integration.service import Service, eventually
+from integration.service import Service, eventually, told
 from tidegauge.cli.demo.jobs import SCRIPT, Torch, last_lines, training_job
 from tidegauge.cluster.service_record import read_address
 
@@ -126,13 +126,13 @@ def test_a_suspected_rank_is_looked_into_and_the_incident_names_line_and_holder(
         stored = sorted((service.files.root / "snapshots").rglob("*.snap.zst"))
         assert sorted(ref["key"].rpartition("/")[2] for ref in whole["snapshots"]) == [path.name for path in stored]
 
-        shown = service.call("incidents", "show", str(incident["number"]))
+        shown = told(lambda: service.call("incidents", "show", str(incident["number"])))
         assert "demo_job.py" in shown.out
         assert "outputs (list" in shown.out
         compared = service.call("diff", *map(str, sorted(stored, key=_step)), "--json")
         assert compared.json[0]["stack"], compared
         page = tmp_path / "report.html"
-        made = service.call("report", EVIDENCE_JOB, "-o", str(page))
+        made = told(lambda: service.call("report", EVIDENCE_JOB, "-o", str(page)))
         assert made.code == 0, made.err
         assert "outputs (list" in page.read_text()
 

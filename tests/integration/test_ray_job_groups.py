@@ -142,6 +142,7 @@ def test_of_two_groups_of_workers_both_are_saved_and_both_go_on(site: Site, job:
     job.submit({"trainer": ("--leak-rank", "1"), "rollout": ()}, steps=STEPS)
     eventually(lambda: job.all_told("began"), "both train", within_s=BEGIN_S)
     eventually(lambda: job.all_told("began", times=2), "both train again", within_s=2 * BEGIN_S)
+    eventually(lambda: "requeue" in done(_decisions(site, job)), "the requeue is written down")
     job.let_end()
     eventually(lambda: job.statuses()[-1] == "SUCCEEDED", "it ends", within_s=BEGIN_S)
 

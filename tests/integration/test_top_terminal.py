@@ -86,16 +86,19 @@ class Terminal:
     """A pseudo-terminal with ``tidegauge top`` in it."""
 
     def __init__(self, url: str, **variables: str) -> None:
+        self._command = [sys.executable, "-m", "tidegauge", "top", "--api", url]
+        self._environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **variables}
+        self._begin()
+
+    def _begin(self) -> None:
         self.screen = Screen()
         self.raw = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._end, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **variables}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidegauge", "top", "--api", url],
-            stdin=inside, stdout=inside, stderr=inside, env=environment, start_new_session=True,
-        )  # fmt: skip
+            self._command, stdin=inside, stdout=inside, stderr=inside, env=self._environment, start_new_session=True
+        )
         os.close(inside)
 
     def press(self, keys: str) -> None:
@@ -106,7 +109,10 @@ class Terminal:
         until_s = time.monotonic() + PATIENCE_S
         while not seen(self.screen):
             assert time.monotonic() < until_s, f"{what} is not seen:\n{self.screen.text}"
-            self.read()
+            if not self.read() and self.raw.startswith("tidegauge top: no answer from"):
+                # It waits five seconds for its first answer, which this process has to give.
+                self.close()
+                self._begin()
 
     def read(self) -> bool:
         """What has been drawn meanwhile; whether the program still has the terminal."""

@@ -133,7 +133,7 @@ def test_an_incident_goes_on_after_a_crash_with_the_old_engine_state_in_place(he
     head.new()
     head.service.up()
     after(head, was)
-    # An agent that begins a command is two of the same title for a moment; and none is healthy that had to stand still.
+    # None is healthy that had to stand still.
     eventually(lambda: len(head.service.agents()) == len(head.service.coordinators()) == 1, "one of each")
     eventually(lambda: head.service.get("/api/v1/status")["healthy"], "all is well")
     for pid in (*head.service.agents(), *head.service.coordinators()):

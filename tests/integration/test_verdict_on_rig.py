@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fakegpu.rig import Rig
+from integration.service import eventually
 from tidegauge.cli.demo.jobs import SCRIPT
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
@@ -178,18 +179,12 @@ def test_a_notebook_judges_itself_without_any_package(laptop: Laptop) -> None:
 
 
 def test_a_run_that_is_killed_leaves_no_process_behind(laptop: Laptop) -> None:
-    job = laptop.start("-c", "import time; time.sleep(6)")
-    wait_for(lambda: is_judged(laptop.folder))
+    job = laptop.start("-c", "import os, time\nwhile not os.path.exists('stop'):\n    time.sleep(0.1)")
+    eventually(lambda: is_judged(laptop.folder), "a judging process")
     job.kill()
+    (laptop.folder / "stop").touch()
     job.communicate(timeout=60)
-    wait_for(lambda: not is_judged(laptop.folder))
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    eventually(lambda: not is_judged(laptop.folder), "its end")
 
 
 def is_judged(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
-from integration.service import ANSWER_TIMEOUT_S, Finished, Service, eventually
+from integration.service import ANSWER_TIMEOUT_S, Finished, Service, answered, eventually, told
 from scheduler_values import decision, incident
 from tidegauge.cluster.api import client
 from tidegauge.cluster.api.client import ApiAccess
@@ -137,10 +137,15 @@ def site() -> Iterator[Site]:
     try:
         # A token of the caller's own, by mistake in the environment that the service is started with.
         site.outputs.append(site.call("up", "--json", environ={"TIDEGAUGE_API_TOKEN": "CANARY-of-the-caller"}).err)
-        eventually(lambda: site.call("policy", "grade", "--since", "1d").code == 0, "the service's database is open")
+        wait_for_the_database(site)
         yield site
     finally:
         site.service.close()
+
+
+def wait_for_the_database(site: Site) -> None:
+    """Which a coordinator opens in its own time, healthy or not."""
+    eventually(lambda: site.call("policy", "grade", "--since", "1d").code == 0, "the service's database is open")
 
 
 def watch_a_rank(site: Site) -> None:
@@ -170,8 +175,8 @@ def test_the_heads_own_commands_and_parts_need_no_token(site: Site) -> None:
     (node,) = status["service"]["nodes"]
     assert node["metrics_address"].startswith("https://127.0.0.1:")
     assert "https://127.0.0.1:" in site.call("status").out
-    assert site.call("incidents", "--all").code == 0
-    assert site.call("policy", "status").code == 0
+    assert told(lambda: site.call("incidents", "--all")).code == 0
+    assert told(lambda: site.call("policy", "status")).code == 0
 
     def notifier_stands() -> list[str]:
         actions = site.call("status", "--json").json["actions"]
@@ -184,8 +189,8 @@ def test_the_heads_own_commands_and_parts_need_no_token(site: Site) -> None:
 def test_a_user_sees_their_own_job_and_no_other(site: Site) -> None:
     watch_a_rank(site)
     eventually(lambda: "mine" in site.ask_as("boss", "jobs").out, "the job is watched")
-    assert "mine" in site.ask_as(ME, "jobs").out
-    ada = site.ask_as("ada", "jobs", "--json")
+    assert "mine" in told(lambda: site.ask_as(ME, "jobs")).out
+    ada = told(lambda: site.ask_as("ada", "jobs", "--json"))
     assert (ada.code, ada.json["jobs"]) == (0, [])
     eventually(lambda: site.ask_as("ada", "status").code == 0, "she is told how the service is")
     asked = "/api/v1/memory?job_id=mine&attempt=0"
@@ -246,7 +251,7 @@ def test_a_file_that_breaks_while_it_is_used_lets_nobody_in_and_locks_nobody_out
     good = (site.folder / "web.yml").read_text()
     (site.folder / "web.yml").write_text("basic_auth_users: {prometheus: CANARY-in-a-broken-file}")
     try:
-        assert site.ask_as("boss", "jobs").code == 0
+        assert told(lambda: site.ask_as("boss", "jobs")).code == 0
         log = site.service.files.logs / "coordinator.log"
         eventually(lambda: "what was in force before stays so" in log.read_text(), "it is said")
     finally:
@@ -265,6 +270,7 @@ def test_a_coordinator_that_was_killed_comes_back_behind_the_same_door(site: Sit
 
 def test_an_incident_is_graded_by_its_owner_and_by_admins(site: Site) -> None:
     """Of a job that has ended: the running coordinator's database has it, as after a restart."""
+    wait_for_the_database(site)
     number = plant_an_incident(site, "ada")
     theirs = f"/grade?incident={number}"
     assert site.ask_as(ME, "policy", "grade", str(number), "leak").code == 2
@@ -276,11 +282,11 @@ def test_an_incident_is_graded_by_its_owner_and_by_admins(site: Site) -> None:
     assert site.ask_as("boss", "policy", "grade", str(number), "leak").code == 0
     here = site.call("policy", "grade", str(number), "leak")  # on the head's own socket
     assert (here.code, here.out) == (0, f"Recorded. Incident {number} counts as a leak, says {ME} (admin)\n")
-    table = site.call("policy", "grade", "--since", "1d", "--json").json
+    table = answered(lambda: site.call("policy", "grade", "--since", "1d", "--json"))
     (incident,) = table["incidents"]
     assert [one["by"] for one in incident["answers"]] == ["ada", "boss", ME]
     assert (table["precision"][0]["told"], table["precision"][0]["precision"]) == (1, 1.0)
-    shown = site.ask_as("ada", "incidents", "show", str(number)).out
+    shown = told(lambda: site.ask_as("ada", "incidents", "show", str(number))).out
     assert "graded: a leak, says boss (admin)" in shown
     assert shown.splitlines()[-1].endswith(f"or {site.url}{theirs}")
 

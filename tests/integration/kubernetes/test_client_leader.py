@@ -67,7 +67,7 @@ def test_a_leader_whose_server_is_away_stops(kube: KubeTarget, emulator: Emulato
     leading: set[str] = set()
     candidate = Candidate(kube, namespace, "this", leading, [])
     try:
-        eventually(lambda: candidate.leader.leading)
+        eventually(lambda: leading)  # told a moment after it leads
         with emulator.away():
             eventually(lambda: not leading)
             assert not candidate.leader.leading

@@ -69,6 +69,7 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
     eventually(was_marked, "a pod is marked", within_s=250)
     ranks = _restarted(site, job)
     assert {one["pod"]["pod_uid"] for one in ranks}.isdisjoint(pod["metadata"]["uid"] for pod in pods)
+    _written_down(site, job)
     site.let_end("leaky")
     eventually(lambda: _condition(site.owner(JOBS, "jobs", "leaky"), "Complete") == "True", "it ends", within_s=400)
 
@@ -96,6 +97,7 @@ def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     site.set_mode("act")
     eventually(lambda: site.told("set", "saved"), "a checkpoint", within_s=250)
     _restarted(site, job)
+    _written_down(site, job)
     site.let_end("set")
     eventually(
         lambda: _condition(site.owner(JOBSETS, "jobsets", "set"), "Completed") == "True", "it ends", within_s=400
@@ -119,6 +121,7 @@ def test_of_two_containers_of_a_pod_both_are_saved_and_both_go_on(site: KubeSite
         eventually(lambda: all(site.told(name, "began")[1:] for name in names), "both train again", within_s=300)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{site.pages(job)}") from error
+    _written_down(site, job)
     for name in names:
         site.let_end(name)
     eventually(lambda: _condition(site.owner(JOBS, "jobs", "pair"), "Complete") == "True", "it ends", within_s=400)
@@ -172,6 +175,11 @@ def _restarted(site: KubeSite, job: str) -> list[dict[str, Any]]:
         return eventually(lambda: _all(site.ranks(job, again=True), 2), "the second attempt", within_s=200)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{site.pages(job)}") from error
+
+
+def _written_down(site: KubeSite, job: str) -> None:
+    """Of a job that has ended a coordinator that looks late cannot tell whether it was started again."""
+    eventually(lambda: "requeue" in done(site.decisions(job)), "the requeue is written down")
 
 
 def _groups(site: KubeSite, job: str) -> set[str]:

@@ -162,12 +162,21 @@ def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBo
     strict = f"{STRICT}\nexec {' '.join(with_rights(capabilities()))} {join}"
     agent = ["unshare", "--mount", "bash", "-c", strict, "agent", agent_state, "/run/tidegauge"]
     environ |= {"TIDEGAUGE_STATE_DIR": agent_state, "CHECKOUT": str(CHECKOUT)}
-    stack.enter_context(running(box.start(agent, node="n1", environ=environ, log=box.work / "agent.log")))
+
+    def start_agent() -> subprocess.Popen[bytes]:
+        started = box.start(agent, node="n1", environ=environ, log=box.work / "agent.log")
+        stack.enter_context(running(started))
+        return started
+
+    agents = [start_agent()]
     go_file = box.work / "go"
     wrapped = f"PYTHONPATH={CHECKOUT / 'tests'} srun {SERVICE_PYTHON} {RANK} {go_file} 0"
     job = box.sbatch(wrapped, "--mem=500", user="bob")
 
     def ranks() -> list[dict[str, Any]]:
+        # As the unit says: on a loaded machine a node may not be let in within Ray's patience.
+        if agents[-1].poll() is not None:
+            agents.append(start_agent())
         done = box.run(
             TIDEGAUGE, "jobs", "--json", "--api", f"http://{box.address('ctl')}:9495", user="bob", check=False
         )
@@ -175,7 +184,7 @@ def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBo
         return [rank for one in jobs for rank in one["ranks"]]
 
     try:
-        (rank,) = eventually(ranks, "the rank is seen", within_s=90)
+        (rank,) = eventually(ranks, "the rank is seen", within_s=240)
     except AssertionError:
         print(*(path.read_text()[-3000:] for path in box.work.glob("*.log")), box.output(job))
         raise

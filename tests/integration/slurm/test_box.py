@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from integration.needs import missing
 from integration.service import eventually
 from integration.slurm.box import CHECKOUT, RIG_PYTHON, SERVICE_PYTHON, SlurmBox, why_no_box
-from integration.slurm.box_keeper import children
+from integration.slurm.box_keeper import SCRIPTS, children
 from integration.slurm.conftest import StartBox
 
 WITHIN_S = 60.0
@@ -242,6 +244,25 @@ def test_slurm_box_leaves_nothing_after_the_test_process_is_killed(
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
     holder.stdin.close()
     holder.stdout.close()
+
+
+def test_boxes_of_two_pid_namespaces_have_cgroups_of_their_own(tmp_path: Path, slurm_tree: Path | None) -> None:
+    """As boxes of two shards, which share the machine's cgroups and have the same pids."""
+    reason = why_no_box(slurm_tree, cgroup=True)
+    if reason is not None:
+        missing(reason)
+    keeper = shutil.copy(SCRIPTS / "keep.sh", tmp_path)
+    (tmp_path / "first.sh").write_text("#!/bin/sh\necho ready\nread -r _\n")
+    (tmp_path / "first.sh").chmod(0o755)
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", keeper]
+    environ = {"PATH": os.environ["PATH"], "BOX_CGROUP": "1"}
+    with ExitStack() as boxes:
+        for _ in range(2):
+            box = boxes.enter_context(
+                subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            assert box.stdout is not None
+            assert box.stdout.readline() == b"ready\n"
 
 
 def test_a_box_that_cannot_start_says_why(reachable_folder: Path, slurm_tree: Path | None, start_box: StartBox) -> None:

@@ -48,6 +48,8 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     ranks = eventually(lambda: _ranks(site, leaky, living=4, again=True), "another attempt", within_s=240)
     (attempt,) = {rank["identity"]["attempt"] for rank in ranks}
     eventually(lambda: attempt in [one["attempt"] for one in leaky.told("began")], "its own word for that")
+    # Of a job that has ended a coordinator that looks late cannot tell whether it was started again.
+    eventually(lambda: "requeue" in done(site.decisions(leaky.job_id)), "the requeue is written down")
     eventually(lambda: done(site.decisions(kept.job_id)), "Bob is told", within_s=150)
 
     jobs = (leaky, kept, healthy)

@@ -6,7 +6,8 @@ umask 022   # everybody in the box reads what is made here
 
 here=$(cd "$(dirname "$0")" && pwd)
 controllers=(freezer devices memory cpuset)
-subtree=tidegauge-box-$$
+# Shards share the machine's cgroups, and each has a pid namespace of its own: two boxes may have the same pid.
+subtree=tidegauge-box-$(stat -Lc %i /proc/self/ns/pid)-$$
 namespaces=(--mount --net --pid --uts --ipc)
 
 # Where this process is in the hierarchy of a controller (cgroups(7): "9:freezer:/path").
