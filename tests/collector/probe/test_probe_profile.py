@@ -188,7 +188,7 @@ class AProfile(ProfileTestCase):
         self.assertEqual((found.problem or "").partition(":")[0], "2 steps were recorded, not 3")
 
     def test_of_large_steps_one_is_recorded_for_its_snapshot_would_stall_training(self) -> None:
-        for allocations, steps in ((2_300, 2), (2_400, 1), (9_000, 1)):
+        for allocations, steps in ((1_800, 2), (1_900, 1), (9_000, 1)):
             self.allocations = allocations
             found = self.profiled(ASK._replace(max_events=30_000))
             self.assertEqual((found.ended_step - found.began_step, found.is_complete), (steps, True))

@@ -13,8 +13,9 @@ from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 EVENTS_OF_ALLOCATION = 3
 """An allocation, and its two of being freed."""
-MAX_EVENTS_OF_STEPS = 14_000
-"""Of several steps in one snapshot: at 3.5 us an event it stops training for 49 ms. A single step may fill the ring."""
+MAX_EVENTS_OF_STEPS = 11_000
+"""Of several steps in one snapshot: at 3.5 us an event it stops training for 38 ms, and reading the model's tensors for
+up to 10 ms more. A single step may fill the ring."""
 
 
 class ProfileAsk(NamedTuple):
