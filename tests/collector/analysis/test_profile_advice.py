@@ -103,11 +103,12 @@ def test_blocks_that_are_not_repeated_are_not_advised() -> None:
     assert Measure.CHECKPOINTING not in measures_of(program.recording())
 
 
-def test_gradients_freed_after_the_step_are_not_there_in_the_next_forward_pass() -> None:
+@pytest.mark.parametrize("steps_optimizer", [True, False], ids=["adam", "sgd"])
+def test_gradients_freed_after_the_step_are_not_there_in_the_next_forward_pass(steps_optimizer: bool) -> None:
     program = Program()
     gradients: list[Held] = []
     for _ in range(3):
-        gradients = a_step_of_blocks(program, 2, freed_late=gradients)
+        gradients = a_step_of_blocks(program, 2, freed_late=gradients, steps_optimizer=steps_optimizer)
     recording = program.recording()
     advised = measures_of(recording)[Measure.ZERO_GRAD_EARLIER]
     # The peak is then in the backward pass: one of two outputs is freed, scratch and the first gradient are there.

@@ -48,10 +48,13 @@ def _freed_by_the_optimizer(steps: RecordedSteps) -> Iterator[LifeChange]:
         block = gradient.block
         if block.made == BEFORE and block.freed is not None and block.freed <= steps.passes[0].backward:
             yield left_out(block)
-    for one in steps.passes:
-        if one.optimizer is not None:
-            for gradient in steps.gradients(one):
+    for one, following in zip(steps.passes, [*steps.passes[1:], None]):
+        for gradient in steps.gradients(one):
+            freed = gradient.block.freed
+            if one.optimizer is not None:
                 yield left_out_from(gradient.block, one.optimizer[1] - 1)
+            elif following is not None and freed is not None and freed <= following.backward:  # no accumulation
+                yield left_out_from(gradient.block, one.end)
 
 
 def _steps_after_each_pass(steps: RecordedSteps) -> bool:
