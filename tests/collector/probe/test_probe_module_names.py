@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from probe_fakes import fake_torch
 from tidegauge.core.snapshot_columns import MODULE_WORD
+from tidegauge.probe.evidence.module_names import COMPILED, MAX_ROOTS, OLD_TORCH, ModuleNames
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.runtime.module_names import COMPILED, MAX_ROOTS, OLD_TORCH, ModuleNames
 
 HOOKS: dict[str, list[Callable[..., None]]] = {"before": [], "after": []}
 
@@ -38,7 +38,7 @@ class Module:
 
     def __init__(self, forward: Optional[Callable[[], None]] = None, **children: Module) -> None:
         self.forward = forward
-        self.children = children
+        self.children = self._modules = children
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
         yield "", self
@@ -174,6 +174,17 @@ class Naming(ModuleNamesTestCase):
         self.names.begin([net])
         Module(None, module=net)()
         self.assertEqual(self.paths(), ["Net", "Net.head", "Net.body.layer"])
+
+    def test_wrappers_that_their_author_does_not_know_have_no_place_in_paths(self) -> None:
+        net = Net(self.allocate, head=Module(None, _checkpoint_wrapped_module=Module(self.allocate)))
+        parallel = Module(self.allocate, module=Module(None, _orig_mod=net))
+        for models in ([parallel], []):
+            self.seen.clear()
+            names = ModuleNames(self.torch, Faults(say=self.said.append))
+            names.begin(models)
+            parallel()
+            names.end()
+            self.assertEqual(self.paths(), ["Net", "Net", "Net.head"])
 
     def test_each_thread_has_words_of_its_own(self) -> None:
         def again() -> None:

@@ -23,6 +23,7 @@ from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.snapshot_columns import unpack
 from tidegauge.core.wire import from_wire
+from tidegauge.probe.evidence.module_names import COMPILED
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.profile_work import ProfileRecording
 from tidegauge.probe.evidence.recorded_window import WindowPhase
@@ -32,7 +33,6 @@ from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_folder import open_run_folder
 from tidegauge.probe.runtime.history import History, Recorder
-from tidegauge.probe.runtime.module_names import COMPILED
 from tidegauge.probe.runtime.rank_snapshot import MAX_BLOCKS, RankSnapshots
 
 ASK = ProfileAsk("p1", "somebody asked", steps=2, most_s=60.0, max_events=1000)

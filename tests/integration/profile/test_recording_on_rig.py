@@ -23,7 +23,7 @@ from tidegauge.core.profile.rank_recording import RankRecording
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.run_dirs import process_of
 from tidegauge.probe.activation.launch import activation_environ
-from tidegauge.probe.runtime.module_names import COMPILED, OLD_TORCH
+from tidegauge.probe.evidence.module_names import COMPILED, OLD_TORCH
 
 pytestmark = pytest.mark.rig
 

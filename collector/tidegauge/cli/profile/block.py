@@ -31,11 +31,12 @@ from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
+from tidegauge.probe.evidence.module_names import ModuleNames, module_paths
+from tidegauge.probe.evidence.module_paths import Models
 from tidegauge.probe.evidence.owned_tensors import logged_bucket_sizes
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
-from tidegauge.probe.runtime.module_names import ModuleNames, module_paths
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 
 
@@ -172,7 +173,7 @@ def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
     DTensor, the part of this rank. Either may be ``None``."""
     found: list[tuple[Category, Any, str | None]] = []
     modules = _modules_of_parameters(model)
-    for path, module in module_paths(_each(model)):
+    for path, module in module_paths(_each(model), Models()):
         for parameter in module.parameters(recurse=False):
             found += [(Category.PARAMETERS, parameter, path), (Category.GRADIENTS, parameter.grad, path)]
         found += [(Category.BUFFERS, buffer, path) for buffer in module.buffers(recurse=False)]
@@ -254,7 +255,7 @@ def _world_size(torch: Any) -> int | None:
 def _modules_of_parameters(model: Any) -> dict[int, str]:
     """The path of the first module that has it, by a parameter's id."""
     modules: dict[int, str] = {}
-    for path, module in module_paths(_each(model)):
+    for path, module in module_paths(_each(model), Models()):
         for parameter in module.parameters(recurse=False):
             modules.setdefault(id(parameter), path)
     return modules

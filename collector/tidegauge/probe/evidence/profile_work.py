@@ -12,7 +12,9 @@ from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor, RankRe
 from tidegauge.core.run_dirs import PROFILE_SNAPSHOT_SUFFIX
 from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
 from tidegauge.core.text import one_line
-from tidegauge.probe.evidence.owned_tensors import MAX_NAME_CHARS, OwnedTensors, TensorReading
+from tidegauge.probe.evidence.module_names import ModuleNames
+from tidegauge.probe.evidence.module_paths import MAX_NAME_CHARS
+from tidegauge.probe.evidence.owned_tensors import OwnedTensors, TensorReading
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED, ALLOC, let_go, pack_columns
@@ -22,7 +24,6 @@ from tidegauge.probe.holders.pace import AtBoundary, Budget, NoBoundaryError, Ou
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.runtime.history import History
-from tidegauge.probe.runtime.module_names import ModuleNames
 from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 MAX_READ_S = 0.01

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.snapshot_columns import MODULE_WORD
+from tidegauge.probe.evidence.module_paths import Models, joined, named_modules
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.runtime.backend import compiles, module_hooks
 
@@ -40,27 +41,11 @@ class _Thread(threading.local):
         self.calls: list[_Call] = []
 
 
-class _Roots:
-    """Paths of modules that tell apart the models they are in."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._of_class: dict[str, int] = {}
-
-    def paths(self, model: Any) -> Iterator[tuple[str, Any]]:
-        name = type(model).__name__
-        number = self._of_class[name] = self._of_class.get(name, 0) + 1
-        self.count += 1
-        name = name if number == 1 else f"{name}#{number}"
-        for path, module in model.named_modules():
-            yield (f"{name}.{path}" if path else name), module
-
-
-def module_paths(models: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def module_paths(models: Iterable[Any], known: Models) -> Iterator[tuple[str, Any]]:
     """All modules of some models, with the paths that ``ModuleNames`` gives them."""
-    roots = _Roots()
-    for model in models:
-        yield from roots.paths(model)
+    modules = [module for model in models for _, module in model.named_modules()]
+    for one in named_modules([weakref.ref(module) for module in modules], known, pace=lambda: None):
+        yield joined(known.names[one.model], one.path), one.reference()
 
 
 class ModuleNames:
@@ -75,7 +60,8 @@ class ModuleNames:
         self._remove: list[Callable[[], None]] = []
         self._words: dict[int, tuple[weakref.ref[object], str]] = {}
         """Of modules by their addresses."""
-        self._roots = _Roots()
+        self._models = Models()
+        self._roots = 0
         self._names_others = True
         self._process = os.getpid()
         self._get: Callable[[], str]
@@ -176,9 +162,10 @@ class ModuleNames:
 
     def _name(self, root: Any) -> None:
         """Name a model's modules that have no name yet; the model's class is the beginning of their paths."""
-        if self._roots.count >= MAX_ROOTS:
+        if self._roots >= MAX_ROOTS:
             return
-        for path, module in self._roots.paths(root):
+        self._roots += 1
+        for path, module in module_paths([root], self._models):
             if len(self._words) >= MAX_NAMED_MODULES:
                 return
             if self._word(module) is None:
