@@ -51,7 +51,8 @@ def module_paths(models: Iterable[Any], known: Models) -> Iterator[tuple[str, An
 class ModuleNames:
     """Names allocations between ``begin`` and ``end``. Made once CUDA is initialised in this very process."""
 
-    def __init__(self, torch: Any, faults: Faults) -> None:
+    def __init__(self, torch: Any, faults: Faults, models: Optional[Models] = None) -> None:
+        """``models``: those that have names already."""
         self.missing: Optional[str] = None
         """Why allocations have no module, or only some of them, for people; ``None``: they have."""
         self._torch = torch
@@ -60,7 +61,7 @@ class ModuleNames:
         self._remove: list[Callable[[], None]] = []
         self._words: dict[int, tuple[weakref.ref[object], str]] = {}
         """Of modules by their addresses."""
-        self._models = Models()
+        self._models = models or Models()
         self._roots = 0
         self._names_others = True
         self._process = os.getpid()

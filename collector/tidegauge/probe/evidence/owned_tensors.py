@@ -36,6 +36,8 @@ MAX_OBJECTS = 60_000
 """Followed from names."""
 MAX_NESTING = 3
 """Of containers in an optimizer's state."""
+_OPTIMIZERS = ("optimizer", "_optimizer", "optim")
+"""Attributes of optimizers that wrap another one."""
 _AT_ONCE = 10
 """Parameters whose states are read in one unit of work."""
 _PARAMETER_ATTRIBUTES: Mapping[str, Category] = {
@@ -77,8 +79,7 @@ class OwnedTensors:
         self._stepped = stepped
         self._census = _Census(torch, self._tensors)
         self.modules: list[NamedModule] = []
-        self.models: list[str] = []
-        """Names of the outermost modules' classes, each once: a further one of a class has a number."""
+        self.numbered = Models()
         self._is_whole = False
         """Whether nothing was left out."""
 
@@ -90,11 +91,28 @@ class OwnedTensors:
         yield from forward.forget()
         yield from forward.trails.forget()
 
+    def give(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
+        """These instead of ``find``. Raises ``TypeError`` where a model is none."""
+        given = set()
+        for model in models:
+            if not looks.has_base(model, self._torch.nn.Module):
+                raise TypeError(f"{looks.name_of(type(model))} is no torch.nn.Module")
+            for module in _below(model):
+                if id(module) not in given:
+                    given.add(id(module))
+                    self._census.note(module)
+        self._is_whole = bool(given)
+        found = [one for optimizer in optimizers for one in _wrapped_optimizers(optimizer)]
+        self._census.optimizers += filter(None, map(_weak, found))
+
     def name_modules(self, pace: Callable[[], None]) -> None:
         """Name what ``find`` has found, or has until it was cut short; in any thread."""
-        models = Models()
-        self.modules = list(named_modules(self._census.modules, models, pace))
-        self.models = models.names
+        self.modules = list(named_modules(self._census.modules, self.numbered, pace))
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of the outermost modules."""
+        return self.numbered.names
 
     def module_paths(self) -> Iterator[tuple[weakref.ref[Any], str]]:
         """The modules that ``name_modules`` has named, as ``RankRecording.module_of`` calls them."""
@@ -161,6 +179,11 @@ class TensorReading:
     def whole(self) -> Work[None]:
         yield from self.gradients()
         yield from self.rest()
+
+    def module_of_parameter(self, parameter: int) -> Optional[tuple[str, int]]:
+        """By the ``id`` of a parameter of the modules': its name, and its model's number."""
+        model = self._models.get(parameter)
+        return None if model is None else (self._names[parameter], model)
 
     def gradients(self) -> Work[None]:
         for module in self._modules:
@@ -340,16 +363,33 @@ def _parameters_of(reference: weakref.ref[Any]) -> Iterator[Any]:
             yield from parameters
 
 
-def logged_bucket_sizes(log: Mapping[str, Any]) -> Iterator[int]:
-    """Bytes of each gradient bucket, in what a ``DistributedDataParallel`` logs of itself."""
-    sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
-    return (int(size) for size in sizes.split(",") if size.strip().isdigit())
-
-
 def _bucket_sizes(logger: Any) -> Iterator[int]:
     """Of a ``DistributedDataParallel``, by torch's own records of it, which are in C++."""
     if looks.type_module(type(logger)).startswith("torch._C."):
-        yield from logged_bucket_sizes(logger._get_ddp_logging_data().strs_map)
+        log = logger._get_ddp_logging_data().strs_map
+        sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+        yield from (int(size) for size in sizes.split(",") if size.strip().isdigit())
+
+
+def _below(module: Any) -> Iterator[Any]:
+    """A module and those in it, each before those that are in it."""
+    waiting, seen = [module], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [child for _, child in entries_of_module(one, "_modules")][::-1]
+
+
+def _wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it wraps: accelerate's, Lightning's, ZeRO-1's."""
+    for _ in range(MAX_NESTING):
+        if optimizer is None:
+            return
+        yield optimizer
+        attributes = _dict_of(optimizer) or {}
+        optimizer = next((attributes[name] for name in _OPTIMIZERS if name in attributes), None)
 
 
 def _dict_of(obj: Any) -> Optional[dict[str, Any]]:
