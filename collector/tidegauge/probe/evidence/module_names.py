@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.snapshot_columns import MODULE_WORD
@@ -39,13 +39,6 @@ class _Call(NamedTuple):
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.calls: list[_Call] = []
-
-
-def module_paths(models: Iterable[Any], known: Models) -> Iterator[tuple[str, Any]]:
-    """All modules of some models, with the paths that ``ModuleNames`` gives them."""
-    modules = [module for model in models for _, module in model.named_modules()]
-    for one in named_modules([weakref.ref(module) for module in modules], known, pace=lambda: None):
-        yield joined(known.names[one.model], one.path), one.reference()
 
 
 class ModuleNames:
@@ -75,19 +68,19 @@ class ModuleNames:
             if module is not None and len(self._words) < MAX_NAMED_MODULES:
                 self._words[id(module)] = (reference, MODULE_WORD + path)
 
-    def begin(self, models: Optional[Iterable[Any]] = ()) -> bool:
+    def begin(self, *, names_others: bool = True) -> bool:
         """Name allocations from now on; false where that cannot be, and ``missing`` says why.
 
-        ``models`` are named first; a further one is named when it is called outside of all others. ``None``: only
-        what was given is named, and no code of the job's runs.
+        ``names_others``: a model that was not given is named when it is called outside of all others. Without it no
+        code of the job's runs.
         """
         try:
-            return self._begin(models)
+            return self._begin(names_others)
         except Exception as error:
             self._stop("naming modules", error)
             return False
 
-    def _begin(self, models: Optional[Iterable[Any]]) -> bool:
+    def _begin(self, names_others: bool) -> bool:
         native = self._torch._C
         if not hasattr(native, "_cuda_setMemoryMetadata") or not hasattr(native, "_cuda_getMemoryMetadata"):
             self.missing = OLD_TORCH
@@ -101,9 +94,7 @@ class ModuleNames:
         # One of ours is left where hooks were taken away while a module ran. An allocator of another kind raises here,
         # and not in the model.
         self._set("" if word.startswith(MODULE_WORD) else word)
-        self._names_others = models is not None
-        for model in models or ():
-            self._name(model)
+        self._names_others = names_others
         self._remove = hooks(self._entered, self._left)
         return True
 
@@ -166,11 +157,13 @@ class ModuleNames:
         if self._roots >= MAX_ROOTS:
             return
         self._roots += 1
-        for path, module in module_paths([root], self._models):
+        modules = [weakref.ref(module) for _, module in root.named_modules()]
+        for reference, path, model in named_modules(modules, self._models, pace=lambda: None):
+            module = reference()
             if len(self._words) >= MAX_NAMED_MODULES:
                 return
             if self._word(module) is None:
-                self._words[id(module)] = (weakref.ref(module), MODULE_WORD + path)
+                self._words[id(module)] = (reference, MODULE_WORD + joined(self._models.names[model], path))
 
     def _stop(self, where: str, error: Exception) -> None:
         self._faults.caught(where, error)

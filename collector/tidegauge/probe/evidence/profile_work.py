@@ -90,7 +90,7 @@ class ProfileRecording:
         if self._tensors is not None:
             self._before = self._tensors.reading()
             self._read(self._before.gradients())
-        self._names.begin(None)
+        self._names.begin(names_others=False)
 
     def _read_after(self) -> None:
         if self._tensors is not None:
