@@ -95,7 +95,7 @@ class ProfiledBlock:
             try:
                 gradients.end()
                 names.end()
-                tensors.read()
+                self._read(tensors)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
@@ -164,6 +164,13 @@ class ProfiledBlock:
             self.problem = f"model and optimizer are left out: {describe(error)}"
             return BlockTensors(torch, None, None)
 
+    def _read(self, tensors: BlockTensors) -> None:
+        try:
+            if not tensors.read():
+                self.problem = "some tensors of model and optimizer are left out: a backward pass runs"
+        except Exception as error:
+            self.problem = f"some tensors of model and optimizer are left out: {describe(error)}"
+
     def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
         try:
             ranks = _world_size(torch)
@@ -203,9 +210,10 @@ class BlockTensors:
     def name(self, names: ModuleNames) -> None:
         names.give(self._tensors.module_paths())
 
-    def read(self) -> None:
+    def read(self) -> bool:
+        """Behind the block; whether that was all."""
         self._after = self._tensors.reading()
-        do_some(self._torch, self._after.whole(), math.inf)
+        return do_some(self._torch, self._after.whole(), math.inf)[0]
 
     def before(self) -> list[OwnedMemory]:
         return self._memory(self._before.owned(_at_once))
