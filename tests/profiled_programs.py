@@ -8,7 +8,7 @@ from dataclasses import replace
 from allocator_traces import Held, Requests
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
-from tidegauge.core.allocator.trace import Frame, Stack
+from tidegauge.core.allocator.trace import Frame, KnownSegment, Stack, Trace
 from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -51,8 +51,12 @@ class Program:
         return profile_of_recording(self.recording(*owned))
 
     def recording(self, *owned: OwnedMemory) -> NamedRecording:
-        trace = self._requests.trace()
-        return recording_of(replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks)), owned=owned)
+        return recording_of(self.trace(), owned=owned)
+
+    def trace(self, *start: KnownSegment) -> Trace:
+        """``start``: what was there before."""
+        trace = self._requests.trace(start=start)
+        return replace(trace, stack=array("i", self._numbers), stacks=tuple(self._stacks))
 
 
 def a_step(program: Program) -> list[Held]:

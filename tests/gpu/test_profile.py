@@ -10,7 +10,7 @@ import pytest
 
 from profiled_ranks import ONE_RANK, TWO_RANKS, Profiled, check_profiles, training
 from tidegauge.core.profile.categories import Category, StepPhase
-from tidegauge.probe.runtime.module_names import COMPILED, OLD_TORCH
+from tidegauge.probe.evidence.module_names import COMPILED, OLD_TORCH
 
 pytestmark = pytest.mark.gpu
 

@@ -24,8 +24,10 @@ from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.profile.words import measure_sentence
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.analysis.whatif.search import whatif
-from tidegauge.core.allocator.trace import Frame, Stack
+from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, Measure
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.step_profile import OwnedMemory
 
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.name)
@@ -103,16 +105,31 @@ def test_blocks_that_are_not_repeated_are_not_advised() -> None:
     assert Measure.CHECKPOINTING not in measures_of(program.recording())
 
 
-def test_gradients_freed_after_the_step_are_not_there_in_the_next_forward_pass() -> None:
+@pytest.mark.parametrize("steps_optimizer", [True, False], ids=["adam", "sgd"])
+def test_gradients_freed_after_the_step_are_not_there_in_the_next_forward_pass(steps_optimizer: bool) -> None:
     program = Program()
     gradients: list[Held] = []
     for _ in range(3):
-        gradients = a_step_of_blocks(program, 2, freed_late=gradients)
+        gradients = a_step_of_blocks(program, 2, freed_late=gradients, steps_optimizer=steps_optimizer)
     recording = program.recording()
     advised = measures_of(recording)[Measure.ZERO_GRAD_EARLIER]
     # The peak is then in the backward pass: one of two outputs is freed, scratch and the first gradient are there.
     assert advised.peak_bytes == (2 + 2 * 10 - 2 + 1 + 4) * MIB + 512
     assert advised.price == "it costs nothing"
+
+
+def test_a_recording_of_one_step_shows_what_the_gradients_of_the_step_before_cost() -> None:
+    program, address, size_bytes = Program(), 1 << 30, 4 * MIB
+    before = [Held(address + number * size_bytes, size_bytes, 0, 0) for number in range(2)]
+    a_step_of_blocks(program, 2, freed_late=before)
+    blocks = tuple(KnownBlock(one.address, size_bytes, size_bytes, BlockState.ACTIVE_ALLOCATED, None) for one in before)
+    start = KnownSegment(address, 2 * size_bytes, 0, True, False, (0, 0), blocks)
+    known = [OwnedMemory(one.address, Category.GRADIENTS) for one in before]
+    recording = recording_of(program.trace(start), owned_before=known)
+    assert recording.backward_passes == 1
+    advised = measures_of(recording)[Measure.ZERO_GRAD_EARLIER]
+    assert advised.peak_bytes == (2 + 2 * 10 - 2 + 1 + 4) * MIB + 512
+    assert advised.saved_bytes == profile_of_recording(recording).peak.allocated_bytes - advised.peak_bytes > 0
 
 
 def test_an_optimizer_in_the_backward_pass_has_one_gradient_at_a_time() -> None:

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from probe_fakes import fake_torch
 from tidegauge.core.snapshot_columns import MODULE_WORD
+from tidegauge.probe.evidence.module_names import COMPILED, MAX_ROOTS, OLD_TORCH, ModuleNames
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.runtime.module_names import COMPILED, MAX_ROOTS, OLD_TORCH, ModuleNames
 
 HOOKS: dict[str, list[Callable[..., None]]] = {"before": [], "after": []}
 
@@ -38,7 +38,7 @@ class Module:
 
     def __init__(self, forward: Optional[Callable[[], None]] = None, **children: Module) -> None:
         self.forward = forward
-        self.children = children
+        self.children = self._modules = children
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
         yield "", self
@@ -62,6 +62,9 @@ class Module:
     def _behind(self) -> None:
         for hook in tuple(HOOKS["after"]):
             hook(self, (), None)
+
+
+NAMED_MODULES = Module.named_modules
 
 
 class Net(Module):
@@ -116,7 +119,7 @@ class Naming(ModuleNamesTestCase):
     def test_each_module_has_its_path_and_the_word_from_before_comes_back(self) -> None:
         self.set("the user's")
         net = self.net()
-        self.assertTrue(self.names.begin([net]))
+        self.assertTrue(self.names.begin())
         net()
         self.allocate()
         self.names.end()
@@ -133,7 +136,7 @@ class Naming(ModuleNamesTestCase):
     def test_where_modules_are_given_no_others_are_named(self) -> None:
         net = self.net()
         self.names.give([(weakref.ref(net), "Net"), (weakref.ref(net.children["head"]), "Net.head")])
-        self.names.begin(None)
+        self.names.begin(names_others=False)
         net()
         Module(self.allocate)()
         self.assertEqual(self.paths(), ["Net", "Net.head", "Net", "?"])
@@ -141,7 +144,7 @@ class Naming(ModuleNamesTestCase):
     def test_a_word_that_an_earlier_recording_left_is_not_kept(self) -> None:
         net = self.net()
         earlier = ModuleNames(self.torch, Faults(say=self.said.append))
-        earlier.begin([net])
+        earlier.begin()
         net.children["head"].forward = lambda: self.in_another_thread(earlier.end)
         net()
         self.allocate()
@@ -157,7 +160,7 @@ class Naming(ModuleNamesTestCase):
 
     def test_a_second_model_of_a_class_has_a_number(self) -> None:
         models = [Net(self.allocate), Net(self.allocate)]
-        self.names.begin(models)
+        self.names.begin()
         for model in models:
             model()
         self.assertEqual(self.paths(), ["Net", "Net#2"])
@@ -165,15 +168,22 @@ class Naming(ModuleNamesTestCase):
     def test_a_module_without_a_name_counts_to_the_one_that_called_it(self) -> None:
         other = Module(self.allocate)
         net = Net(other)
-        self.names.begin([net])
+        self.names.begin()
         net()
         self.assertEqual(self.paths(), ["Net"])
 
     def test_a_module_within_one_that_wraps_it_keeps_its_name(self) -> None:
         net = self.net()
-        self.names.begin([net])
+        self.names.begin()
         Module(None, module=net)()
         self.assertEqual(self.paths(), ["Net", "Net.head", "Net.body.layer"])
+
+    def test_wrappers_that_their_author_does_not_know_have_no_place_in_paths(self) -> None:
+        net = Net(self.allocate, head=Module(None, _checkpoint_wrapped_module=Module(self.allocate)))
+        parallel = Module(self.allocate, module=Module(None, _orig_mod=net))
+        self.names.begin()
+        parallel()
+        self.assertEqual(self.paths(), ["Net", "Net", "Net.head"])
 
     def test_each_thread_has_words_of_its_own(self) -> None:
         def again() -> None:
@@ -183,7 +193,7 @@ class Naming(ModuleNamesTestCase):
 
         net = self.net()
         net.forward = lambda: self.in_another_thread(again)
-        self.names.begin([net])
+        self.names.begin()
         net()
         self.assertEqual(self.paths(), ["?", "Net.head", "?", "Net.head", "Net.body.layer"])
 
@@ -196,7 +206,7 @@ class Naming(ModuleNamesTestCase):
 
     def test_no_module_is_kept_alive(self) -> None:
         net = Net()
-        self.names.begin([net])
+        self.names.begin()
         net()
         reference = weakref.ref(net)
         del net
@@ -204,7 +214,8 @@ class Naming(ModuleNamesTestCase):
 
     def test_a_new_module_at_the_address_of_a_dead_one_has_not_its_name(self) -> None:
         net = Net(None, head=Module())
-        self.names.begin([net])
+        self.names.begin()
+        net()
         known = self.names._words[id(net.children["head"])]
         net.children["head"] = Module(self.allocate)
         self.names._words[id(net.children["head"])] = known  # as if it had got the address
@@ -218,7 +229,7 @@ class Exceptions(ModuleNamesTestCase):
             raise ValueError
 
         net = Net(None, head=Module(fail))
-        self.names.begin([net])
+        self.names.begin()
         with self.assertRaises(ValueError):
             net()
         self.allocate()
@@ -230,7 +241,7 @@ class Exceptions(ModuleNamesTestCase):
 
         self.set("the user's")
         net = Net(None, head=Module(interrupt))
-        self.names.begin([net])
+        self.names.begin()
         with self.assertRaises(KeyboardInterrupt):
             net()
         self.names.end()
@@ -248,7 +259,7 @@ class Exceptions(ModuleNamesTestCase):
         head = Module(interrupt)
         net = Net(outer, head=Module(self.allocate))
         net.children["lost"] = head
-        self.names.begin([net])
+        self.names.begin()
         del net.children["lost"]
         net()
         self.allocate()
@@ -256,14 +267,14 @@ class Exceptions(ModuleNamesTestCase):
 
     def test_a_word_that_the_model_sets_stays(self) -> None:
         net = Net(lambda: self.set("mine"))
-        self.names.begin([net])
+        self.names.begin()
         net()
         self.allocate()
         self.assertEqual(self.paths(), ["?mine"])
 
     def test_an_error_of_ours_never_reaches_the_model_and_takes_the_hooks_away(self) -> None:
         net = Net(self.allocate)
-        self.names.begin([net])
+        self.names.begin()
         self.torch._C._cuda_setMemoryMetadata = None
         self.names._set = None  # type: ignore[assignment]
         net()
@@ -272,8 +283,13 @@ class Exceptions(ModuleNamesTestCase):
         self.assertEqual(len(self.said), 1)
         self.assert_no_hook()
 
-    def test_a_model_that_is_none_says_so(self) -> None:
-        self.assertFalse(self.names.begin([object()]))
+    def test_a_model_that_cannot_be_named_says_so(self) -> None:
+        net = Net(self.allocate)
+        del Module.named_modules
+        self.addCleanup(setattr, Module, "named_modules", NAMED_MODULES)
+        self.assertTrue(self.names.begin())
+        net()
+        self.assertEqual(self.paths(), ["?"])
         self.assertIn("AttributeError", str(self.names.missing))
         self.assert_no_hook()
 
@@ -281,19 +297,19 @@ class Exceptions(ModuleNamesTestCase):
 class WhereThereAreNone(ModuleNamesTestCase):
     def test_an_older_torch(self) -> None:
         self.torch._C = SimpleNamespace()
-        self.assertFalse(self.names.begin([Net()]))
+        self.assertFalse(self.names.begin())
         self.assertEqual(self.names.missing, OLD_TORCH)
         self.assert_no_hook()
 
     def test_a_process_that_compiles(self) -> None:
         self.compiled()
-        self.assertFalse(self.names.begin([Net()]))
+        self.assertFalse(self.names.begin())
         self.assertEqual(self.names.missing, COMPILED)
         self.assert_no_hook()
 
     def test_a_process_that_begins_to_compile_loses_its_hooks_before_the_next_model_runs(self) -> None:
         net = Net(self.allocate)
-        self.names.begin([net])
+        self.names.begin()
         net()
         self.compiled()
         net()
@@ -303,7 +319,7 @@ class WhereThereAreNone(ModuleNamesTestCase):
 
     def test_the_compiler_finds_nothing_in_the_hooks(self) -> None:
         net = Net(self.allocate)
-        self.names.begin([net])
+        self.names.begin()
         self.compiling = True
         net()
         self.assertEqual(self.paths(), ["?"])

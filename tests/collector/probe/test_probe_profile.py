@@ -23,6 +23,7 @@ from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.snapshot_columns import unpack
 from tidegauge.core.wire import from_wire
+from tidegauge.probe.evidence.module_names import COMPILED
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.profile_work import ProfileRecording
 from tidegauge.probe.evidence.recorded_window import WindowPhase
@@ -32,7 +33,6 @@ from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_folder import open_run_folder
 from tidegauge.probe.runtime.history import History, Recorder
-from tidegauge.probe.runtime.module_names import COMPILED
 from tidegauge.probe.runtime.rank_snapshot import MAX_BLOCKS, RankSnapshots
 
 ASK = ProfileAsk("p1", "somebody asked", steps=2, most_s=60.0, max_events=1000)
@@ -59,6 +59,7 @@ class ProfileTestCase(unittest.TestCase):
         self.torch = fake_tensor_torch()
         self.now_s = 1000.0
         self.steps = 40
+        self.allocations = ALLOCATIONS
         self.events = 0
         self.lost_events = 0
         self.compiled = False
@@ -93,8 +94,8 @@ class ProfileTestCase(unittest.TestCase):
             self.in_step()
         self.steps += 1
         self.now_s += self.step_s if self.is_open else 0.0  # how many steps the search takes depends on this process
-        self.events = self.events + ALLOCATIONS if self.backend.recording.enabled is not None else 0
-        self.backend.stats[0]["allocation"]["all"]["allocated"] += ALLOCATIONS
+        self.events = self.events + self.allocations if self.backend.recording.enabled is not None else 0
+        self.backend.stats[0]["allocation"]["all"]["allocated"] += self.allocations
         taken = torch_snapshot(
             [block(BASE, MIB), block(BASE + MIB, MIB)], events=max(self.events - self.lost_events, 0)
         )
@@ -183,7 +184,19 @@ class AProfile(ProfileTestCase):
 
     def test_it_ends_sooner_where_another_step_would_not_fit_into_the_ring(self) -> None:
         found = self.profiled(ASK._replace(steps=3, max_events=300))
-        self.assertEqual((found.ended_step - found.began_step, found.is_complete, found.problem), (2, True, None))
+        self.assertEqual((found.ended_step - found.began_step, found.is_complete), (2, True))
+        self.assertEqual((found.problem or "").partition(":")[0], "2 steps were recorded, not 3")
+
+    def test_of_large_steps_one_is_recorded_for_its_snapshot_would_stall_training(self) -> None:
+        for allocations, steps in ((1_800, 2), (1_900, 1), (9_000, 1)):
+            self.allocations = allocations
+            found = self.profiled(ASK._replace(max_events=30_000))
+            self.assertEqual((found.ended_step - found.began_step, found.is_complete), (steps, True))
+        self.assertEqual(
+            found.problem,
+            "one step was recorded, not 2: a step has some 27,000 allocator events, and a snapshot of more would stall "
+            "training",
+        )
 
     def test_a_ring_that_has_lost_events_is_said(self) -> None:
         self.lost_events = 1

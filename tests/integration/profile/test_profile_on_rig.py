@@ -71,8 +71,11 @@ def test_the_peak_that_checkpointing_would_have_is_the_one_that_it_has(rig: Rig,
     assert checkpointing["peak_bytes"] == pytest.approx(real_bytes, rel=0.02)
 
 
-def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig: Rig, tmp_path: Path) -> None:
-    said = ran("block", rig, tmp_path)
+@pytest.mark.parametrize("mode", ["block", "parallel"])
+def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(
+    mode: str, rig: Rig, tmp_path: Path
+) -> None:
+    said = ran(mode, rig, tmp_path)
     held = said["by_category"]
     assert (said["problem"], said["still_recording"]) == (None, False)
     assert said["profiled_peak_bytes"] == said["peak_allocated_bytes"] == sum(held.values())
@@ -82,6 +85,9 @@ def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(rig:
     assert "activation checkpointing" in said["measures"]
     assert said["batch_times"] > 1
     assert "profiled_steps.py" in said["page"]
+    assert "Model.blocks.0.mix.0" in said["modules"]
+    assert {path.partition(".")[0] for path in said["modules"]} == {"Model"}
+    assert ("communication" in held) == (mode == "parallel")
     assert "at the peak, mostly" in said["drawn"]
 
 

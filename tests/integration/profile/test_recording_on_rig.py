@@ -13,7 +13,7 @@ from integration.allocator.recordings import rig_of
 from matrix import FIRST_TORCH, torches
 from profiled_ranks import ONE_RANK, PROFILE, TWO_RANKS, Training, check_profiles, training
 from tidegauge.core.profile.categories import Category, StepPhase
-from tidegauge.probe.runtime.module_names import COMPILED, OLD_TORCH
+from tidegauge.probe.evidence.module_names import COMPILED, OLD_TORCH
 
 pytestmark = pytest.mark.rig
 

@@ -1,7 +1,7 @@
-"""Trains a small transformer and records it: python profiled_steps.py eager|amp|checkpoint|accumulate|block OUT.
+"""Trains a small transformer, recorded: python profiled_steps.py eager|amp|checkpoint|accumulate|block|parallel OUT.
 
 Writes the snapshot to OUT.pickle, and what PyTorch's counters and the model itself say to OUT.json; `block`: what
-`tidegauge.profile()` says, there as well.
+`tidegauge.profile()` says, there as well; `parallel`: of a model in DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ def in_a_block() -> dict[str, object]:
     import tidegauge
 
     model = Model().cuda()
+    if MODE == "parallel":
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
     torch.cuda.reset_peak_memory_stats()
@@ -94,6 +97,7 @@ def in_a_block() -> dict[str, object]:
         "problem": p.problem,
         "profiled_peak_bytes": p.peak.allocated_bytes,
         "by_category": {category.value: held for category, held in p.peak.by_category.items()},
+        "modules": [one.path for one in p.profile.modules],
         "measures": [one.measure.value for one in p.advice.measures],
         "batch_times": p.advice.room and p.advice.room.safe_times,
         "page": str(p),
@@ -103,4 +107,4 @@ def in_a_block() -> dict[str, object]:
 
 
 with open(f"{OUT}.json", "w") as file:
-    json.dump(in_a_block() if MODE == "block" else recorded(), file)
+    json.dump(in_a_block() if MODE in ("block", "parallel") else recorded(), file)

@@ -8,21 +8,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import html
+import math
 import os
-import pickle
 import sys
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
-from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
 from tidegauge.cli.profile.advising import advise
@@ -30,12 +28,20 @@ from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import OwnedTensor, module_of
 from tidegauge.core.profile.step_profile import OwnedMemory, ProfileMoment, SeenGradient, StepProfile
-from tidegauge.probe.evidence.owned_tensors import logged_bucket_sizes
+from tidegauge.core.snapshot_columns import PackedSnapshot
+from tidegauge.probe.evidence.further_tensors import further_tensors
+from tidegauge.probe.evidence.module_names import ModuleNames
+from tidegauge.probe.evidence.module_paths import Models
+from tidegauge.probe.evidence.owned_tensors import OwnedTensors
+from tidegauge.probe.evidence.snapshot_packing import pack_columns
 from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.holders.pace import do_some
+from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
 from tidegauge.probe.runtime.history import MAX_ENTRIES, History
-from tidegauge.probe.runtime.module_names import ModuleNames, module_paths
+from tidegauge.probe.runtime.rank_snapshot import RawSnapshot
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 
 
@@ -54,6 +60,7 @@ class ProfiledBlock:
         self._history: History | None = None
         self._names: ModuleNames | None = None
         self._gradients: GradientAddresses | None = None
+        self._tensors: BlockTensors | None = None
         self._began_us = 0
 
     def __enter__(self) -> ProfiledBlock:
@@ -64,12 +71,14 @@ class ProfiledBlock:
                 return self
             torch.cuda.init()  # asking whether a history is on crashes before
             faults = Faults()
-            self._history, self._names = History(torch, faults), ModuleNames(torch, faults)
+            tensors = self._tensors = self._found_tensors(torch)
+            self._history, self._names = History(torch, faults), ModuleNames(torch, faults, tensors.numbered)
             self._gradients = GradientAddresses(torch, faults)
             if not self._history.begin(entries=MAX_ENTRIES, step=0):
                 self._began_us = time.time_ns() // 1000  # the job's own, which may be on for long
+            tensors.name(self._names)
             self._gradients.begin()
-            self._names.begin(_each(self._model))
+            self._names.begin()
         return self
 
     def __exit__(
@@ -78,21 +87,28 @@ class ProfiledBlock:
         history, self._history = self._history, None
         names, self._names = self._names, None
         gradients, self._gradients = self._gradients, None
-        if history is None or names is None or gradients is None:
+        tensors, self._tensors = self._tensors, None
+        if history is None or names is None or gradients is None or tensors is None:
             return
         with self._reporting():
             torch = sys.modules["torch"]
             try:
                 gradients.end()
                 names.end()
-                owned = self._owned()
-                seen = seen_gradients(self._model, gradients.found)
+                self._read(tensors)
                 with compiler_left_alone(torch), collector_held_off():
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
-            owned += bucket_memory(recorded, owned, bucket_sizes(torch))
-            recordings = recordings_of(recorded, owned, torch.__version__, since_us=self._began_us, gradients=seen)
+            facts = {"torch_version": torch.__version__}
+            packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
+            recordings = recordings_of(
+                packed,
+                tensors.after(packed),
+                since_us=self._began_us,
+                owned_before=tensors.before(),
+                gradients=tensors.seen(gradients.found),
+            )
             self.profiles = {
                 device: profile_of_recording(one, modules_missing=names.missing) for device, one in recordings.items()
             }
@@ -141,12 +157,19 @@ class ProfiledBlock:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def _owned(self) -> list[OwnedMemory]:
+    def _found_tensors(self, torch: Any) -> BlockTensors:
         try:
-            return list(owned_memory(self._model, self._optimizer))
+            return BlockTensors(torch, self._model, self._optimizer)
         except Exception as error:
             self.problem = f"model and optimizer are left out: {describe(error)}"
-            return []
+            return BlockTensors(torch, None, None)
+
+    def _read(self, tensors: BlockTensors) -> None:
+        try:
+            if not tensors.read():
+                self.problem = "some tensors of model and optimizer are left out: a backward pass runs"
+        except Exception as error:
+            self.problem = f"some tensors of model and optimizer are left out: {describe(error)}"
 
     def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
         try:
@@ -167,81 +190,83 @@ class ProfiledBlock:
             self.problem = f"no profile: {describe(error)}"
 
 
-def owned_memory(model: Any, optimizer: Any) -> Iterator[OwnedMemory]:
-    """The tensors of a ``torch.nn.Module`` and of a ``torch.optim.Optimizer``, or of several, that are on a GPU; of a
-    DTensor, the part of this rank. Either may be ``None``."""
-    found: list[tuple[Category, Any, str | None]] = []
-    modules = _modules_of_parameters(model)
-    for path, module in module_paths(_each(model)):
-        for parameter in module.parameters(recurse=False):
-            found += [(Category.PARAMETERS, parameter, path), (Category.GRADIENTS, parameter.grad, path)]
-        found += [(Category.BUFFERS, buffer, path) for buffer in module.buffers(recurse=False)]
-    for one in _each(optimizer):
-        for parameter, values in one.state.items():
-            path_of = modules.get(id(parameter))
-            found += [(Category.OPTIMIZER_STATE, value, path_of) for value in values.values()]
-    for category, tensor, owner in found:
-        local = getattr(tensor, "_local_tensor", tensor)
-        if getattr(local, "is_cuda", False):
-            yield OwnedMemory(local.untyped_storage().data_ptr(), category, owner)
+class BlockTensors:
+    """Tensors of known purpose before and after a block, read as the probe reads them."""
+
+    def __init__(self, torch: Any, model: Any, optimizer: Any) -> None:
+        """Raises ``TypeError`` where a model is none."""
+        self._torch = torch
+        self._tensors = OwnedTensors(torch, tuple)
+        self._tensors.give([*_each(model), *parallel_models(torch)], _each(optimizer))
+        self._tensors.name_modules(_at_once)
+        self._before = self._tensors.reading()
+        self._after = self._tensors.reading()
+        do_some(torch, self._before.gradients(), math.inf)
+
+    @property
+    def numbered(self) -> Models:
+        return self._tensors.numbered
+
+    def name(self, names: ModuleNames) -> None:
+        names.give(self._tensors.module_paths())
+
+    def read(self) -> bool:
+        """Behind the block; whether that was all."""
+        self._after = self._tensors.reading()
+        return do_some(self._torch, self._after.whole(), math.inf)[0]
+
+    def before(self) -> list[OwnedMemory]:
+        return self._memory(self._before.owned(_at_once))
+
+    def after(self, packed: PackedSnapshot) -> list[OwnedMemory]:
+        owned = self._after.owned(_at_once)
+        further = further_tensors(packed, owned, {}, self._after.bucket_bytes, _at_once)
+        return self._memory([*owned, *further])
+
+    def seen(self, found: Iterable[GradientAddress]) -> list[SeenGradient]:
+        """Of the gradients that optimizers stepped with, those of the models' parameters."""
+        seen = []
+        for one in found:
+            known = self._after.module_of_parameter(one.parameter)
+            if known is not None:
+                tensor = OwnedTensor(one.address, 0, Category.GRADIENTS, *known)
+                seen.append(SeenGradient(one.address, one.unix_us, module_of(tensor, self._tensors.models) or ""))
+        return seen
+
+    def _memory(self, tensors: Iterable[OwnedTensor]) -> list[OwnedMemory]:
+        models = self._tensors.models
+        return [OwnedMemory(one.address, one.category, module_of(one, models)) for one in tensors]
 
 
-def seen_gradients(model: Any, found: Iterable[GradientAddress]) -> list[SeenGradient]:
-    """Of the gradients that optimizers stepped with, those of the model's parameters."""
-    modules: dict[int, str] = {}
-    with contextlib.suppress(Exception):  # what is no model has been told already
-        modules = _modules_of_parameters(model)
-    return [SeenGradient(one.address, one.unix_us, modules[one.parameter]) for one in found if one.parameter in modules]
-
-
-def bucket_sizes(torch: Any) -> Counter[int]:
-    """How many gradient buckets there are of each size, in bytes, by DDP's own log
-    (``DistributedDataParallel._get_ddp_logging_data``); they are C++'s, which has no addresses of them."""
-    sizes = Counter[int]()
+def parallel_models(torch: Any) -> list[Any]:
+    """The ``DistributedDataParallel`` of the process, whoever made them: their buckets are no model's."""
     if _world_size(torch) is None:
-        return sizes
+        return []
     ddp = torch.nn.parallel.DistributedDataParallel
-    for model in [one for one in gc.get_objects() if issubclass(type(one), ddp)]:
-        sizes.update(logged_bucket_sizes(model._get_ddp_logging_data()))
-    return sizes
-
-
-def bucket_memory(
-    recorded: Mapping[str, Any], owned: Iterable[OwnedMemory], sizes: Mapping[int, int]
-) -> list[OwnedMemory]:
-    """The blocks of these buckets in a snapshot: as many of a size as there are buckets, of those without a stack and
-    without an owner."""
-    left, addresses, found = Counter(sizes), sorted(one.address for one in owned), []
-    for segment in recorded["segments"] if sizes else ():
-        address = segment["address"]
-        for block in segment["blocks"]:
-            at, end = bisect_left(addresses, address), address + block["size"]
-            is_owned = at < len(addresses) and addresses[at] < end
-            is_live = block["state"] == "active_allocated" and not block.get("frames")
-            if is_live and not is_owned and left[block["requested_size"]] > 0:
-                left[block["requested_size"]] -= 1
-                found.append(OwnedMemory(address, Category.COMMUNICATION))
-            address = end
-    return found
+    return [one for one in gc.get_objects() if issubclass(type(one), ddp)]
 
 
 def recordings_of(
-    recorded: Mapping[str, Any],
+    packed: PackedSnapshot,
     owned: Iterable[OwnedMemory],
-    version: str,
     *,
     since_us: int = 0,
+    owned_before: Iterable[OwnedMemory] = (),
     gradients: Iterable[SeenGradient] = (),
 ) -> dict[int, NamedRecording]:
-    """The recordings of ``torch.cuda.memory._snapshot()``, by device, without events before a Unix time. Raises
-    ``BadTraceError`` and ``TraceError``."""
-    owned, seen, found = list(owned), list(gradients), {}
-    for device, trace in read_bytes(pickle.dumps(dict(recorded), protocol=4)).traces.items():
+    """The recordings in a snapshot, by device, without events before a Unix time. Raises ``BadTraceError`` and
+    ``TraceError``."""
+    owned, before, seen, found = list(owned), list(owned_before), list(gradients), {}
+    for device, trace in from_packed(packed).traces.items():
         began = bisect_left(trace.time_us, since_us)
-        trace = replace(trace.since(began) if began else trace, torch_version=version)
+        trace = trace.since(began) if began else trace
         if len(trace):
-            found[device] = recording_of(with_beginning(trace), owned=owned, gradients=seen)
+            found[device] = recording_of(with_beginning(trace), owned=owned, owned_before=before, gradients=seen)
     return found
+
+
+def _at_once() -> None:
+    """The program waits: there is nothing to pace."""
 
 
 def _world_size(torch: Any) -> int | None:
@@ -249,15 +274,6 @@ def _world_size(torch: Any) -> int | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return int(distributed.get_world_size())
-
-
-def _modules_of_parameters(model: Any) -> dict[int, str]:
-    """The path of the first module that has it, by a parameter's id."""
-    modules: dict[int, str] = {}
-    for path, module in module_paths(_each(model)):
-        for parameter in module.parameters(recurse=False):
-            modules.setdefault(id(parameter), path)
-    return modules
 
 
 def _each(given: Any) -> list[Any]:

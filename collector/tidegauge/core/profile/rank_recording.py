@@ -6,6 +6,7 @@ texts come from the job and are never trusted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -74,8 +75,12 @@ class RankRecording:
     """Why it ended early or lacks something, for people."""
 
     def module_of(self, tensor: OwnedTensor) -> Optional[str]:
-        """The path of the module that a tensor belongs to, as the events have it: ``Net.blocks.0.mlp``."""
-        if tensor.model is None or tensor.model >= len(self.models):
-            return None
-        model, path = self.models[tensor.model], tensor.name.rpartition(".")[0]
-        return f"{model}.{path}" if path else model
+        return module_of(tensor, self.models)
+
+
+def module_of(tensor: OwnedTensor, models: Sequence[str]) -> Optional[str]:
+    """The path of the module that a tensor belongs to, as the events have it: ``Net.blocks.0.mlp``."""
+    if tensor.model is None or tensor.model >= len(models):
+        return None
+    model, path = models[tensor.model], tensor.name.rpartition(".")[0]
+    return f"{model}.{path}" if path else model

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 COMMAND, STATUS_COMMAND = "profile", "profile_status"
 STEPS = 2
-"""Whole steps: the second shows what outlives the first."""
+"""Whole steps: the second shows what outlives the first. Of large ones the probe records a single one."""
 MAX_S = 300.0
 """The recording ends after so long, however slow the steps are."""
 MAX_EVENTS = 40_000

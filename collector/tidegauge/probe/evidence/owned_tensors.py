@@ -11,11 +11,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor
 from tidegauge.core.text import one_line
+from tidegauge.probe.evidence.module_paths import (
+    MAX_ENTRIES,
+    MAX_NAME_CHARS,
+    Models,
+    NamedModule,
+    entries_of_module,
+    joined,
+    named_modules,
+)
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.from_names import Forward
 from tidegauge.probe.holders.links import ObjectLinks
@@ -25,16 +34,12 @@ from tidegauge.probe.holders.tensors import Tensors
 
 MAX_OBJECTS = 60_000
 """Followed from names."""
-MAX_ENTRIES = 100_000
-"""Of one dict."""
-MAX_NAME_CHARS = 100
 MAX_NESTING = 3
 """Of containers in an optimizer's state."""
+_OPTIMIZERS = ("optimizer", "_optimizer", "optim")
+"""Attributes of optimizers that wrap another one."""
 _AT_ONCE = 10
 """Parameters whose states are read in one unit of work."""
-_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Names of modules that their author does not know, of ``torch.compile``, FSDP and checkpointing."""
-_OUTERMOST_WRAPPERS = _WRAPPERS | {"module"}  # DistributedDataParallel's, DeepSpeed's
 _PARAMETER_ATTRIBUTES: Mapping[str, Category] = {
     "main_grad": Category.GRADIENTS,  # Megatron
     "_saved_grad_shard": Category.GRADIENTS,  # FSDP1's FlatParameter, as the others
@@ -64,16 +69,6 @@ _FLAT_ATTRIBUTES: Mapping[str, Category] = {
 """Attributes of these packages' objects that hold tensors, or containers of some."""
 
 
-class NamedModule(NamedTuple):
-    """A module, and its place in the outermost one that has it."""
-
-    reference: weakref.ref[Any]
-    path: str
-    """Empty: it is the outermost one itself, or wraps it."""
-    model: int
-    """Index into ``OwnedTensors.models``."""
-
-
 class OwnedTensors:
     """The search and the readings of one recording."""
 
@@ -84,8 +79,7 @@ class OwnedTensors:
         self._stepped = stepped
         self._census = _Census(torch, self._tensors)
         self.modules: list[NamedModule] = []
-        self.models: list[str] = []
-        """Names of the outermost modules' classes, each once: a further one of a class has a number."""
+        self.numbered = Models()
         self._is_whole = False
         """Whether nothing was left out."""
 
@@ -97,16 +91,33 @@ class OwnedTensors:
         yield from forward.forget()
         yield from forward.trails.forget()
 
+    def give(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
+        """These instead of ``find``. Raises ``TypeError`` where a model is none."""
+        given = set()
+        for model in models:
+            if not looks.has_base(model, self._torch.nn.Module):
+                raise TypeError(f"{looks.name_of(type(model))} is no torch.nn.Module")
+            for module in _below(model):
+                if id(module) not in given:
+                    given.add(id(module))
+                    self._census.note(module)
+        self._is_whole = bool(given)
+        found = [one for optimizer in optimizers for one in _wrapped_optimizers(optimizer)]
+        self._census.optimizers += filter(None, map(_weak, found))
+
     def name_modules(self, pace: Callable[[], None]) -> None:
         """Name what ``find`` has found, or has until it was cut short; in any thread."""
-        models = _Models()
-        self.modules = list(_named(self._census.modules, models, pace))
-        self.models = models.names
+        self.modules = list(named_modules(self._census.modules, self.numbered, pace))
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of the outermost modules."""
+        return self.numbered.names
 
     def module_paths(self) -> Iterator[tuple[weakref.ref[Any], str]]:
         """The modules that ``name_modules`` has named, as ``RankRecording.module_of`` calls them."""
         for reference, path, model in self.modules:
-            yield reference, _joined(self.models[model], path) if path else self.models[model]
+            yield reference, joined(self.models[model], path)
 
     @property
     def others(self) -> Mapping[int, tuple[int, str]]:
@@ -169,6 +180,11 @@ class TensorReading:
         yield from self.gradients()
         yield from self.rest()
 
+    def module_of_parameter(self, parameter: int) -> Optional[tuple[str, int]]:
+        """By the ``id`` of a parameter of the modules': its name, and its model's number."""
+        model = self._models.get(parameter)
+        return None if model is None else (self._names[parameter], model)
+
     def gradients(self) -> Work[None]:
         for module in self._modules:
             self._read_gradients(module)
@@ -193,8 +209,8 @@ class TensorReading:
             yield False
 
     def _read_gradients(self, module: NamedModule) -> None:
-        for name, parameter in _entries_of_module(module.reference(), "_parameters"):
-            self._names[id(parameter)], self._models[id(parameter)] = _joined(module.path, name), module.model
+        for name, parameter in entries_of_module(module.reference(), "_parameters"):
+            self._names[id(parameter)], self._models[id(parameter)] = joined(module.path, name), module.model
             self._add_gradient(parameter)
 
     def _read_stepped_gradients(self, reference: weakref.ref[Any]) -> None:
@@ -211,8 +227,8 @@ class TensorReading:
 
     def _read_module(self, module: NamedModule) -> None:
         for names, category in (("_parameters", Category.PARAMETERS), ("_buffers", Category.BUFFERS)):
-            for name, tensor in _entries_of_module(module.reference(), names):
-                self._add(tensor, category, (_joined(module.path, name), module.model))
+            for name, tensor in entries_of_module(module.reference(), names):
+                self._add(tensor, category, (joined(module.path, name), module.model))
         attributes = _dict_of(module.reference()) or {}
         flat = (_dict_of(attributes.get("_handle")) or {}).get("flat_param")  # FSDP1's
         if flat is not None:
@@ -287,24 +303,6 @@ class TensorReading:
                 self._names_of[row], self._models_of[row] = _NO_NAME
 
 
-class _Models:
-    """Numbers outermost modules."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[int, int] = {}
-        """By the addresses of the modules."""
-        self._of_class: dict[str, int] = {}
-
-    def number(self, module: int, cls: type) -> int:
-        known = self._numbers.setdefault(module, len(self.names))
-        if known == len(self.names):
-            name = one_line(looks.name_of(cls)[:MAX_NAME_CHARS])
-            count = self._of_class[name] = self._of_class.get(name, 0) + 1
-            self.names.append(name if count == 1 else f"{name}#{count}")
-        return known
-
-
 class _Census:
     """Notes modules, optimizers, objects with flat buffers, and addresses of tensors, as ``Forward`` meets them."""
 
@@ -348,62 +346,12 @@ class _Census:
             self.flat.append(reference)
 
 
-def _named(modules: Sequence[weakref.ref[Any]], models: _Models, pace: Callable[[], None]) -> Iterator[NamedModule]:
-    """The modules, each with its name in the outermost one that has it and is no wrapper."""
-    above: dict[int, tuple[weakref.ref[Any], str]] = {}
-    for reference in modules:
-        pace()
-        for name, child in _entries_of_module(reference(), "_modules"):
-            above.setdefault(id(child), (reference, name))
-    for reference in modules:
-        pace()
-        chain_up = [reference]
-        parts: list[str] = []
-        seen: set[int] = set()
-        at = id(reference())
-        while at in above and at not in seen:
-            seen.add(at)
-            outer, name = above[at]
-            chain_up.append(outer)
-            parts.append(name)
-            at = id(outer())
-        while parts and parts[-1] in _OUTERMOST_WRAPPERS:
-            del parts[-1], chain_up[-1]
-        model = _unwrapped(chain_up[-1]())
-        if model is not None:
-            path = ".".join(part for part in reversed(parts) if part not in _WRAPPERS)
-            yield NamedModule(reference, path, models.number(id(model), type(model)))
-
-
-def _unwrapped(module: Any) -> Any:
-    """What an outermost module wraps, or itself."""
-    for _ in range(MAX_NESTING):
-        entries = list(_entries_of_module(module, "_modules"))
-        if len(entries) != 1 or entries[0][0] not in _OUTERMOST_WRAPPERS:
-            break
-        module = entries[0][1]
-    return module
-
-
 def _text_of(trail: RefPath) -> str:
     """``EMA.shadow['head.weight']``."""
     text, before = trail.step.text, trail.before
     while before is not None and (not text or text.startswith("[")):
         text, before = f"{before.step.text}{text}", before.before
     return text
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _entries_of_module(module: Any, names: str) -> Iterator[tuple[str, Any]]:
-    """Names and values of a module's ``_parameters``, ``_buffers`` or ``_modules``; without those that are ``None``."""
-    entries = (_dict_of(module) or {}).get(names)
-    if looks.has_base(entries, dict):
-        for name, value in looks.entries_of(entries, MAX_ENTRIES):
-            if value is not None and type(name) is str:
-                yield name, value
 
 
 def _parameters_of(reference: weakref.ref[Any]) -> Iterator[Any]:
@@ -415,16 +363,33 @@ def _parameters_of(reference: weakref.ref[Any]) -> Iterator[Any]:
             yield from parameters
 
 
-def logged_bucket_sizes(log: Mapping[str, Any]) -> Iterator[int]:
-    """Bytes of each gradient bucket, in what a ``DistributedDataParallel`` logs of itself."""
-    sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
-    return (int(size) for size in sizes.split(",") if size.strip().isdigit())
-
-
 def _bucket_sizes(logger: Any) -> Iterator[int]:
     """Of a ``DistributedDataParallel``, by torch's own records of it, which are in C++."""
     if looks.type_module(type(logger)).startswith("torch._C."):
-        yield from logged_bucket_sizes(logger._get_ddp_logging_data().strs_map)
+        log = logger._get_ddp_logging_data().strs_map
+        sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+        yield from (int(size) for size in sizes.split(",") if size.strip().isdigit())
+
+
+def _below(module: Any) -> Iterator[Any]:
+    """A module and those in it, each before those that are in it."""
+    waiting, seen = [module], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [child for _, child in entries_of_module(one, "_modules")][::-1]
+
+
+def _wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it wraps: accelerate's, Lightning's, ZeRO-1's."""
+    for _ in range(MAX_NESTING):
+        if optimizer is None:
+            return
+        yield optimizer
+        attributes = _dict_of(optimizer) or {}
+        optimizer = next((attributes[name] for name in _OPTIMIZERS if name in attributes), None)
 
 
 def _dict_of(obj: Any) -> Optional[dict[str, Any]]:

@@ -13,6 +13,9 @@ from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 EVENTS_OF_ALLOCATION = 3
 """An allocation, and its two of being freed."""
+MAX_EVENTS_OF_STEPS = 11_000
+"""Of several steps in one snapshot: at 3.5 us an event it stops training for 38 ms, and reading the model's tensors for
+up to 10 ms more. A single step may fill the ring."""
 
 
 class ProfileAsk(NamedTuple):
@@ -82,7 +85,10 @@ class ProfileWindow(RecordedWindow):
         steps = len(self.boundaries_us)
         self.boundaries_us.append(now_us)
         self.ended_step = step
-        if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or self._is_full(before)):
+        is_full = self._is_full(before)
+        if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or is_full):
+            if steps < self.ask.steps and is_full:
+                self._note_few_steps(steps)
             self._read_after()
             self._take_last(recorded=self._events(self.allocations) if self._ours else None)
 
@@ -95,7 +101,16 @@ class ProfileWindow(RecordedWindow):
 
     def _is_full(self, before: Mapping[int, int]) -> bool:
         """Whether another step like the last would be too much for the ring, and for one snapshot."""
-        return 2 * self._events(self.allocations) - self._events(before) > self.ask.max_events
+        events = 2 * self._events(self.allocations) - self._events(before)
+        return events > min(self.ask.max_events, MAX_EVENTS_OF_STEPS)
+
+    def _note_few_steps(self, steps: int) -> None:
+        recorded = "one step was" if steps == 1 else f"{steps} steps were"
+        each = self._events(self.allocations) // steps
+        self._note(
+            f"{recorded} recorded, not {self.ask.steps}: a step has some {each:,} allocator events, and a snapshot of "
+            "more would stall training"
+        )
 
     def _events(self, allocations: Mapping[int, int]) -> int:
         return EVENTS_OF_ALLOCATION * sum(allocations.values())

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor, RankRecording
 from tidegauge.core.run_dirs import PROFILE_SNAPSHOT_SUFFIX
 from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
-from tidegauge.core.text import one_line
-from tidegauge.probe.evidence.owned_tensors import MAX_NAME_CHARS, OwnedTensors, TensorReading
+from tidegauge.probe.evidence.further_tensors import further_tensors
+from tidegauge.probe.evidence.module_names import ModuleNames
+from tidegauge.probe.evidence.owned_tensors import OwnedTensors, TensorReading
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import WindowPhase
-from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED, ALLOC, let_go, pack_columns
+from tidegauge.probe.evidence.snapshot_packing import ALLOC, let_go, pack_columns
 from tidegauge.probe.evidence.work import roots_or_none
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.holders.pace import AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work, do_some
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.runtime.history import History
-from tidegauge.probe.runtime.module_names import ModuleNames
 from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 MAX_READ_S = 0.01
@@ -92,7 +90,7 @@ class ProfileRecording:
         if self._tensors is not None:
             self._before = self._tensors.reading()
             self._read(self._before.gradients())
-        self._names.begin(None)
+        self._names.begin(names_others=False)
 
     def _read_after(self) -> None:
         if self._tensors is not None:
@@ -143,7 +141,7 @@ class ProfileRecording:
             if self._after is not None:
                 owned = self._after.owned(pacer.pace)
                 others = self._tensors.others if self._tensors is not None else {}
-                owned += tuple(_further(packed, owned, others, self._after.bucket_bytes, pacer))
+                owned += tuple(further_tensors(packed, owned, others, self._after.bucket_bytes, pacer.pace))
         pacer.rest()
         return RankRecording(
             recording_id=window.ask.recording_id,
@@ -207,35 +205,6 @@ class ProfileRecording:
         since_us = 0 if self.window.is_ours else self.window.boundaries_us[0] - _EARLY_US
         counts = {one.device: _allocations(one, since_us, pacer) for one in packed.devices}
         return all(counts.get(device, 0) >= count for device, count in self.window.allocations.items())
-
-
-def _further(
-    packed: PackedSnapshot,
-    known: Sequence[OwnedTensor],
-    others: Mapping[int, tuple[int, str]],
-    bucket_bytes: Sequence[int],
-    pacer: Pacer,
-) -> Iterator[OwnedTensor]:
-    """Blocks without a stack that nothing of the model's is in: ``others`` that are still there, by their sizes, and as
-    many of the size of a bucket of ``DistributedDataParallel`` as there are buckets."""
-    left = Counter(bucket_bytes)
-    owned = {one.address for one in known}
-    for one in packed.devices:
-        at = 0
-        for address, count in zip(one.segments["address"], one.segments["blocks"]):
-            for index in range(at, at + count):
-                requested_bytes = one.blocks["requested_bytes"][index]
-                is_unknown = one.blocks["state"][index] == ACTIVE_ALLOCATED and one.blocks["stack"][index] < 0
-                if is_unknown and address not in owned:
-                    size_bytes, name = others.get(address, (0, ""))
-                    if size_bytes == requested_bytes:
-                        yield OwnedTensor(address, size_bytes, Category.OTHER, one_line(name[-MAX_NAME_CHARS:]))
-                    elif left[requested_bytes] > 0:
-                        left[requested_bytes] -= 1
-                        yield OwnedTensor(address, requested_bytes, Category.COMMUNICATION)
-                address += one.blocks["size_bytes"][index]
-                pacer.pace()
-            at += count
 
 
 def _allocations(one: DeviceColumns, since_us: int, pacer: Pacer) -> int:

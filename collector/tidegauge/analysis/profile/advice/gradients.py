@@ -7,6 +7,7 @@ from typing import Optional
 
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
+from tidegauge.analysis.profile.lives import BEFORE
 from tidegauge.analysis.profile.recording import NamedBlock
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 from tidegauge.core.profile.categories import Category
@@ -41,11 +42,19 @@ def gradients_freed(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasu
 
 
 def _freed_by_the_optimizer(steps: RecordedSteps) -> Iterator[LifeChange]:
-    """Gradients that outlive the optimizer's step, freed behind it."""
-    for one in steps.passes:
-        if one.optimizer is not None:
-            for gradient in steps.gradients(one):
+    """Gradients that outlive the optimizer's step, freed behind it; those of a step before the recording as well, which
+    are gone before the first backward pass: of accumulation they would not be."""
+    for gradient in steps.of(Category.GRADIENTS):
+        block = gradient.block
+        if block.made == BEFORE and block.freed is not None and block.freed <= steps.passes[0].backward:
+            yield left_out(block)
+    for one, following in zip(steps.passes, [*steps.passes[1:], None]):
+        for gradient in steps.gradients(one):
+            freed = gradient.block.freed
+            if one.optimizer is not None:
                 yield left_out_from(gradient.block, one.optimizer[1] - 1)
+            elif following is not None and freed is not None and freed <= following.backward:  # no accumulation
+                yield left_out_from(gradient.block, one.end)
 
 
 def _steps_after_each_pass(steps: RecordedSteps) -> bool:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.snapshot_columns import MODULE_WORD
+from tidegauge.probe.evidence.module_paths import Models, joined, named_modules
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.runtime.backend import compiles, module_hooks
 
@@ -40,33 +41,11 @@ class _Thread(threading.local):
         self.calls: list[_Call] = []
 
 
-class _Roots:
-    """Paths of modules that tell apart the models they are in."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._of_class: dict[str, int] = {}
-
-    def paths(self, model: Any) -> Iterator[tuple[str, Any]]:
-        name = type(model).__name__
-        number = self._of_class[name] = self._of_class.get(name, 0) + 1
-        self.count += 1
-        name = name if number == 1 else f"{name}#{number}"
-        for path, module in model.named_modules():
-            yield (f"{name}.{path}" if path else name), module
-
-
-def module_paths(models: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """All modules of some models, with the paths that ``ModuleNames`` gives them."""
-    roots = _Roots()
-    for model in models:
-        yield from roots.paths(model)
-
-
 class ModuleNames:
     """Names allocations between ``begin`` and ``end``. Made once CUDA is initialised in this very process."""
 
-    def __init__(self, torch: Any, faults: Faults) -> None:
+    def __init__(self, torch: Any, faults: Faults, models: Optional[Models] = None) -> None:
+        """``models``: those that have names already."""
         self.missing: Optional[str] = None
         """Why allocations have no module, or only some of them, for people; ``None``: they have."""
         self._torch = torch
@@ -75,7 +54,8 @@ class ModuleNames:
         self._remove: list[Callable[[], None]] = []
         self._words: dict[int, tuple[weakref.ref[object], str]] = {}
         """Of modules by their addresses."""
-        self._roots = _Roots()
+        self._models = models or Models()
+        self._roots = 0
         self._names_others = True
         self._process = os.getpid()
         self._get: Callable[[], str]
@@ -88,19 +68,19 @@ class ModuleNames:
             if module is not None and len(self._words) < MAX_NAMED_MODULES:
                 self._words[id(module)] = (reference, MODULE_WORD + path)
 
-    def begin(self, models: Optional[Iterable[Any]] = ()) -> bool:
+    def begin(self, *, names_others: bool = True) -> bool:
         """Name allocations from now on; false where that cannot be, and ``missing`` says why.
 
-        ``models`` are named first; a further one is named when it is called outside of all others. ``None``: only
-        what was given is named, and no code of the job's runs.
+        ``names_others``: a model that was not given is named when it is called outside of all others. Without it no
+        code of the job's runs.
         """
         try:
-            return self._begin(models)
+            return self._begin(names_others)
         except Exception as error:
             self._stop("naming modules", error)
             return False
 
-    def _begin(self, models: Optional[Iterable[Any]]) -> bool:
+    def _begin(self, names_others: bool) -> bool:
         native = self._torch._C
         if not hasattr(native, "_cuda_setMemoryMetadata") or not hasattr(native, "_cuda_getMemoryMetadata"):
             self.missing = OLD_TORCH
@@ -114,9 +94,7 @@ class ModuleNames:
         # One of ours is left where hooks were taken away while a module ran. An allocator of another kind raises here,
         # and not in the model.
         self._set("" if word.startswith(MODULE_WORD) else word)
-        self._names_others = models is not None
-        for model in models or ():
-            self._name(model)
+        self._names_others = names_others
         self._remove = hooks(self._entered, self._left)
         return True
 
@@ -176,13 +154,16 @@ class ModuleNames:
 
     def _name(self, root: Any) -> None:
         """Name a model's modules that have no name yet; the model's class is the beginning of their paths."""
-        if self._roots.count >= MAX_ROOTS:
+        if self._roots >= MAX_ROOTS:
             return
-        for path, module in self._roots.paths(root):
+        self._roots += 1
+        modules = [weakref.ref(module) for _, module in root.named_modules()]
+        for reference, path, model in named_modules(modules, self._models, pace=lambda: None):
+            module = reference()
             if len(self._words) >= MAX_NAMED_MODULES:
                 return
             if self._word(module) is None:
-                self._words[id(module)] = (weakref.ref(module), MODULE_WORD + path)
+                self._words[id(module)] = (reference, MODULE_WORD + joined(self._models.names[model], path))
 
     def _stop(self, where: str, error: Exception) -> None:
         self._faults.caught(where, error)

@@ -1,0 +1,73 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009, PT027
+"""The tensors of models and optimizers that are given, as ``tidegauge.profile()`` gives them."""
+
+from __future__ import annotations
+
+import math
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+from fake_tensors import Module, Optimizer, Parameter, Tensor, fake_tensor_torch
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import module_of
+from tidegauge.probe.evidence.owned_tensors import OwnedTensors, TensorReading
+from tidegauge.probe.holders.pace import do_some
+
+BASE, MIB = 1 << 30, 1 << 20
+
+
+class GivenModels(unittest.TestCase):
+    def setUp(self) -> None:
+        self.torch = fake_tensor_torch()
+        self.weight = Parameter(BASE, 256)
+        self.model, layer = Module(), Module()
+        layer._parameters["weight"] = self.weight
+        self.model._modules["layer"] = layer
+        optimizer: Any = Optimizer()
+        self.optimizer = optimizer
+        self.optimizer.param_groups = [{"params": [self.weight]}]
+        self.optimizer.state[self.weight] = {"exp_avg": Tensor(BASE + MIB, 256)}
+        self.tensors = OwnedTensors(self.torch, tuple)
+
+    def read(self, models: list[Any], optimizers: list[Any]) -> TensorReading:
+        self.tensors.give(models, optimizers)
+        self.tensors.name_modules(lambda: None)
+        reading = self.tensors.reading()
+        self.assertTrue(do_some(self.torch, reading.whole(), math.inf)[0])
+        return reading
+
+    def modules(self, reading: TensorReading) -> dict[Any, Any]:
+        owned = reading.owned(lambda: None)
+        return {(one.address, one.category): module_of(one, self.tensors.models) for one in owned}
+
+    def test_they_have_the_names_that_a_search_gives_them(self) -> None:
+        parallel = Module()
+        parallel._modules["module"] = self.model
+        reading = self.read([parallel, self.model], [self.optimizer])
+        wanted = {(BASE, Category.PARAMETERS): "Module.layer", (BASE + MIB, Category.OPTIMIZER_STATE): "Module.layer"}
+        self.assertEqual(self.modules(reading), wanted)
+        self.assertEqual({path for _, path in self.tensors.module_paths()}, {"Module", "Module.layer"})
+        self.assertEqual(reading.module_of_parameter(id(self.weight)), ("layer.weight", 0))
+        self.assertIsNone(reading.module_of_parameter(7))
+
+    def test_an_optimizer_is_found_in_what_wraps_it(self) -> None:
+        for name in ("optimizer", "_optimizer", "optim"):
+            self.tensors = OwnedTensors(self.torch, tuple)
+            reading = self.read([self.model], [SimpleNamespace(**{name: self.optimizer})])
+            self.assertIn((BASE + MIB, Category.OPTIMIZER_STATE), self.modules(reading))
+
+    def test_without_a_model_what_an_optimizer_steps_is_parameters(self) -> None:
+        reading = self.read([], [self.optimizer])
+        wanted = {(BASE, Category.PARAMETERS): None, (BASE + MIB, Category.OPTIMIZER_STATE): None}
+        self.assertEqual(self.modules(reading), wanted)
+
+    def test_what_is_no_model_is_refused(self) -> None:
+        with self.assertRaises(TypeError) as raised:
+            self.tensors.give([object()], [])
+        self.assertEqual(str(raised.exception), "object is no torch.nn.Module")
+
+
+if __name__ == "__main__":
+    unittest.main()
