@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[2]
 
 
-@pytest.mark.parametrize("name", ["test_probe_holders", "test_probe_holder_growth"])
+@pytest.mark.parametrize("name", ["test_probe_holders", "test_probe_holder_growth", "test_probe_search_keeps_nothing"])
 def test_holders_are_found_in_a_process_like_a_jobs(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "unittest", name], cwd=HERE,
