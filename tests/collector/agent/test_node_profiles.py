@@ -301,6 +301,14 @@ def test_a_link_in_place_of_the_snapshot_is_not_followed(stage: Stage, tmp_path:
     assert stage.take() == ()
 
 
+def test_where_nothing_was_recorded_only_the_reason_is_told(stage: Stage) -> None:
+    why = "no training step ended within 300 s"
+    said = recording(PID, snapshot_file=None, boundaries_us=(), owned=(), is_complete=False, problem=why)
+    leave_recording(stage.beside, PID, said)
+    [profile] = stage.take()
+    assert (profile.has_profile, profile.problems) == (False, (why,))
+
+
 def leave_recordings(stage: Stage, numbers: range) -> int:
     """Recordings without a snapshot, one after the other; how many were taken."""
     taken = 0

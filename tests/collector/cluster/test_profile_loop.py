@@ -160,6 +160,27 @@ def test_a_rank_that_refuses_says_why_and_may_be_asked_again(site: Site) -> None
     assert site.states() == [(0, AskState.RECORDING)]
 
 
+def test_a_recording_that_is_under_way_is_waited_for(site: Site) -> None:
+    site.answer = lambda _: {"ok": True, "id": "another", "state": "recording"}
+    site.loop.ask(JOB, [0])
+    site.answered()
+    assert site.asked[0]["join"] is True
+    [asked] = site.loop.asked(JOB)
+    assert (asked.profile_id, asked.state) == ("another", AskState.RECORDING)
+    site.report(rank_profile(0, profile_id="another"))
+    site.loop.turn()
+    assert site.states() == [(0, AskState.DONE)]
+
+
+def test_a_recording_that_was_under_way_may_be_here_before_the_answer(site: Site) -> None:
+    site.answer = lambda _: {"ok": True, "id": "another", "state": "searching"}
+    site.loop.ask(JOB, [0])
+    site.report(rank_profile(0, profile_id="another"))
+    site.loop.turn()
+    site.answered()
+    assert site.states() == [(0, AskState.DONE)]
+
+
 def test_a_recording_that_came_to_nothing_says_why(site: Site) -> None:
     [asked] = site.loop.ask(JOB, [0])
     site.answered()

@@ -182,11 +182,11 @@ def _record(job: _Known, args: argparse.Namespace) -> None:
     with progress("profile") as say:
         say("asking the ranks")
         asked = _asked(send(args, "/api/v1/profiles", fields), args.ranks)
-        ids = {one.profile_id for one in asked if one.state in _UNDER_WAY}
+        waited = {one.rank for one in asked if one.state in _UNDER_WAY}
 
         def over() -> Sequence[AskedProfile] | None:
             answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", quietly=True)
-            now = [one for one in _asked(answer, args.ranks) if one.profile_id in ids]
+            now = [one for one in _asked(answer, args.ranks) if one.rank in waited]
             say(_how_far(now))
             return None if any(one.state in _UNDER_WAY for one in now) else now
 
