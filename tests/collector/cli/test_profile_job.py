@@ -14,7 +14,7 @@ import pytest
 from estimates import ESTIMATE
 from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
-from sample_views import GIB, MIB, NOW_S, job_view
+from sample_views import GIB, MIB, NOW_S, job_record, job_view
 from tidegauge.cli.main import main
 from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
@@ -264,6 +264,27 @@ def test_the_last_one_is_that_of_the_newest_profile(
     assert main(["profile", "--last", *api]) == 0
     assert "Job ended (attempt 2), rank 5" in capsys.readouterr().out
     assert main(["profile", "ended", *api]) == 0, "a job that ended, by its id"
+
+
+def test_a_job_that_ended_goes_by_the_name_that_jobs_lists(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer, bare = (JobKey(job_id, 0, 1001) for job_id in ("run-1", "run-2", "run-3"))
+    store.jobs.records = [
+        job_record(job=key, job_name="sweep", ended_unix_s=NOW_S + at_s)
+        for at_s, key in enumerate((older, newer, bare))
+    ]
+    store.profiles.kept += [rank_profile(3, job=older), rank_profile(4, job=newer, at_unix_s=NOW_S + 9.0)]
+    assert main(["profile", "sweep", *api]) == 0
+    printed = capsys.readouterr()
+    assert "Job run-2, rank 4" in printed.out
+    assert "3 jobs have the name 'sweep'; this is run-2, others are run-3, run-1" in printed.err
+    assert main(["profile", "run-1", *api]) == 0
+    printed = capsys.readouterr()
+    assert "Job run-1, rank 3" in printed.out
+    assert "have the name" not in printed.err
+    assert main(["profile", "run-3", *api]) == 3
+    assert "job run-3 has no memory profile yet" in capsys.readouterr().err
 
 
 def test_ranks_that_are_asked_now_are_waited_for(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from urllib.parse import urlencode
 from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
 from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
-from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
+from tidegauge.cli.jobs.jobs import MAX_ENDED
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
 from tidegauge.cli.output import print_wrapped, progress, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
@@ -24,6 +26,7 @@ from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
 from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
+from tidegauge.core.job_records import JobRecord
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, cause_of, imbalance_of
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -131,7 +134,8 @@ _WHEN = (
 
 
 def _find(what: str, args: argparse.Namespace) -> _Known:
-    """The group of ranks that ``what`` names: running ones first, then the one with the newest profile."""
+    """The group of ranks that ``what`` names: running ones first, then the one with the newest profile; of jobs that
+    ended with that name, the newest with a profile."""
     views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
     known = [_Known(view.key, _named(view), view.running) for view in views if view.ranks]
     watched = {one.key for one in known}
@@ -141,18 +145,41 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
         for key in profiled
         if key not in watched
     ]
-    found = meant(known, what, lambda one: one.named)
-    if len(ids := {one.key.job_id for one in found}) > 1:
+    found = _meant(known, what) or _meant(_ended(profiled, args), what)
+    running = [one for one in found if one.running]
+    if len(ids := {one.key.job_id for one in running}) > 1:
         raise SeveralJobsError(what, ids)
-    if len({one.key.uid for one in found}) > 1:
-        raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
     if not found:
         raise UsageError(
             f"{one_line(what)} is neither a file nor a job that the service watches or has a profile of; "
             "`tidegauge jobs` lists jobs"
         )
     order = {key: place for place, key in enumerate(profiled)}
-    return min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+    meant_first = min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+    if len({one.key.uid for one in found if one.key.job_id == meant_first.key.job_id}) > 1:
+        raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
+    others = dict.fromkeys(one.key.job_id for one in found if one.key.job_id != meant_first.key.job_id)
+    if others:
+        print(f"tidegauge profile: {other_jobs(what, meant_first.key.job_id, others)}", file=sys.stderr)
+    return meant_first
+
+
+def _meant(known: Sequence[_Known], what: str) -> Sequence[_Known]:
+    """As other commands take a name, and by the column "name" of `tidegauge jobs`."""
+    return meant(known, what, lambda one: one.named) or [one for one in known if one.named.given == what]
+
+
+def _ended(profiled: Sequence[JobKey], args: argparse.Namespace) -> Sequence[_Known]:
+    """Jobs that ended, by their records, which have their names; the newest first."""
+    records = [read(JobRecord, raw) for raw in ask(args, f"/api/v1/ended-jobs?since=0&limit={MAX_ENDED}")["jobs"]]
+    groups: dict[JobKey, list[JobKey]] = {}
+    for key in profiled:
+        groups.setdefault(key.whole, []).append(key)
+    return [
+        _Known(key, Named(key.job_id, key.attempt, record.array, record.job_name, key.group), running=False)
+        for record in records
+        for key in groups.get(record.job, [record.job])
+    ]
 
 
 def _named(view: JobView) -> Named:
