@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ MAX_COLUMNS = 6
 MAX_RANKS_IN_FULL = 16
 """On a page, each with some 170 KB: the service is asked for every one."""
 ASK_SLACK_S = 30.0
+_JOB_RANK = re.compile(r"(.+):([0-9]{1,9})", re.ASCII)
 _UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
 
 
@@ -52,6 +54,14 @@ class _Known(NamedTuple):
     key: JobKey
     named: Named
     running: bool
+
+
+class ComparedRank(NamedTuple):
+    """A rank's profile, to compare it."""
+
+    title: str
+    profile: StepProfile
+    problems: Sequence[str]
 
 
 class _Uneven(NamedTuple):
@@ -73,7 +83,7 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     job = _last(args) if what is None else _find(what, args)
     if args.now:
         _record(job, args)
-    found = _profiles(job, args)
+    found = _profiles(job, args, args.ranks)
     worst = max(found, key=lambda one: one.allocated_bytes)
     whole = cache(partial(_whole, job, args))
     profile = whole(worst.rank)
@@ -99,6 +109,19 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
             print()
             print_page([estimated.table])
     return FINE
+
+
+def rank_of_job(what: str, args: argparse.Namespace) -> ComparedRank:
+    """The rank that ``JOB:RANK`` names, or the fullest of ``JOB``. Raises ``CommandError``."""
+    match = _JOB_RANK.fullmatch(what)
+    name, ranks = (match[1], (int(match[2]),)) if match else (what, ())
+    job = _find(name, args)
+    fullest = max(_profiles(job, args, ranks), key=lambda one: one.allocated_bytes)
+    return ComparedRank(
+        f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}",
+        _whole(job, args, fullest.rank),
+        fullest.problems,
+    )
 
 
 def _whole(job: _Known, args: argparse.Namespace, rank: int) -> StepProfile:
@@ -186,19 +209,19 @@ def _named(view: JobView) -> Named:
     return Named(view.job_id, view.attempt, job_array_name(view), view.job_name, view.group_name)
 
 
-def _profiles(job: _Known, args: argparse.Namespace) -> Sequence[RankProfile]:
-    """Those of ``--ranks``, or all; one at least."""
+def _profiles(job: _Known, args: argparse.Namespace, ranks: Collection[int]) -> Sequence[RankProfile]:
+    """Those of ``ranks``, or all; one at least."""
     answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", timeout_s=LONG_ANSWER_S)
     found = [read(RankProfile, raw) for raw in answer["profiles"]]
     if not found:
         raise CommandError(f"job {_name(job)} has no memory profile yet. {_WHEN}")
-    if not args.ranks:
+    if not ranks:
         return found
-    missing = sorted(set(args.ranks) - {one.rank for one in found})
+    missing = sorted(set(ranks) - {one.rank for one in found})
     if missing:
         have = ", ".join(str(one.rank) for one in found)
         raise CommandError(f"rank {missing[0]} of job {_name(job)} has no memory profile; there are those of {have}")
-    return [one for one in found if one.rank in args.ranks]
+    return [one for one in found if one.rank in ranks]
 
 
 def _record(job: _Known, args: argparse.Namespace) -> None:
