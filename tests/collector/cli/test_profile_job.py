@@ -290,6 +290,16 @@ def test_a_job_that_ended_goes_by_the_name_that_jobs_lists(
     assert "job run-3 has no memory profile yet" in capsys.readouterr().err
 
 
+def test_a_workload_of_kubernetes_goes_by_its_name_with_a_slash(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.profiles.kept.append(rank_profile(5, job=JobKey("research/ppo-4", 0, 7)))
+    assert main(["profile", "research/ppo-4", *api]) == 0
+    assert "Job research/ppo-4, rank 5" in capsys.readouterr().out
+    assert main(["profile", "diff", "research/ppo-4:5", "4711:1", *api]) == 0
+    assert "Before: job research/ppo-4, rank 5" in capsys.readouterr().out
+
+
 def test_two_ranks_two_jobs_and_a_job_and_a_snapshot_are_compared(
     api: list[str], store: FakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,8 @@ DIFF = "diff"
 DEFAULT_TOP = 12
 _FILE_NAME = re.compile(r"[/\\]|\.(?:pickle|pkl|snap|npz|zst|gz|json)\b", re.IGNORECASE)
 """What is not there and looks like this is a file that is missing, not a job."""
+_WORKLOAD = re.compile(r"[a-z0-9-]+/[a-z0-9-]+(?: \(.*\))?(?::[0-9]+)?")
+"""The name of a job on Kubernetes, ``namespace/name``, which looks like a file's."""
 _PERCENT = re.compile(r"(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
 
 
@@ -135,7 +137,8 @@ def _estimated(args: argparse.Namespace, profile: StepProfile) -> Optional[Besid
 
 def _is_file(name: str) -> bool:
     """Whether it is a snapshot, and not a job: whatever is there as a file, or has a file's name."""
-    return Path(name).exists() or _FILE_NAME.search(name) is not None
+    looks_so = _FILE_NAME.search(name) is not None and _WORKLOAD.fullmatch(name) is None
+    return Path(name).exists() or looks_so
 
 
 def _job(named: list[str], args: argparse.Namespace) -> int:
