@@ -251,8 +251,9 @@ class NodeAgent:
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for up to ``order.timeout_s``; not for the polling thread."""
-        if self._evidence is not None:
-            self._evidence.hear_of_order(order)
+        why_not = None if self._evidence is None else self._evidence.hear_of_order(order)
+        if why_not is not None:
+            return OrderResult(order.order_id, error=why_not)
         result = carry_out(order, self._sockets)
         if result.error is not None and has_ended(self._procs, order.process):
             return replace(result, kind=GONE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import stat
@@ -32,6 +33,8 @@ NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
 SLOW_S = 2.0
 """Waiting time after which ``said_when_slow`` names what it waits for."""
+SAME_EVERY_S = 60.0
+"""A line that says again what goes on: a log without it looks as if the command hung."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_way: Sequence[str] = ()) -> None:
@@ -167,8 +170,8 @@ def print_json(value: object) -> None:
 def progress(
     command: str, *, every_s: float = 0.0, monotonic_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a sentence on stderr: beside a spinner on a terminal, elsewhere as a line, at most
-    one in ``every_s``."""
+    """Yield a function that shows a sentence on stderr: beside a spinner on a terminal; elsewhere as a line where it is
+    another one than before, at most one in ``every_s``, and the same one once in ``SAME_EVERY_S``."""
     if sys.stderr.isatty():
         try:
             from rich.console import Console
@@ -179,13 +182,13 @@ def progress(
             with Console(stderr=True).status(f"tidegauge {command}") as status:
                 yield lambda sentence: status.update(f"tidegauge {command}: {escape(one_line(sentence))} …")
             return
-    last_s: float | None = None
+    last_s, last = -math.inf, ""
 
     def show(sentence: str) -> None:
-        nonlocal last_s
+        nonlocal last_s, last
         now_s = monotonic_s()
-        if last_s is None or now_s - last_s >= every_s:
-            last_s = now_s
+        if now_s - last_s >= (SAME_EVERY_S if sentence == last else every_s):
+            last_s, last = now_s, sentence
             print(f"tidegauge {command}: {one_line(sentence)} …", file=sys.stderr, flush=True)
 
     yield show

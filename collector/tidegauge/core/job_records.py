@@ -130,13 +130,19 @@ def _joined(before: JobRecord, seen: JobRecord) -> JobRecord:
     )
 
 
+def end_of(rank: RankSummary) -> JobEnd:
+    """How a rank ended that its node does not see any more."""
+    if _died_of_oom(rank):
+        return JobEnd.OOM
+    return JobEnd.ENDED if rank.detached else JobEnd.KILLED
+
+
 def _end(views: Sequence[JobView]) -> JobEnd:
     known = [rank for view in views for rank in view.ranks if int(rank.identity.rank) not in view.stale]
-    if any(_died_of_oom(rank) for rank in known):
-        return JobEnd.OOM
-    if len(known) < sum(len(view.ranks) for view in views):
+    ends = {end_of(rank) for rank in known}
+    if JobEnd.OOM not in ends and len(known) < sum(len(view.ranks) for view in views):
         return JobEnd.UNKNOWN
-    return JobEnd.ENDED if all(rank.detached for rank in known) else JobEnd.KILLED
+    return max(ends, key=lambda one: one.level)
 
 
 def _died_of_oom(rank: RankSummary) -> bool:

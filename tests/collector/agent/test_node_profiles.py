@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from rank_profiles import STEADY, advised_profile, leave_recording, steady_profi
 from rank_windows import MIB, put, recording
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
 from tidegauge.agent.evidence.node_profiles import NodeProfiles
+from tidegauge.agent.evidence.profile_budget import MIN_CPU_S, ProfileBudget
 from tidegauge.agent.evidence.profiled_ranks import ProfiledRanks
 from tidegauge.agent.evidence.waiting import WaitingProfiles
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket
@@ -23,10 +25,12 @@ from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import PROFILE_WARMED_UP, RankProfile
 from tidegauge.core.profile.rank_recording import OwnedTensor
+from tidegauge.core.profile.request import profile_request
 from tidegauge.core.profile_policy import DEFAULT_RULES
 from tidegauge.core.run_dirs import PROFILE_SNAPSHOT_SUFFIX, snapshot_name
 from tidegauge.settings import Settings
@@ -52,10 +56,11 @@ class FakeSockets:
 class Stage:
     """One node with a training rank at level auto, and the agents that it had one after the other."""
 
-    def __init__(self, scratch: Path, cleanup: ExitStack) -> None:
+    def __init__(self, scratch: Path, cleanup: ExitStack, budget: ProfileBudget | None = None) -> None:
         self.scratch = scratch
         self.state = scratch / "state"
         self.sockets = FakeSockets()
+        self.budget = budget
         self._cleanup = cleanup
         self._settings = Settings.model_validate({"cluster": "test", "state_dir": self.state})
         self.node = self.new_agent()
@@ -65,7 +70,7 @@ class Stage:
     def new_agent(self) -> FakeNode:
         profiles = NodeProfiles(
             WaitingProfiles(self.state / "profiles"), ProfiledRanks(self.state / "profiles"),
-            ask_socket=self.sockets.ask, new_id=lambda: "profile-7",
+            budget=self.budget, ask_socket=self.sockets.ask, new_id=lambda: "profile-7",
         )  # fmt: skip
         readings = [gpu_reading(processes={4242: 7 << 30, 99: 1 << 30})]
         node = FakeNode(self.scratch / "run", readings=readings, evidence=self._settings, profiles=profiles)
@@ -296,14 +301,61 @@ def test_a_link_in_place_of_the_snapshot_is_not_followed(stage: Stage, tmp_path:
     assert stage.take() == ()
 
 
-def test_recordings_count_to_the_hour_of_their_tenant(stage: Stage) -> None:
-    for number in range(PIECES_OF_TENANT + 3):
+def test_where_nothing_was_recorded_only_the_reason_is_told(stage: Stage) -> None:
+    why = "no training step ended within 300 s"
+    said = recording(PID, snapshot_file=None, boundaries_us=(), owned=(), is_complete=False, problem=why)
+    leave_recording(stage.beside, PID, said)
+    [profile] = stage.take()
+    assert (profile.has_profile, profile.problems) == (False, (why,))
+
+
+def leave_recordings(stage: Stage, numbers: range) -> int:
+    """Recordings without a snapshot, one after the other; how many were taken."""
+    taken = 0
+    for number in numbers:
         said = recording(PID, recording_id=f"p{number}", snapshot_file=None, boundaries_us=(), owned=())
         leave_recording(stage.beside, PID, said)
         for profile in stage.take():
+            taken += 1
             stage.node.agent.hear_of_evidence((), None, [profile.profile_id])
+    return taken
+
+
+def test_recordings_count_by_processor_time_apart_from_evidence(stage: Stage) -> None:
+    assert leave_recordings(stage, range(PIECES_OF_TENANT + 3)) == PIECES_OF_TENANT + 3
+
+
+def test_a_rank_is_not_asked_when_the_hour_of_its_tenant_is_used_up(tmp_path: Path, cleanup: ExitStack) -> None:
+    stage = Stage(tmp_path, cleanup, ProfileBudget(of_tenant_s=4 * MIN_CPU_S))
+    order = Order("order-1", OrderTo.RANK, PID, os.getuid(), profile_request("profile-1", "asked"), 15.0)
+    assert leave_recordings(stage, range(3)) == 3
+    assert "memory profiles of" not in (stage.node.agent.carry_out(order).error or "")
+    assert leave_recordings(stage, range(3, 11)) == 3, (
+        "what was asked for before is still read, up to half as much again"
+    )
+    stage.warm_up()
+    assert stage.sockets.asked == []
+    refused = stage.node.agent.carry_out(order).error or ""
+    assert refused.startswith(f"memory profiles of the ranks of uid {os.getuid()} have had 1 s of processor time")
+    assert re.search("again in 5[0-9] min", refused)
     stage.poll()
-    assert stage.node.agent.view().rings_skipped["evidence_too_many"] == 3
+    assert stage.node.agent.view().rings_skipped["evidence_too_many"] == 5 + 1
+    stage.poll(3600.0)
+    assert "memory profiles of" not in (stage.node.agent.carry_out(order).error or "")
+
+
+def test_a_profile_costs_its_processor_time_and_a_refused_file_the_least() -> None:
+    budget, one, other = ProfileBudget(of_tenant_s=10.0, of_node_s=15.0), Tenant(1), Tenant(2)
+    for at_s in range(4):
+        budget.spend(one, 2.4, float(at_s))
+    assert budget.why_not(one, 10.0) is None
+    budget.spend(one, 0.0, 4.0)
+    budget.spend(one, 0.2, 5.0)
+    assert (budget.why_not(one, 10.0) or "").endswith("again in 60 min"), "the first 2.4 s end then"
+    assert budget.why_not(other, 10.0) is None
+    budget.spend(other, 6.0, 20.0)
+    assert "of all ranks have had 15 s" in (budget.why_not(other, 20.0) or "")
+    assert budget.why_not(other, 3600.0) is None
 
 
 def test_a_profile_is_reported_until_it_is_kept(stage: Stage) -> None:

@@ -14,7 +14,9 @@ import pytest
 from estimates import ESTIMATE
 from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
-from sample_views import GIB, MIB, NOW_S, job_view
+from sample_views import GIB, MIB, NOW_S, job_record, job_view
+from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.main import main
 from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
@@ -29,6 +31,7 @@ from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
 
+CURRICULUM = STEADY.with_name("curriculum.late.snap.zst")
 STATUS = LoopStatus("observe", None)
 JOB = job_view().key
 EMPTIER = {"allocated_bytes": 100 * MIB, "by_category": {Category.PARAMETERS: 60 * MIB, Category.OTHER: 40 * MIB}}
@@ -289,6 +292,64 @@ def test_the_last_one_is_that_of_the_newest_profile(
     assert main(["profile", "ended", *api]) == 0, "a job that ended, by its id"
 
 
+def test_a_job_that_ended_goes_by_the_name_that_jobs_lists(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer, bare = (JobKey(job_id, 0, 1001) for job_id in ("run-1", "run-2", "run-3"))
+    store.jobs.records = [
+        job_record(job=key, job_name="sweep", ended_unix_s=NOW_S + at_s)
+        for at_s, key in enumerate((older, newer, bare))
+    ]
+    store.profiles.kept += [rank_profile(3, job=older), rank_profile(4, job=newer, at_unix_s=NOW_S + 9.0)]
+    assert main(["profile", "sweep", *api]) == 0
+    printed = capsys.readouterr()
+    assert "Job run-2, rank 4" in printed.out
+    assert "3 jobs have the name 'sweep'; this is run-2, others are run-3, run-1" in printed.err
+    assert main(["profile", "run-1", *api]) == 0
+    printed = capsys.readouterr()
+    assert "Job run-1, rank 3" in printed.out
+    assert "have the name" not in printed.err
+    assert main(["profile", "run-3", *api]) == 3
+    assert "job run-3 has no memory profile yet" in capsys.readouterr().err
+
+
+def test_a_workload_of_kubernetes_goes_by_its_name_with_a_slash(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.profiles.kept.append(rank_profile(5, job=JobKey("research/ppo-4", 0, 7)))
+    assert main(["profile", "research/ppo-4", *api]) == 0
+    assert "Job research/ppo-4, rank 5" in capsys.readouterr().out
+    assert main(["profile", "diff", "research/ppo-4:5", "4711:1", *api]) == 0
+    assert "Before: job research/ppo-4, rank 5" in capsys.readouterr().out
+
+
+def test_two_ranks_two_jobs_and_a_job_and_a_snapshot_are_compared(
+    api: list[str], store: FakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = JobKey("ended", 0, 7)
+    larger = parts_of(profile_of(open_trace(CURRICULUM)))
+    store.profiles.kept = [
+        rank_profile(0, job=JOB),
+        rank_profile(1, job=JOB, problems=("its ring was full",), **larger),
+        rank_profile(0, job=other),
+    ]
+    page = tmp_path / "diff.html"
+    assert main(["profile", "diff", "4711:0", "4711:1", "--html", str(page), *api]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Before: job 4711, rank 0 on node0. After: job 4711, rank 1 on node0." in printed
+    assert "The peak is 228.2 MiB higher (+84.0%): 271.5 MiB before, 499.7 MiB after." in printed
+    assert "activations 82.1 MiB 246.5 MiB +164.4 MiB" in printed
+    assert "Of job 4711, rank 1 on node0: its ring was full." in printed
+    assert "job 4711, rank 1 on node0" in page.read_text(encoding="utf-8")
+    assert main(["profile", "diff", "ended", "4711", "--json", *api]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert (compared["before"], compared["after"]) == ("job ended, rank 0 on node0", "job 4711, rank 1 on node0")
+    assert main(["profile", "diff", "4711", str(STEADY), "--fail-if-peak-grows", "2%", *api]) == 0
+    assert main(["profile", "diff", str(STEADY), "4711", "--fail-if-peak-grows", "2%", *api]) == 1
+    assert main(["profile", "diff", "4711:7", str(STEADY), *api]) == 3
+    assert "rank 7 of job 4711 has no memory profile; there are those of 0, 1" in capsys.readouterr().err
+
+
 def test_ranks_that_are_asked_now_are_waited_for(
     api: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,6 +403,10 @@ def test_a_name_that_is_a_file_here_is_that_file(
         (["nowhere"], "nowhere is neither a file nor a job"),
         (["missing.pickle"], "missing.pickle"),
         ([str(STEADY), "--now"], "about a job, not about snapshots"),
+        (["diff", "4711", "4711", "--now"], "diff takes a rank of a job as JOB:RANK"),
+        (["diff", "4711", "nowhere"], "nowhere is neither a file nor a job"),
+        (["diff", "4711", "4711", "--device", "0"], "name a rank as JOB:RANK"),
+        (["diff", "4711"], "either may be a JOB, or a rank of it"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

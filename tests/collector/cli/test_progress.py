@@ -79,3 +79,13 @@ def test_progress_in_a_pipe_is_at_most_a_line_in_its_period(capsys: pytest.Captu
         "tidegauge whatif: trying setting 0 …",
         "tidegauge whatif: trying setting 3 …",
     ]
+
+
+def test_in_a_log_what_goes_on_is_a_line_when_it_changes_and_one_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    times_s = iter(half / 2 for half in range(1000))
+    with progress("profile", monotonic_s=lambda: next(times_s)) as say:
+        for _ in range(300):  # 150 s
+            say("0 of 1 ranks done")
+        say("1 of 1 ranks done")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["tidegauge profile: 0 of 1 ranks done …"] * 3 + ["tidegauge profile: 1 of 1 ranks done …"]

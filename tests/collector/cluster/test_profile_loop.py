@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from rank_profiles import rank_profile
 from sample_views import NOW_S, identity, rank_summary
 from scheduler_values import JOB
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.incident_loops.profile_loop import ProfileLoop
+from tidegauge.cluster.incident_loops.profile_loop import ENDED_TRIP_S, ProfileLoop
 from tidegauge.cluster.store import ProfileStore, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import AskState, ReportReply
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.request import MAX_S, TRIP_S
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import NodeSummary
 
 RANKS = (0, 1)
@@ -40,13 +42,21 @@ class Site:
         self.loop = ProfileLoop(self.coordinator, self._table, now_s=lambda: self.now_s, submit=self._submit)
         self.report()
 
-    def report(self, *profiles: RankProfile, results: tuple[OrderResult, ...] = ()) -> ReportReply:
+    def report(
+        self,
+        *profiles: RankProfile,
+        results: tuple[OrderResult, ...] = (),
+        ended: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> ReportReply:
+        """``ended``: what differs of each rank that has ended."""
         self.sent_s += 1.0
         ranks = tuple(
             rank_summary(
                 uid=JOB.uid,
                 process=ProcessId(1000 + rank, 5000 + rank),
                 identity=identity(job_id=JobId(JOB.job_id), rank=GlobalRank(rank)),
+                alive=rank not in ended,
+                **ended.get(rank, {}),
             )
             for rank in RANKS
         )
@@ -150,6 +160,27 @@ def test_a_rank_that_refuses_says_why_and_may_be_asked_again(site: Site) -> None
     assert site.states() == [(0, AskState.RECORDING)]
 
 
+def test_a_recording_that_is_under_way_is_waited_for(site: Site) -> None:
+    site.answer = lambda _: {"ok": True, "id": "another", "state": "recording"}
+    site.loop.ask(JOB, [0])
+    site.answered()
+    assert site.asked[0]["join"] is True
+    [asked] = site.loop.asked(JOB)
+    assert (asked.profile_id, asked.state) == ("another", AskState.RECORDING)
+    site.report(rank_profile(0, profile_id="another"))
+    site.loop.turn()
+    assert site.states() == [(0, AskState.DONE)]
+
+
+def test_a_recording_that_was_under_way_may_be_here_before_the_answer(site: Site) -> None:
+    site.answer = lambda _: {"ok": True, "id": "another", "state": "searching"}
+    site.loop.ask(JOB, [0])
+    site.report(rank_profile(0, profile_id="another"))
+    site.loop.turn()
+    site.answered()
+    assert site.states() == [(0, AskState.DONE)]
+
+
 def test_a_recording_that_came_to_nothing_says_why(site: Site) -> None:
     [asked] = site.loop.ask(JOB, [0])
     site.answered()
@@ -165,6 +196,43 @@ def test_a_recording_that_never_comes_is_over_after_its_time(site: Site) -> None
     site.now_s += MAX_S + TRIP_S + 1.0
     [asked] = site.loop.asked(JOB)
     assert (asked.state, asked.problem) == (AskState.FAILED, "nothing came of it in time")
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [
+        ({}, "killed"),
+        ({"detached": True}, "by itself"),
+        ({"last_oom": OomRecord(NOW_S, 1 << 50, 1 << 20, 0, 0, 0, 0)}, "out of GPU memory"),
+    ],
+)
+def test_a_rank_that_ends_while_it_records_is_over_at_once_and_says_how(
+    site: Site, ending: Mapping[str, Any], how: str
+) -> None:
+    site.loop.ask(JOB, [])
+    site.answered()
+    site.report(ended={0: ending})
+    site.loop.turn()
+    assert site.states() == [(0, AskState.RECORDING), (1, AskState.RECORDING)], "its node may be making the profile"
+    site.now_s += ENDED_TRIP_S
+    site.report(ended={0: ending})
+    site.loop.turn()
+    [ended, other] = site.loop.asked(JOB)
+    assert (ended.state, ended.problem) == (
+        AskState.FAILED, f"it ended ({how}) before its recording was complete",
+    )  # fmt: skip
+    assert other.state is AskState.RECORDING
+
+
+def test_a_rank_that_ends_behind_its_recording_has_its_profile(site: Site) -> None:
+    [asked] = site.loop.ask(JOB, [0])
+    site.answered()
+    site.report(ended={0: {}})
+    site.loop.turn()
+    site.now_s += ENDED_TRIP_S
+    site.report(rank_profile(0, profile_id=asked.profile_id), ended={0: {}})
+    site.loop.turn()
+    assert site.states() == [(0, AskState.DONE)]
 
 
 @pytest.mark.parametrize(("job", "ranks"), [(JOB, [7]), (JOB, [0, 7]), (JOB._replace(uid=7), [])])

@@ -375,6 +375,15 @@ class AskingForAProfile(CommandsTestCase):
         self.assertEqual(self.ask("profile_status", id="p1")["kind"], "unknown")
         self.train_until_done(probe, "p2")
 
+    def test_who_joins_a_profile_under_way_is_told_its_id(self) -> None:
+        probe = self.probe()
+        self.ask(**PROFILE)
+        joined = self.ask(**{**PROFILE, "id": "p2", "join": True})
+        self.assertEqual((joined["ok"], joined["id"], len(self.threads)), (True, "p1", 1))
+        self.train_until_done(probe)
+        self.assertEqual(self.ask(**{**PROFILE, "id": "p3", "join": True})["id"], "p3")
+        self.train_until_done(probe, "p3")
+
     def test_a_profile_is_recorded_at_calls_of_the_model_where_no_optimizer_steps(self) -> None:
         probe = self.probe()
         self.quiet_for(probe, MIN_QUIET_S)

@@ -241,7 +241,7 @@ class Ending(ProfileTestCase):
         found = self.profiled()
         self.assertEqual(self.backend.recording.calls, [])
         self.assertEqual((found.snapshot_file, found.is_complete), (None, False))
-        self.assertIn("no training step ended within 60 s", found.problem or "")
+        self.assertEqual(found.problem, "no training step ended within 60 s")
 
     def test_a_job_that_stops_making_steps_is_not_recorded_any_longer(self) -> None:
         def stop(_window: ProfileWindow) -> None:

@@ -21,6 +21,7 @@ from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.making import NodeFacts, job_of
 from tidegauge.agent.evidence.node_profiles import NodeProfiles, RankAsk, open_node_profiles
+from tidegauge.agent.evidence.profile_budget import cpu_s
 from tidegauge.agent.evidence.readings import RankReadings
 from tidegauge.agent.evidence.remote_store import EVIDENCE_FOLDER, open_store
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
@@ -33,7 +34,7 @@ from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import DeviceUuid, ProcessId
-from tidegauge.core.jobs.tenants import tenant_of
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.orders import Order
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -64,7 +65,7 @@ class _Task(NamedTuple):
 
 
 class _Refusal(NamedTuple):
-    found: FoundFiles
+    what: str
     error: UnsafeFileError
 
 
@@ -109,7 +110,7 @@ class EvidenceCollector:
         self._gpus: Mapping[DeviceUuid, GpuView] = {}
         self._tasks: queue.SimpleQueue[_Task | RankAsk | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
-        """From the thread, to be counted by the next round."""
+        """From other threads, to be counted by the next round."""
         self._idle = threading.Condition()
         self._under_way = 0
         self._closed = False
@@ -135,7 +136,8 @@ class EvidenceCollector:
         self._readings.take(views, gpus, now_s)
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         while not self._refusals.empty():
-            self._count(*self._refusals.get(), now_s=now_s)
+            refused = self._refusals.get()
+            self._skips.add(f"evidence_{refused.error.reason}", refused.what, str(refused.error), now_s=now_s)
         self._folders = folders
         if not self.is_searched_apart:
             self.search(now_s)
@@ -174,10 +176,17 @@ class EvidenceCollector:
             self._wanted_before = wanted
         self._have_thread()
 
-    def hear_of_order(self, order: Order) -> None:
-        """The coordinator asks a rank of this node for something."""
-        if self._profiles is not None:
-            self._profiles.hear_of_order(order)
+    def hear_of_order(self, order: Order) -> str | None:
+        """The coordinator asks a rank of this node for something. Returns why the rank is not to be asked: it would
+        record in vain."""
+        if self._profiles is None:
+            return None
+        view = self._views.get(order.process)
+        why_not = self._profiles.hear_of_order(order, view, self._clock.monotonic_ns() / 1e9)
+        if why_not is not None:
+            what = f"a memory profile of pid {order.process.pid}"
+            self._refusals.put(_Refusal(what, UnsafeFileError("too_many", why_not)))
+        return why_not
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the coordinator's current list of bounds that peers lend to ranks of this node."""
@@ -210,17 +219,20 @@ class EvidenceCollector:
             found.close()  # nobody will ever know whose it was
         elif view is None or self._under_way >= MAX_QUEUED or not self._has_room(found, view):
             self._again.put(found)
-        elif not self._budget.take(tenant := view.tenant, now_s):
+        elif not self._may_read(found, tenant := view.tenant, now_s):
             found.close()
-            too_many = UnsafeFileError(
-                "too_many", f"the ranks of {tenant} have written more than is read within an hour"
-            )
-            self._count(found, too_many, now_s=now_s)
+            why = f"the ranks of {tenant} have written more than is read within an hour"
+            self._refusals.put(_Refusal(_name(found), UnsafeFileError("too_many", why)))
         else:
             gpu = None if view.uuid is None else self._gpus.get(view.uuid)
             others = None if gpu is None else gpu.bytes_beside(view.process.pid)
             node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s(), others)
             self._give(_Task(found, node))
+
+    def _may_read(self, found: FoundFiles, tenant: Tenant, now_s: float) -> bool:
+        if found.recording is not None and self._profiles is not None:
+            return self._profiles.budget.can_read(tenant, now_s)
+        return self._budget.take(tenant, now_s)
 
     def _has_room(self, found: FoundFiles, view: RankView) -> bool:
         profiles = None if found.recording is None else self._profiles
@@ -232,9 +244,6 @@ class EvidenceCollector:
             self._under_way += 1
         self._tasks.put(task)
         self._have_thread()
-
-    def _count(self, found: FoundFiles, error: UnsafeFileError, *, now_s: float) -> None:
-        self._skips.add(f"evidence_{error.reason}", f"{found.at.folder}/{found.first.name}", str(error), now_s=now_s)
 
     def _have_thread(self) -> None:
         with self._idle:
@@ -274,23 +283,25 @@ class EvidenceCollector:
                 self._slips.say(logging.ERROR, text, pid, now_s=now_s, exc_info=error)
 
     def _process(self, task: _Task) -> None:
-        began_ns = self._clock.monotonic_ns()
+        began_ns, began_cpu_s, name = self._clock.monotonic_ns(), cpu_s(), _name(task.found)
         success = True
         try:
             done = self._work.do(task.found, task.node, now_s=began_ns / 1e9, protected=self._protected)
             if done is not None:
                 for refused in done.refused:
-                    self._refusals.put(_Refusal(task.found, refused))
+                    self._refusals.put(_Refusal(name, refused))
                 self._learn(done.piece, task.node)
                 success = self._archive.works
         except UnsafeFileError as error:
-            self._refusals.put(_Refusal(task.found, error))
+            self._refusals.put(_Refusal(name, error))
         except OSError as error:
-            self._refusals.put(_Refusal(task.found, UnsafeFileError("unreadable", str(error))))
+            self._refusals.put(_Refusal(name, UnsafeFileError("unreadable", str(error))))
         except Exception as error:
             text, pid = "evidence of pid %d could not be processed", task.found.process.pid
             self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
             success = False
+        if task.found.recording is not None and self._profiles is not None:
+            self._profiles.budget.spend(task.node.view.tenant, cpu_s() - began_cpu_s, began_ns / 1e9)
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
 
     def _learn(self, piece: Evidence | RankProfile, node: NodeFacts) -> None:
@@ -315,6 +326,10 @@ class EvidenceCollector:
             )
         except Exception:
             _log.exception("old snapshots could not be checked")
+
+
+def _name(found: FoundFiles) -> str:
+    return f"{found.at.folder}/{found.first.name}"
 
 
 def open_evidence_collector(

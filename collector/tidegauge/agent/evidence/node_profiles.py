@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidegauge.agent.evidence.profile_budget import ProfileBudget
 from tidegauge.agent.evidence.profiled_ranks import ProfiledRank, ProfiledRanks
 from tidegauge.agent.evidence.waiting import WaitingProfiles
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
@@ -62,10 +63,12 @@ class NodeProfiles:
         profiled: ProfiledRanks,
         *,
         policy: ProfilePolicy | None = None,
+        budget: ProfileBudget | None = None,
         ask_socket: AskSocket = ask,
         new_id: Callable[[], str] = lambda: f"profile-{secrets.token_hex(8)}",
     ) -> None:
         self.waiting = waiting
+        self.budget = budget or ProfileBudget()
         self._profiled = profiled
         self._policy = policy or ProfilePolicy()
         self._ask_socket = ask_socket
@@ -86,15 +89,23 @@ class NodeProfiles:
         asks = []
         for view, reason in wanted:
             to = sockets.get(view.process)
-            if to is not None:
+            if to is not None and self.budget.why_not(view.tenant, now_s) is None:
                 self._policy.asked(view.process, now_s)
                 asks.append(RankAsk(view.process, to, profile_request(self._new_id(), reason)))
         return self._profiled.applied(views, watched), asks
 
-    def hear_of_order(self, order: Order) -> None:
-        """The coordinator asks a rank of this node for something: for evidence, which comes first, or for a profile."""
-        if order.to is OrderTo.RANK and order.request.get("command") in ("evidence", COMMAND):
-            self._orders.put(order)
+    def hear_of_order(self, order: Order, view: RankView | None, now_s: float) -> str | None:
+        """The coordinator asks a rank of this node for something: for evidence, which comes first, or for a profile.
+        Returns why the rank is not to be asked; ``view`` is the rank, if it is known."""
+        command = order.request.get("command")
+        if order.to is not OrderTo.RANK or command not in ("evidence", COMMAND):
+            return None
+        if command == COMMAND and view is not None:
+            why_not = self.budget.why_not(view.tenant, now_s)
+            if why_not is not None:
+                return why_not
+        self._orders.put(order)
+        return None
 
     def ask(self, wanted: RankAsk) -> None:
         """Ask a rank; takes up to ``ANSWER_WITHIN_S``."""

@@ -43,7 +43,7 @@ def rank_profile_of(
     """The profile of what the rank ``said``, already bounded (``checks``); ``None``: there is none, for a reason that
     ``said`` or ``problems`` tell."""
     told = [*filter(None, [said.problem]), *problems]
-    if not said.is_complete:
+    if said.snapshot_file is not None and not said.is_complete:
         told.append("the recording lacks its first events: the allocator made more than fit into its history")
     parts = {}
     if profile is not None:

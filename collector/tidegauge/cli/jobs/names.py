@@ -49,6 +49,13 @@ class SeveralJobsError(UsageError):
         super().__init__(f"{1 + len(rest)} jobs have the name {one_line(name)!r}: use a job id, {first} or {others}")
 
 
+def other_jobs(name: str, job_id: str, others: Iterable[str]) -> str:
+    """The sentence for a name that several jobs have, of which ``job_id`` is taken; ``others`` in order."""
+    ids = list(map(one_line, others))
+    listed = f"{', '.join(ids[:MAX_NAMED])}{' …' if len(ids) > MAX_NAMED else ''}"
+    return f"{1 + len(ids)} jobs have the name {one_line(name)!r}; this is {one_line(job_id)}, others are {listed}"
+
+
 def meant(jobs: Iterable[T], text: str, named: Callable[[T], Named]) -> list[T]:
     """The groups of ranks that ``text`` names: all of the jobs with that id, else those with that name in a table."""
     jobs = list(jobs)

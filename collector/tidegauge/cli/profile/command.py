@@ -21,6 +21,7 @@ from tidegauge.core.text import one_line
 if TYPE_CHECKING:
     from tidegauge.analysis.profile.recording import NamedRecording
     from tidegauge.cli.profile.estimated import BesideEstimate
+    from tidegauge.cli.profile.job import ComparedRank
     from tidegauge.core.profile.advice import StepAdvice
     from tidegauge.core.profile.comparison import ProfileComparison
     from tidegauge.core.profile.step_profile import StepProfile
@@ -30,6 +31,8 @@ DIFF = "diff"
 DEFAULT_TOP = 12
 _FILE_NAME = re.compile(r"[/\\]|\.(?:pickle|pkl|snap|npz|zst|gz|json)\b", re.IGNORECASE)
 """What is not there and looks like this is a file that is missing, not a job."""
+_WORKLOAD = re.compile(r"[a-z0-9-]+/[a-z0-9-]+(?: \(.*\))?(?::[0-9]+)?")
+"""The name of a job on Kubernetes, ``namespace/name``, which looks like a file's."""
 _PERCENT = re.compile(r"(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%", re.ASCII)
 
 
@@ -42,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "snapshots", metavar="SNAPSHOT", nargs="*",
         help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more; "
         "after the word diff, two: of two runs, commits, settings or ranks. A name that is no file here is a job of "
-        "the service",
+        "the service; after diff also JOB:RANK",
     )  # fmt: skip
     parser.set_defaults(**{LIST_GOES_ON: "snapshots"})
     parser.add_argument("--last", action="store_true", help="the job with the newest profile")
@@ -90,6 +93,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "tidegauge profile snapshot.pickle --html profile.html",
         "tidegauge profile snapshot.pickle --limit 80GiB --world-size 8",
         "tidegauge profile snapshot.pickle --estimate estimate.json",
+        "tidegauge profile diff 4711:0 4711:3       two ranks of a job",
         "tidegauge profile diff main.pickle branch.pickle --html diff.html --fail-if-peak-grows 2%",
     )
 
@@ -99,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     if not files or (len(files) == 1 and not _is_file(files[0])):
         return _job(files, args)
     if args.last or args.now or args.ranks:
-        raise UsageError("--last, --now and --ranks are about a job, not about snapshots")
+        hint = "; diff takes a rank of a job as JOB:RANK" if files[0] == DIFF else ""
+        raise UsageError(f"--last, --now and --ranks are about a job, not about snapshots{hint}")
     if files[0] == DIFF and len(files) > 1:
         return _diff(files[1:], args)
     if len(files) > 1:
@@ -137,7 +142,8 @@ def _estimated(args: argparse.Namespace, profile: StepProfile) -> Optional[Besid
 
 def _is_file(name: str) -> bool:
     """Whether it is a snapshot, and not a job: whatever is there as a file, or has a file's name."""
-    return Path(name).exists() or _FILE_NAME.search(name) is not None
+    looks_so = _FILE_NAME.search(name) is not None and _WORKLOAD.fullmatch(name) is None
+    return Path(name).exists() or looks_so
 
 
 def _check_is_there(name: str, also: str = "") -> None:
@@ -170,23 +176,37 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
     if args.estimate is not None:
         raise UsageError("--estimate goes beside one profile: tidegauge profile SNAPSHOT or JOB --estimate FILE")
     if len(files) != 2:
-        raise UsageError(f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER")
-    for file in files:
-        _check_is_there(file)
-    before, after = (_profile(file, args.device) for file in files)
+        raise UsageError(
+            f"diff compares two snapshots, and got {len(files)}: tidegauge profile diff BEFORE AFTER; either may be a "
+            "JOB, or a rank of it, JOB:RANK"
+        )
+    if args.device is not None and not any(map(_is_file, files)):
+        raise UsageError("--device is about snapshots, not about jobs: name a rank as JOB:RANK")
+    ranks: dict[str, ComparedRank] = {}
+    for name in files:
+        if _is_file(name):
+            _check_is_there(name)
+        elif name not in ranks:
+            from tidegauge.cli.profile.job import rank_of_job
+
+            ranks[name] = rank_of_job(name, args)
+    before, after = (ranks[name].profile if name in ranks else _profile(name, args.device) for name in files)
+    subjects = [ranks[name].title if name in ranks else name for name in files]
     from tidegauge.core.profile.comparison import compare_profiles
 
     compared = compare_profiles(before, after)
     if args.html is not None:
         pages = need("tidegauge_exporter.reports.profile_comparison_page", extra="agent", what="a page")
-        made = pages.render_comparison(before, after, compared, subjects=files, made_unix_s=time.time())
-        write_output(args.html, str(made).encode(errors="replace"), made_of=files)
+        made = pages.render_comparison(before, after, compared, subjects=subjects, made_unix_s=time.time())
+        write_output(args.html, str(made).encode(errors="replace"), made_of=[one for one in files if one not in ranks])
     if args.json:
-        print(json.dumps({"before": files[0], "after": files[1], **_wire(compared)}))
+        print(json.dumps({"before": subjects[0], "after": subjects[1], **_wire(compared)}))
     else:
         from tidegauge.cli.profile.page import comparison_page, print_page
 
-        print_page(comparison_page(compared, args.top))
+        which = [f"Before: {subjects[0]}. After: {subjects[1]}."] if ranks else []
+        doubts = [f"Of {one.title}: {problem}." for one in ranks.values() for problem in one.problems]
+        print_page([*which, *comparison_page(compared, args.top), *doubts])
     most = args.fail_if_peak_grows
     return BAD_NEWS if most is not None and compared.grown_bytes > most * compared.before_peak_bytes else FINE
 

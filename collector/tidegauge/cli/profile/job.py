@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +16,8 @@ from urllib.parse import urlencode
 from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
 from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
-from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant
+from tidegauge.cli.jobs.jobs import MAX_ENDED
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
 from tidegauge.cli.output import print_wrapped, progress, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
@@ -25,6 +28,7 @@ from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
 from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
+from tidegauge.core.job_records import JobRecord
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, cause_of, imbalance_of
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -41,6 +45,7 @@ MAX_COLUMNS = 6
 MAX_RANKS_IN_FULL = 16
 """On a page, each with some 170 KB: the service is asked for every one."""
 ASK_SLACK_S = 30.0
+_JOB_RANK = re.compile(r"(.+):([0-9]{1,9})", re.ASCII)
 _UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
 
 
@@ -50,6 +55,14 @@ class _Known(NamedTuple):
     key: JobKey
     named: Named
     running: bool
+
+
+class ComparedRank(NamedTuple):
+    """A rank's profile, to compare it."""
+
+    title: str
+    profile: StepProfile
+    problems: Sequence[str]
 
 
 class _Uneven(NamedTuple):
@@ -71,7 +84,7 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     job = _last(args) if what is None else _find(what, args)
     if args.now:
         _record(job, args)
-    found = _profiles(job, args)
+    found = _profiles(job, args, args.ranks)
     worst = max(found, key=lambda one: one.allocated_bytes)
     whole = cache(partial(_whole, job, args))
     profile = whole(worst.rank)
@@ -97,6 +110,19 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
             print()
             print_page([estimated.table])
     return FINE
+
+
+def rank_of_job(what: str, args: argparse.Namespace) -> ComparedRank:
+    """The rank that ``JOB:RANK`` names, or the fullest of ``JOB``. Raises ``CommandError``."""
+    match = _JOB_RANK.fullmatch(what)
+    name, ranks = (match[1], (int(match[2]),)) if match else (what, ())
+    job = _find(name, args)
+    fullest = max(_profiles(job, args, ranks), key=lambda one: one.allocated_bytes)
+    return ComparedRank(
+        f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}",
+        _whole(job, args, fullest.rank),
+        fullest.problems,
+    )
 
 
 def _whole(job: _Known, args: argparse.Namespace, rank: int) -> StepProfile:
@@ -132,7 +158,8 @@ _WHEN = (
 
 
 def _find(what: str, args: argparse.Namespace) -> _Known:
-    """The group of ranks that ``what`` names: running ones first, then the one with the newest profile."""
+    """The group of ranks that ``what`` names: running ones first, then the one with the newest profile; of jobs that
+    ended with that name, the newest with a profile."""
     try:
         views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
     except CommandError as error:
@@ -146,37 +173,60 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
         for key in profiled
         if key not in watched
     ]
-    found = meant(known, what, lambda one: one.named)
-    if len(ids := {one.key.job_id for one in found}) > 1:
+    found = _meant(known, what) or _meant(_ended(profiled, args), what)
+    running = [one for one in found if one.running]
+    if len(ids := {one.key.job_id for one in running}) > 1:
         raise SeveralJobsError(what, ids)
-    if len({one.key.uid for one in found}) > 1:
-        raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
     if not found:
         raise UsageError(
             f"{one_line(what)} is neither a file nor a job that the service watches or has a profile of; "
             f"`tidegauge jobs` lists jobs{close_files(what)}"
         )
     order = {key: place for place, key in enumerate(profiled)}
-    return min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+    meant_first = min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+    if len({one.key.uid for one in found if one.key.job_id == meant_first.key.job_id}) > 1:
+        raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
+    others = dict.fromkeys(one.key.job_id for one in found if one.key.job_id != meant_first.key.job_id)
+    if others:
+        print(f"tidegauge profile: {other_jobs(what, meant_first.key.job_id, others)}", file=sys.stderr)
+    return meant_first
+
+
+def _meant(known: Sequence[_Known], what: str) -> Sequence[_Known]:
+    """As other commands take a name, and by the column "name" of `tidegauge jobs`."""
+    return meant(known, what, lambda one: one.named) or [one for one in known if one.named.given == what]
+
+
+def _ended(profiled: Sequence[JobKey], args: argparse.Namespace) -> Sequence[_Known]:
+    """Jobs that ended, by their records, which have their names; the newest first."""
+    records = [read(JobRecord, raw) for raw in ask(args, f"/api/v1/ended-jobs?since=0&limit={MAX_ENDED}")["jobs"]]
+    groups: dict[JobKey, list[JobKey]] = {}
+    for key in profiled:
+        groups.setdefault(key.whole, []).append(key)
+    return [
+        _Known(key, Named(key.job_id, key.attempt, record.array, record.job_name, key.group), running=False)
+        for record in records
+        for key in groups.get(record.job, [record.job])
+    ]
 
 
 def _named(view: JobView) -> Named:
     return Named(view.job_id, view.attempt, job_array_name(view), view.job_name, view.group_name)
 
 
-def _profiles(job: _Known, args: argparse.Namespace) -> Sequence[RankProfile]:
-    """Those of ``--ranks``, or all; one at least."""
+def _profiles(job: _Known, args: argparse.Namespace, ranks: Collection[int]) -> Sequence[RankProfile]:
+    """Those of ``ranks``, or all; one at least."""
     answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", timeout_s=LONG_ANSWER_S)
     found = [read(RankProfile, raw) for raw in answer["profiles"]]
     if not found:
         raise CommandError(f"job {_name(job)} has no memory profile yet. {_WHEN}")
-    if not args.ranks:
+    if not ranks:
         return found
-    missing = sorted(set(args.ranks) - {one.rank for one in found})
+    missing = sorted(set(ranks) - {one.rank for one in found})
     if missing:
         have = ", ".join(str(one.rank) for one in found)
         raise CommandError(f"rank {missing[0]} of job {_name(job)} has no memory profile; there are those of {have}")
-    return [one for one in found if one.rank in args.ranks]
+    return [one for one in found if one.rank in ranks]
 
 
 def _record(job: _Known, args: argparse.Namespace) -> None:
@@ -187,11 +237,11 @@ def _record(job: _Known, args: argparse.Namespace) -> None:
     with progress("profile") as say:
         say("asking the ranks")
         asked = _asked(send(args, "/api/v1/profiles", fields), args.ranks)
-        ids = {one.profile_id for one in asked if one.state in _UNDER_WAY}
+        waited = {one.rank for one in asked if one.state in _UNDER_WAY}
 
         def over() -> Sequence[AskedProfile] | None:
             answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", quietly=True)
-            now = [one for one in _asked(answer, args.ranks) if one.profile_id in ids]
+            now = [one for one in _asked(answer, args.ranks) if one.rank in waited]
             say(_how_far(now))
             return None if any(one.state in _UNDER_WAY for one in now) else now
 

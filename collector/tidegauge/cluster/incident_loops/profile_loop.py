@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.views import AskedProfile, AskState
-from tidegauge.core.ids import JobKey
+from tidegauge.core.evidence.rank_evidence import MAX_ID_CHARS
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import AuditError, RankTarget
+from tidegauge.core.job_records import JobEnd, end_of
 from tidegauge.core.orders import Reply
 from tidegauge.core.profile.rank_profile import PROFILE_ASKED, RankProfile
 from tidegauge.core.profile.request import MAX_S, TRIP_S, profile_request
@@ -30,11 +32,24 @@ log = logging.getLogger(__name__)
 TURN_EVERY_S = 1.0
 ANSWER_WITHIN_S = 15.0
 """A rank says at once that it begins; the way there and back takes two to three reports of its agent."""
+ENDED_TRIP_S = 10.0
+"""A rank that has ended may have left a whole recording: its node makes the profile in some seconds."""
 MAX_RANKS = 64
 """Asked at once."""
+MAX_OUTCOMES = 1024
+"""Remembered of profiles that came: a rank's answer may name one that is here already."""
 MAX_JOBS = 100
 """Of which it is remembered what was asked for."""
 WORKERS = 4
+_HOW = {JobEnd.ENDED: "by itself", JobEnd.KILLED: "killed", JobEnd.OOM: "out of GPU memory"}
+
+
+class _Recording(NamedTuple):
+    """The process that was asked for a profile."""
+
+    process: ProcessId
+    ended_s: float | None = None
+    """When it was first seen to have ended."""
 
 
 class ProfileTable(Protocol):
@@ -64,6 +79,10 @@ class ProfileLoop:
         self._lock = threading.Lock()
         self._asked: dict[JobKey, dict[int, AskedProfile]] = {}
         """By group of ranks, those asked last at the end."""
+        self._recording: dict[tuple[JobKey, str], _Recording] = {}
+        """By job and id of the profile, those that record."""
+        self._outcomes: dict[tuple[JobKey, str], tuple[AskState, str | None]] = {}
+        """By the same, what came of each, the latest at the end."""
         self._problem: str | None = None
         self._stopped = threading.Event()
 
@@ -84,9 +103,14 @@ class ProfileLoop:
             self._problem = str(error)
         except Exception:
             log.exception("a pass over memory profiles failed; continuing")
+        try:
+            self._end_of_ranks()
+        except Exception:
+            log.exception("a pass over ranks that record a memory profile failed; continuing")
 
     def ask(self, job: JobKey, ranks: Collection[int]) -> Sequence[AskedProfile]:
-        """Ask the living ``ranks`` of a job, all if there are none, but not those that are at it; blocks nobody.
+        """Ask the living ``ranks`` of a job, all if there are none, but not those that are at it; blocks nobody. Of a
+        rank that records already, for whomever, that profile is waited for.
 
         Returns what ``asked`` does. Raises ``LookupError`` where the job, or one of the ranks, does not run.
         """
@@ -119,13 +143,19 @@ class ProfileLoop:
 
     def _ask(self, job: JobKey, one: AskedProfile, target: RankTarget) -> None:
         """In a worker."""
-        request = profile_request(one.profile_id, PROFILE_ASKED)
+        request = profile_request(one.profile_id, PROFILE_ASKED, join=True)
         reply = self._coordinator.orders.ask_ranks(job, [target], request, timeout_s=ANSWER_WITHIN_S)[one.rank]
-        self._hear(job, one, reply)
+        self._hear(job, one, reply, target)
 
-    def _hear(self, job: JobKey, one: AskedProfile, reply: Reply) -> None:
+    def _hear(self, job: JobKey, one: AskedProfile, reply: Reply, target: RankTarget) -> None:
         if reply.error is None:
-            self._change(job, one, AskState.RECORDING)
+            with self._lock:
+                recorded = one._replace(profile_id=_recorded(reply) or one.profile_id)
+                if self._asked.get(job, {}).get(one.rank) == one:
+                    self._asked[job][one.rank] = recorded
+                self._recording[job, recorded.profile_id] = _Recording(target.process)
+                outcome = self._outcomes.get((job, recorded.profile_id), (AskState.RECORDING, None))
+            self._change(job, recorded, *outcome)
         else:
             log.info("job %s rank %d records no memory profile now: %s", job.job_id, one.rank, reply.error)
             self._change(job, one, AskState.FAILED, reply.error)
@@ -138,14 +168,50 @@ class ProfileLoop:
         self._table().keep([one for one in found if one.has_profile], at_s=self._now_s())
         self._coordinator.profiles.keep(waiting)
         for profile in found:
+            problem = None if profile.has_profile else "; ".join(profile.problems) or None
+            outcome = (AskState.DONE if profile.has_profile else AskState.FAILED, problem)
             with self._lock:
+                self._outcomes[profile.job, profile.profile_id] = outcome
+                while len(self._outcomes) > MAX_OUTCOMES:
+                    del self._outcomes[next(iter(self._outcomes))]
                 one = self._asked.get(profile.job, {}).get(profile.rank)
-            if one is None or one.profile_id != profile.profile_id:
+            if one is not None and one.profile_id == profile.profile_id:
+                self._change(profile.job, one, *outcome)
+
+    def _end_of_ranks(self) -> None:
+        """Give up on ranks that ended before their recording was complete."""
+        now_s = self._now_s()
+        with self._lock:
+            under_way = {
+                (job, one.profile_id): one
+                for job, asked in self._asked.items()
+                for one in asked.values()
+                if one.state is AskState.RECORDING
+            }
+            self._recording = {key: was for key, was in self._recording.items() if key in under_way}
+            recording = dict(self._recording)
+        if not recording:
+            return
+        views = [view for view in self._coordinator.jobs() if view.ranks]
+        living = {(view.key.whole, rank.process) for view in views for rank in view.ranks if rank.alive}
+        ended = {
+            (view.key.whole, rank.process): _HOW[end_of(rank)]
+            for view in views
+            for rank in view.ranks
+            if int(rank.identity.rank) not in view.stale
+        }
+        for key, was in recording.items():
+            job, one = key[0], under_way[key]
+            if (job.whole, was.process) in living:
                 continue
-            if profile.has_profile:
-                self._change(profile.job, one, AskState.DONE)
-            else:
-                self._change(profile.job, one, AskState.FAILED, "; ".join(profile.problems) or None)
+            if was.ended_s is None:
+                with self._lock:
+                    self._recording[key] = was._replace(ended_s=now_s)
+            elif now_s - was.ended_s >= ENDED_TRIP_S:
+                how = ended.get((job.whole, was.process))
+                problem = f"it ended{'' if how is None else f' ({how})'} before its recording was complete"
+                log.info("job %s rank %d has no memory profile: %s", job.job_id, one.rank, problem)
+                self._change(job, one, AskState.FAILED, problem)
 
     def _change(self, job: JobKey, one: AskedProfile, state: AskState, problem: str | None = None) -> None:
         with self._lock:
@@ -172,6 +238,12 @@ def _targets(view: JobView) -> Mapping[int, RankTarget]:
         for rank, node_id in zip(view.ranks, view.rank_nodes)
         if rank.alive
     }
+
+
+def _recorded(reply: Reply) -> str | None:
+    """The id of what a rank records, if it says it."""
+    said = None if reply.value is None else reply.value.get("id")
+    return said if isinstance(said, str) and len(said) <= MAX_ID_CHARS else None
 
 
 def _is_under_way(one: AskedProfile | None, now_s: float) -> bool:

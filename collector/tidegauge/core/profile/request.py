@@ -15,12 +15,14 @@ TRIP_S = 90.0
 """After its recording a rank writes; its node reads, replays and sends."""
 
 
-def profile_request(profile_id: str, reason: str) -> dict[str, Any]:
-    """The request. Sent again with the same id it only asks how far the rank is."""
-    return {
+def profile_request(profile_id: str, reason: str, *, join: bool = False) -> dict[str, Any]:
+    """The request. Sent again with the same id it only asks how far the rank is. With ``join`` a recording that is
+    under way will do: the answer has its id."""
+    request = {
         "command": COMMAND, "id": profile_id, "reason": reason, "steps": STEPS, "most_s": MAX_S,
         "max_events": MAX_EVENTS,
     }  # fmt: skip
+    return {**request, "join": True} if join else request
 
 
 def ranks_of(text: str) -> Optional[tuple[int, ...]]:

@@ -65,7 +65,9 @@ class EvidenceCommands:
         return _begun(self._evidence.ask(ask))
 
     def _ask_profile(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        usual = ProfileAsk("", "")
+        usual, join = ProfileAsk("", ""), request.get("join", False)
+        if not isinstance(join, bool):
+            raise RequestRefusedError("usage", "join must be true or false")
         ask = ProfileAsk(
             recording_id=request_id_of(request),
             reason=_reason(request),
@@ -73,7 +75,7 @@ class EvidenceCommands:
             most_s=_seconds(request, "most_s", usual.most_s),
             max_events=_whole(request, "max_events", usual.max_events, _MIN_ENTRIES, MAX_ENTRIES),
         )
-        return _begun(self._evidence.ask_profile(ask))
+        return _begun(self._evidence.ask_profile(ask, join=join))
 
     def _snapshot(self, request: Mapping[str, Any]) -> dict[str, Any]:
         _, files = self._evidence.watched()

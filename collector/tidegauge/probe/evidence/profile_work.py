@@ -142,6 +142,8 @@ class ProfileRecording:
                 owned = self._after.owned(pacer.pace)
                 others = self._tensors.others if self._tensors is not None else {}
                 owned += tuple(further_tensors(packed, owned, others, self._after.bucket_bytes, pacer.pace))
+        elif window.problem is not None:
+            self._problems.clear()  # of a recording that there is not
         pacer.rest()
         return RankRecording(
             recording_id=window.ask.recording_id,

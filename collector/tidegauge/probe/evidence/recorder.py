@@ -233,14 +233,17 @@ class EvidenceRecorder:
             raise
         return window
 
-    def ask_profile(self, ask: ProfileAsk) -> ProfileWindow:
-        """Begin a recording for a memory profile, or find the one of that id. Raises ``RequestRefusedError``."""
+    def ask_profile(self, ask: ProfileAsk, *, join: bool = False) -> ProfileWindow:
+        """Begin a recording for a memory profile, or find the one of that id; with ``join`` any that is under way.
+        Raises ``RequestRefusedError``."""
         snapshots, files = self.watched()
         known = self._profile
         if known is not None and known.window_id == ask.recording_id:
             return known
         self._refuse_beside_evidence()
         if known is not None and not known.is_over:
+            if join:
+                return known
             raise RequestRefusedError("busy", f"profile {known.window_id} is being recorded: {known.phase.value}")
         recording = self._make_recording(
             ask,
