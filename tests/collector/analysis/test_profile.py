@@ -181,6 +181,23 @@ def test_a_workspace_is_one_behind_an_optimizer_that_allocates_nothing() -> None
     assert program.profile().peak.by_category[Category.WORKSPACES] == workspace
 
 
+def test_a_batch_and_a_gradient_of_the_size_of_a_workspace_are_none() -> None:
+    """A workspace is allocated once: those of the last step, which are still there, are as those of the one before."""
+    program = Program()
+    held: list[Held] = []
+    for _ in range(2):
+        batch = program.alloc(8 * MIB, BATCH)
+        kept = program.alloc(2 * MIB, FORWARD)
+        program.free(*held)
+        seed = program.alloc(512, GRADS)
+        gradient = program.alloc(8 * MIB, AUTOGRAD)
+        program.free(program.alloc(1 * MIB, AUTOGRAD), kept, seed)
+        program.free(program.alloc(16 * MIB, OPTIMIZER))
+        held = [batch, gradient]
+    left = [one.category for one in program.recording().blocks if one.block.freed is None]
+    assert left == [Category.INPUTS, Category.GRADIENTS]
+
+
 def test_optimizer_state_of_the_size_of_a_workspace_is_optimizer_state() -> None:
     program = Program()
     for step in range(2):
