@@ -71,7 +71,9 @@ def _added(steps: RecordedSteps, made: int) -> int:
     sum takes, and gives back at once, comes before."""
     at = steps.next_made(made, Category.GRADIENTS)
     following = steps.made_in(made + 1, steps.events)
-    if not following or following[0].category is not Category.GRADIENTS:
+    number = steps.made_before(made)
+    beside = steps.in_order[max(0, number - 1) : number] + following[:1]
+    if all(one.category is not Category.GRADIENTS for one in beside):
         return at
     scratch = next((one.block for one in following if one.block.made == at), None)
     if scratch is None or scratch.freed is None:
