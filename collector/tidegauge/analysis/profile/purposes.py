@@ -22,6 +22,7 @@ _RESIZED = "_alloc_padded_unsharded_flat_param"
 """FSDP1 resizes their storage in here."""
 _FUNC = "/torch/_functorch/eager_transforms.py"
 """``torch.func.grad`` and its like: their backward pass keeps what a further derivative needs."""
+_NEXT_STEP = (StepPhase.INPUT, StepPhase.FORWARD)
 _MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
 
 
@@ -164,7 +165,7 @@ class Purposes:
         if stretch.phase is not StepPhase.BACKWARD or block.freed is None:
             return False
         last = self._last_stretch[stretch.backward_pass]
-        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase is not StepPhase.INPUT:
+        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase not in _NEXT_STEP:
             return False
         is_after = block.freed > self._last_made[stretch.backward_pass]
         return is_after and block.requested_bytes in self._parameter_bytes
