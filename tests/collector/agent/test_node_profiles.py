@@ -24,7 +24,7 @@ from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocke
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence.request import Window, evidence_request
-from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.profile.categories import Category
@@ -155,6 +155,18 @@ def test_a_profile_has_what_nvml_says_beside_pytorch_and_advice_for_what_is_left
     assert profile.other_processes_bytes == 1 * GIB
     left = 80 * GIB - 1 * GIB - profile.process_outside_bytes
     assert profile.profile() == advised_profile(ranks=2, limit_bytes=left)
+
+
+def test_a_profile_has_what_other_watched_jobs_hold_on_the_gpu(stage: Stage) -> None:
+    held = {4242: 7 * GIB, 99: 1 * GIB, 100: 2 * GIB, 101: 3 * GIB}
+    stage.node.gpus.readings = (gpu_reading(processes=held),)
+    second = identity(rank=GlobalRank(1))
+    for pid, who in ((100, second), (101, identity(job_id=JobId("job-2")))):
+        stage.node.start_rank(process=ProcessId(pid, 1), who=who).record()
+    stage.train()
+    leave_recording(stage.beside, PID)
+    [profile] = stage.take()
+    assert (profile.other_processes_bytes, profile.other_jobs_bytes) == (6 * GIB, 3 * GIB)
 
 
 def test_what_other_processes_hold_is_not_known_where_the_driver_does_not_say_it_of_each(stage: Stage) -> None:

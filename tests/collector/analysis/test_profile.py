@@ -108,6 +108,34 @@ def test_each_block_at_the_peak_has_its_category() -> None:
     ]
 
 
+def test_without_modules_what_comes_before_the_call_of_backward_is_the_forward_pass() -> None:
+    """Of functions, and of an optimizer that allocates nothing."""
+    program = Program()
+    for _ in range(2):
+        kept = [program.alloc(16 * MIB, BATCH), program.alloc(16 * MIB, LOSS)]
+        program.free(program.alloc(8 * MIB, LOSS))
+        seed = program.alloc(512, GRADS)
+        program.free(program.alloc(4 * MIB, AUTOGRAD), *kept, seed)
+    profile = program.profile()
+    assert profile.backward_passes == 2
+    assert {one.phase for one in profile.phases} >= {StepPhase.FORWARD, StepPhase.BACKWARD}
+    assert profile.peak.phase is StepPhase.FORWARD
+    assert profile.peak.by_category == {Category.ACTIVATIONS: 32 * MIB, Category.TEMPORARIES: 8 * MIB}
+
+
+def test_without_modules_an_optimizers_scratch_stays_its_own() -> None:
+    program = Program()
+    for _ in range(2):
+        kept = program.alloc(16 * MIB, LOSS)
+        seed = program.alloc(512, GRADS)
+        program.free(program.alloc(4 * MIB, AUTOGRAD), kept, seed)
+        program.free(program.alloc(1 * MIB, BATCH))
+        program.free(program.alloc(2 * MIB, OPTIMIZER))
+    phases = [one.phase for one in program.recording().stretches]
+    step = [StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.BEFORE_OPTIMIZER, StepPhase.OPTIMIZER]
+    assert phases == 2 * step
+
+
 def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> None:
     program = Program()
     program.free(*a_step(program)[:2])
@@ -179,6 +207,23 @@ def test_a_workspace_is_one_behind_an_optimizer_that_allocates_nothing() -> None
         activation, seed = program.alloc(2 * MIB, FORWARD), program.alloc(512, GRADS)
         program.free(seed, activation, program.alloc(1 * MIB, BATCH))
     assert program.profile().peak.by_category[Category.WORKSPACES] == workspace
+
+
+def test_a_batch_and_a_gradient_of_the_size_of_a_workspace_are_none() -> None:
+    """A workspace is allocated once: those of the last step, which are still there, are as those of the one before."""
+    program = Program()
+    held: list[Held] = []
+    for _ in range(2):
+        batch = program.alloc(8 * MIB, BATCH)
+        kept = program.alloc(2 * MIB, FORWARD)
+        program.free(*held)
+        seed = program.alloc(512, GRADS)
+        gradient = program.alloc(8 * MIB, AUTOGRAD)
+        program.free(program.alloc(1 * MIB, AUTOGRAD), kept, seed)
+        program.free(program.alloc(16 * MIB, OPTIMIZER))
+        held = [batch, gradient]
+    left = [one.category for one in program.recording().blocks if one.block.freed is None]
+    assert left == [Category.INPUTS, Category.GRADIENTS]
 
 
 def test_optimizer_state_of_the_size_of_a_workspace_is_optimizer_state() -> None:

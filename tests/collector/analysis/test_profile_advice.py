@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import RECORDINGS, Held
-from profiled_programs import AUTOGRAD, BATCH, GRADS, KIB, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
+from profiled_programs import AUTOGRAD, BATCH, FORWARD, GRADS, KIB, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
 from tidegauge.analysis.profile.advice.batch import peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
@@ -103,6 +103,75 @@ def test_blocks_that_are_not_repeated_are_not_advised() -> None:
     program = Program()
     a_step(program)
     assert Measure.CHECKPOINTING not in measures_of(program.recording())
+
+
+def evaluating_step(program: Program) -> None:
+    """Trains 8 MiB a step, then evaluates three batches of 4 MiB, of which the outputs, 16 MiB each, are collected."""
+    inner: Stack = (Frame("evaluate", "eval.py", 3), *FORWARD)
+    batch = program.alloc(1 * MIB, BATCH)
+    first = program.alloc(1 * MIB, FORWARD)
+    kept = program.alloc(8 * MIB, FORWARD)
+    program.free(first)
+    program.free(program.alloc(512, GRADS), kept)
+    outputs = []
+    for _ in range(3):
+        data = program.alloc(4 * MIB, (Frame("evaluate", "eval.py", 2), LINE))
+        scratch = program.alloc(32 * MIB, inner)
+        outputs.append(program.alloc(16 * MIB, (Frame("evaluate", "eval.py", 4), *FORWARD)))
+        program.free(scratch, data)
+    program.free(*outputs, program.alloc(1 * MIB, OPTIMIZER), batch)
+
+
+def test_an_evaluation_has_a_batch_of_its_own_that_can_be_halved() -> None:
+    program = Program()
+    for _ in range(2):
+        evaluating_step(program)
+    recording = program.recording()
+    assert profile_of_recording(recording).peak.allocated_bytes == (1 + 4 + 32 + 3 * 16) * MIB
+    found = measures_of(recording)
+    assert Measure.ACCUMULATION not in found
+    # Two outputs, the first half of the third, and half of all the rest.
+    assert found[Measure.SMALLER_EVALUATION].peak_bytes == (1 + (4 + 32) // 2 + 3 * 16) * MIB
+    steps = RecordedSteps(recording)
+    assert peak_with_batch(steps, curve_of(recording), 2.0) == (2 * 1 + 4 + 32 + 3 * 16) * MIB
+
+
+def test_the_second_half_of_a_batch_does_not_meet_gradients_of_the_step_before() -> None:
+    """``zero_grad()`` comes before the backward pass: of the first half, whose gradients the second one adds to."""
+    program = Program()
+    gradients: list[Held] = []
+    for _ in range(3):
+        batch, kept = program.alloc(2 * MIB, BATCH), program.alloc(40 * MIB, FORWARD)
+        program.free(program.alloc(8 * MIB, FORWARD), *gradients)
+        seed = program.alloc(512, GRADS)
+        gradients = [program.alloc(16 * MIB, AUTOGRAD)]
+        program.free(program.alloc(2 * MIB, AUTOGRAD), kept, seed)
+        program.free(batch, program.alloc(4 * MIB, OPTIMIZER))
+    recording = program.recording()
+    assert profile_of_recording(recording).peak.allocated_bytes == (2 + 40 + 8 + 16) * MIB
+    # The first half's gradient, the second half's beside it.
+    assert measures_of(recording)[Measure.ACCUMULATION].peak_bytes == (1 + 20 + 2 * 16) * MIB + 256
+
+
+def test_the_gradient_of_a_weight_is_added_once_that_of_its_bias_is_there_too() -> None:
+    program = Program()
+    for _ in range(2):
+        batch, kept = program.alloc(2 * MIB, BATCH), program.alloc(40 * MIB, FORWARD)
+        seed = program.alloc(512, GRADS)
+        gradients = [program.alloc(16 * MIB, AUTOGRAD), program.alloc(1 * MIB, AUTOGRAD)]
+        program.free(program.alloc(32 * MIB, AUTOGRAD))
+        program.free(kept)
+        program.free(program.alloc(4 * MIB, AUTOGRAD), seed)
+        program.free(batch, program.alloc(4 * MIB, OPTIMIZER), *gradients)
+    advised = measures_of(program.recording())[Measure.ACCUMULATION]
+    assert advised.peak_bytes == (1 + 20 + 2 * 17 + 16) * MIB + 256
+
+
+def test_a_forward_pass_that_the_backward_pass_goes_with_is_no_evaluation() -> None:
+    program = Program()
+    a_step(program)
+    a_step_of_blocks(program, 3)
+    assert not RecordedSteps(program.recording()).evaluations
 
 
 @pytest.mark.parametrize("steps_optimizer", [True, False], ids=["adam", "sgd"])

@@ -134,16 +134,17 @@ def test_what_would_help_the_fullest_rank_is_told_as_for_a_file(
 def test_what_lies_outside_pytorch_is_told_by_kind_and_source(
     api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outside = {"world_size": 2, "process_outside_bytes": 2000 * MIB, "other_processes_bytes": 500 * MIB}
-    store.profiles.kept = [rank_profile(0, job=JOB, **outside)]
+    outside = {"world_size": 2, "process_outside_bytes": 2000 * MIB, "other_processes_bytes": 800 * MIB}
+    store.profiles.kept = [rank_profile(0, job=JOB, **outside, other_jobs_bytes=300 * MIB)]
     assert main(["profile", "4711", *api]) == 0
     printed = capsys.readouterr().out
-    table = printed[printed.index("Outside PyTorch on its GPU") :].splitlines()[2:6]
+    table = printed[printed.index("Outside PyTorch on its GPU") :].splitlines()[2:7]
     assert [" ".join(row.split()) for row in table] == [
         "CUDA context, kernels, cuBLAS, cuDNN 762.0 MiB expected from tables: up to 762.0 MiB",
         "NCCL 844.0 MiB expected from tables: up to 844.0 MiB",
         "other 394.0 MiB measured: the rest",
         "other processes 500.0 MiB measured: NVML",
+        "other jobs 300.0 MiB measured: NVML",
     ]
     assert main(["profile", "4711", "--json", *api]) == 0
     [rank] = json.loads(capsys.readouterr().out)["ranks"]

@@ -133,6 +133,24 @@ def test_ranks_on_one_gpu_do_not_differ_by_their_other_processes() -> None:
     assert imbalance_of([one, replace(other, gpu_uuid=DeviceUuid("GPU-1"))]) is not None
 
 
+def test_what_others_hold_on_a_gpu_never_hides_that_the_jobs_own_ranks_are_uneven() -> None:
+    beside = {"process_outside_bytes": 500 * MIB, "other_processes_bytes": 2900 * MIB}
+    found = imbalance_of(
+        [of_rank(0, EVEN, **beside), of_rank(1, more(parameters=66), **{**beside, "other_processes_bytes": 0})]
+    )
+    assert found is not None
+    assert (found.rank, found.excess_bytes) == (1, 66 * MIB)
+
+
+def test_other_jobs_that_the_service_knows_make_no_rank_uneven() -> None:
+    beside = {"process_outside_bytes": 500 * MIB, "other_processes_bytes": 2900 * MIB}
+    alone = of_rank(1, EVEN, **{**beside, "other_processes_bytes": 0}, other_jobs_bytes=0)
+    assert imbalance_of([of_rank(0, EVEN, **beside, other_jobs_bytes=2900 * MIB), alone]) is None
+    found = imbalance_of([of_rank(0, EVEN, **beside, other_jobs_bytes=2000 * MIB), alone])
+    assert found is not None
+    assert (found.rank, found.grown_bytes(Outside.OTHERS)) == (0, 900 * MIB)
+
+
 def test_a_rank_without_a_profile_counts_for_nothing() -> None:
     ranks = [of_rank(0, EVEN), of_rank(1, EVEN), of_rank(2, {})]
     assert imbalance_of(ranks) is None

@@ -19,7 +19,7 @@ from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
-from tidegauge.agent.evidence.making import NodeFacts, job_of
+from tidegauge.agent.evidence.making import NodeFacts, job_of, other_jobs_bytes
 from tidegauge.agent.evidence.node_profiles import NodeProfiles, RankAsk, open_node_profiles
 from tidegauge.agent.evidence.profile_budget import cpu_s
 from tidegauge.agent.evidence.readings import RankReadings
@@ -226,7 +226,9 @@ class EvidenceCollector:
         else:
             gpu = None if view.uuid is None else self._gpus.get(view.uuid)
             others = None if gpu is None else gpu.bytes_beside(view.process.pid)
-            node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s(), others)
+            jobs = None if gpu is None or others is None else other_jobs_bytes(view, gpu, self._views.values())
+            readings = self._readings.of(found.process)
+            node = NodeFacts(view, self._hostname, readings, self._clock.unix_s(), others, jobs)
             self._give(_Task(found, node))
 
     def _may_read(self, found: FoundFiles, tenant: Tenant, now_s: float) -> bool:

@@ -7,7 +7,7 @@ about itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.agent.evidence.checks import number_of
@@ -26,7 +26,7 @@ from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.core.text import one_line
-from tidegauge.core.views import RankView
+from tidegauge.core.views import GpuView, RankView
 
 MAX_WIRE_BYTES = 360_000
 """As JSON. The coordinator takes 400,000 characters; ordinary evidence has 20 to 100 KB."""
@@ -44,6 +44,15 @@ class NodeFacts(NamedTuple):
     now_unix_s: float
     other_processes_bytes: int | None = None
     """What other processes hold on its GPU, by NVML; ``None``: not known."""
+    other_jobs_bytes: int | None = None
+    """Of that, what other jobs hold that are watched."""
+
+
+def other_jobs_bytes(of: RankView, gpu: GpuView, ranks: Iterable[RankView]) -> int:
+    """What ranks of other jobs hold on ``gpu``, with their child processes; sizes that NVML does not give are none."""
+    on_it = gpu.process_bytes or {}
+    others = (one for one in ranks if one.alive and one.process.pid in on_it and job_of(one) != job_of(of))
+    return sum((on_it[one.process.pid] or 0) + (one.children_bytes or 0) for one in others)
 
 
 class ReadSnapshot(NamedTuple):

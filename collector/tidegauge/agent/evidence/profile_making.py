@@ -74,6 +74,7 @@ def rank_profile_of(
         world_size=node.view.identity.world_size,
         process_outside_bytes=node.view.nontorch_bytes,
         other_processes_bytes=node.other_processes_bytes,
+        other_jobs_bytes=node.other_jobs_bytes,
         gpu_uuid=node.view.uuid,
         **parts,
     )

@@ -1,13 +1,14 @@
 """Phases of training steps, told by the stacks of allocations and by their order. No hook is needed.
 
 Autograd's own thread has no Python frame, so an allocation without one is the backward pass's; optimizers and
-checkpointing show in files of torch's. Everything else belongs to the phase that goes on.
+checkpointing show in files of torch's. Everything else belongs to the phase that goes on,
+or, where no module is called at all, to the forward pass of the next backward pass.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.allocator.trace import Action, Frame, Stack, Trace
@@ -61,7 +62,7 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
             return phase if _is_closure(called, filename) else StepPhase.OPTIMIZER
         if filename.endswith(_CHECKPOINT) and frame.name in _RECOMPUTING:
             return StepPhase.RECOMPUTATION
-        if any(filename.endswith(file) and frame.name in functions for file, functions in _ENGINE_CALLS):
+        if _calls_engine(frame):
             return StepPhase.BACKWARD
         if filename.endswith(_MODULE) and frame.name in _MODULE_CALLS:
             phase = StepPhase.FORWARD
@@ -70,6 +71,10 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
     outermost = python[-1]
     is_engines = _TORCH in outermost.filename and outermost.name != "<module>"
     return StepPhase.BACKWARD if is_engines else phase
+
+
+def _calls_engine(frame: Frame) -> bool:
+    return any(frame.filename.endswith(file) and frame.name in functions for file, functions in _ENGINE_CALLS)
 
 
 def _is_closure(called: Optional[Frame], optimizer: str) -> bool:
@@ -93,7 +98,17 @@ def stretches_of(trace: Trace) -> list[Stretch]:
                 current = phase
     if len(phases) > 1 and phases[0][0] is StepPhase.UNKNOWN and phases[1][0] is StepPhase.FORWARD:
         phases[0] = (StepPhase.INPUT, 0)
+    if StepPhase.FORWARD not in shown:
+        phases = list(_without_modules(phases, trace))
     return _joined(phases, len(trace))
+
+
+def _without_modules(phases: Sequence[tuple[StepPhase, int]], trace: Trace) -> Iterator[tuple[StepPhase, int]]:
+    """Where no module is called, what comes before a call of the engine is its forward pass."""
+    for (phase, begin), (after, event) in zip(phases, [*phases[1:], (StepPhase.UNKNOWN, 0)]):
+        stack = trace.stack[event]
+        is_called = after is StepPhase.BACKWARD and stack >= 0 and any(map(_calls_engine, trace.stacks[stack]))
+        yield StepPhase.FORWARD if is_called and phase is not StepPhase.OPTIMIZER else phase, begin
 
 
 def stretch_numbers(stretches: Sequence[Stretch]) -> array[int]:

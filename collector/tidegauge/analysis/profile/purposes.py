@@ -22,6 +22,7 @@ _RESIZED = "_alloc_padded_unsharded_flat_param"
 """FSDP1 resizes their storage in here."""
 _FUNC = "/torch/_functorch/eager_transforms.py"
 """``torch.func.grad`` and its like: their backward pass keeps what a further derivative needs."""
+_NEXT_STEP = (StepPhase.INPUT, StepPhase.FORWARD)
 _MODULES, _MODULE = "/torch/nn/modules/", "/torch/nn/modules/module.py"
 
 
@@ -60,6 +61,11 @@ class Purposes:
                 number = stretches[self._numbers[block.made]].backward_pass
                 if number >= 0:
                     self._last_made[number] = max(block.made, self._last_made.get(number, 0))
+        self._first_made: dict[tuple[int, int], int] = {}
+        """The first allocation of each stack and size."""
+        for block in sorted(blocks, key=lambda block: block.made):
+            if block.made != BEFORE:
+                self._first_made.setdefault((block.stack, block.requested_bytes), block.made)
         of_func = [any(frame.filename.endswith(_FUNC) for frame in stack) for stack in stacks] + [False]
         self._func_stretches = frozenset(
             self._numbers[block.made] for block in blocks if block.made != BEFORE and of_func[block.stack]
@@ -95,7 +101,7 @@ class Purposes:
             return Category.GRADIENTS if self._is_gradient(block, made) else Category.TEMPORARIES
         if phase is StepPhase.OPTIMIZER:
             return Category.OPTIMIZER_STATE
-        if self._is_kept(block, made) and _may_be_workspace(block):
+        if _may_be_workspace(block) and self._is_kept(block, made) and not self._is_made_again(block):
             return Category.WORKSPACES
         if phase is StepPhase.INPUT:
             return Category.INPUTS if self._is_batch(block, made) else Category.OTHER
@@ -159,7 +165,7 @@ class Purposes:
         if stretch.phase is not StepPhase.BACKWARD or block.freed is None:
             return False
         last = self._last_stretch[stretch.backward_pass]
-        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase is not StepPhase.INPUT:
+        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase not in _NEXT_STEP:
             return False
         is_after = block.freed > self._last_made[stretch.backward_pass]
         return is_after and block.requested_bytes in self._parameter_bytes
@@ -179,6 +185,12 @@ class Purposes:
         if made - 1 not in self._func_stretches or not self._parameter_bytes:
             return False
         return block.requested_bytes not in self._parameter_bytes
+
+    def _is_made_again(self, block: BlockLife) -> bool:
+        """Whether its stack made one of its size before a backward pass that ended since: a workspace is made once."""
+        first = self._first_made[block.stack, block.requested_bytes]
+        ended = (last for number, last in self._last_stretch.items() if number >= 0)
+        return any(self._numbers[first] <= last < self._numbers[block.made] for last in ended)
 
     def _is_kept(self, block: BlockLife, made: int) -> bool:
         """Whether it outlives the recording although its own step ended within it."""

@@ -258,9 +258,9 @@ def _tell_profile(profile: subprocess.CompletedProcess[str], torch: Torch) -> No
         return
     print(f"\nThe healthy job's memory on a {torch.device_name}, by `tidegauge {' '.join(_PROFILE)} --now`.")
     if torch.device_count >= RANKS:
-        print("Each of its ranks shares its GPU with one of the leaky job: below, those are the other processes.\n")
+        print("Each of its ranks shares its GPU with one of the leaky job: below, those are the other jobs.\n")
     else:
-        print("All ranks of both jobs share a GPU: below, they are each other's other processes.\n")
+        print("All ranks of both jobs share a GPU: below, they are each other's other jobs and processes.\n")
     print(profile.stdout.strip())
 
 

@@ -22,6 +22,8 @@ class OutsideKind(str, Enum):
     OTHER = "other"
     """Beyond what the tables have: other libraries, or further process groups."""
     OTHER_PROCESSES = "other processes"
+    OTHER_JOBS = "other jobs"
+    """That the service watches."""
 
 
 class OutsidePart(NamedTuple):
@@ -47,5 +49,8 @@ def outside_parts(one: RankProfile) -> tuple[OutsidePart, ...]:
                 left -= held
         parts.append(OutsidePart(OutsideKind.OTHER, left, REST))
     if one.other_processes_bytes is not None:
-        parts.append(OutsidePart(OutsideKind.OTHER_PROCESSES, one.other_processes_bytes, MEASURED))
+        jobs = min(one.other_jobs_bytes or 0, one.other_processes_bytes)
+        parts.append(OutsidePart(OutsideKind.OTHER_PROCESSES, one.other_processes_bytes - jobs, MEASURED))
+        if jobs:
+            parts.append(OutsidePart(OutsideKind.OTHER_JOBS, jobs, MEASURED))
     return tuple(parts)

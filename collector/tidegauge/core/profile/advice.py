@@ -19,6 +19,7 @@ class Measure(str, Enum):
     HALF_STATE = "optimizer state in bf16"
     HALF_ACTIVATIONS = "activations in bf16"
     ACCUMULATION = "half the batch, twice"
+    SMALLER_EVALUATION = "half the evaluation's batch"
     CHUNKED_LOSS = "loss in chunks"
     INFERENCE_MODE = "no activations kept in inference"
     SMALLER_CACHE = "cache of keys and values in half the bits"

@@ -5,7 +5,7 @@ The fullest rank is compared with the one in the middle, so that the differences
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional, Union
@@ -32,6 +32,7 @@ class Outside(str, Enum):
     PROCESS = "outside PyTorch"
     """Of the rank's own process."""
     OTHERS = "other processes"
+    """Of this job, or of nobody that is known: without jobs that the service watches."""
 
 
 Part = Union[Category, Outside]
@@ -114,8 +115,16 @@ _COPIES = (Category.PARAMETERS, Category.OTHER, Category.UNKNOWN)
 
 def imbalance_of(ranks: Iterable[RankProfile]) -> Optional[Imbalance]:
     """The fullest of these ranks against the median; ``None`` where they are equal within ``MIN_EXCESS_SHARE`` of the
-    median or ``MIN_EXCESS_BYTES``, and for fewer than two. Their order does not matter."""
+    median or ``MIN_EXCESS_BYTES``, and for fewer than two. Their order does not matter. Other processes count only
+    where the ranks' own memory is equal: those may be anybody's."""
     held = held_by_rank(ranks)
+    own: dict[int, dict[Part, int]] = {
+        rank: {part: size for part, size in parts.items() if part is not Outside.OTHERS} for rank, parts in held.items()
+    }
+    return _imbalance_of(own) or _imbalance_of(held)
+
+
+def _imbalance_of(held: Mapping[int, Mapping[Part, int]]) -> Optional[Imbalance]:
     if len(held) < 2:
         return None
     order = sorted(held, key=lambda rank: (sum(held[rank].values()), -rank))
@@ -152,7 +161,7 @@ def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Pa
     if with_outside:
         held[Outside.PROCESS] = one.process_outside_bytes or 0
     if with_others:
-        held[Outside.OTHERS] = one.other_processes_bytes or 0
+        held[Outside.OTHERS] = max(0, (one.other_processes_bytes or 0) - (one.other_jobs_bytes or 0))
     return held
 
 

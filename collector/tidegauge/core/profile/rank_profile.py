@@ -55,6 +55,8 @@ class RankProfile:
     """What NVML says that the process holds on its GPU, less what PyTorch has reserved."""
     other_processes_bytes: Optional[int] = None
     """What NVML says that all other processes hold on that GPU."""
+    other_jobs_bytes: Optional[int] = None
+    """Of that, what other jobs hold that the agent watches."""
     gpu_uuid: Optional[DeviceUuid] = None
 
     @property

@@ -8,6 +8,7 @@ from typing import Optional
 from tidegauge.analysis.profile.advice.batch import accumulation, room_for_batch
 from tidegauge.analysis.profile.advice.checkpointing import checkpointing
 from tidegauge.analysis.profile.advice.curve import Curve
+from tidegauge.analysis.profile.advice.evaluation import smaller_evaluation
 from tidegauge.analysis.profile.advice.fully_sharded import fully_sharded
 from tidegauge.analysis.profile.advice.gradients import gradients_freed
 from tidegauge.analysis.profile.advice.inference import inference
@@ -65,6 +66,7 @@ def _measures(steps: RecordedSteps, curve: Curve, ranks: Optional[int]) -> Itera
         yield from chunked_loss(steps, curve)
         yield from half_activations(steps, curve)
         yield from accumulation(steps, curve)
+        yield from smaller_evaluation(steps, curve)
     elif not steps.optimizers:
         yield from inference(steps, curve)
     yield from smaller_state(steps, curve)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Optional
 
 from tidegauge.analysis.profile.advice.checkpointing import cast_sizes
-from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
-from tidegauge.analysis.profile.advice.steps import RecordedSteps
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
+from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
 from tidegauge.analysis.profile.lives import BlockLife
 from tidegauge.core.profile.advice import AdvisedMeasure, BatchRoom, Measure
 from tidegauge.core.profile.categories import Category, StepPhase
@@ -17,8 +17,10 @@ _IN_STEP = (StepPhase.INPUT, StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.RE
 
 def growing_blocks(steps: RecordedSteps) -> list[BlockLife]:
     """The blocks whose size is in proportion to the batch: activations, inputs, and temporaries of forward and backward
-    pass, without copies of weights and without what has the size of a parameter's gradient."""
-    found = [one.block for one in steps.of(Category.INPUTS)]
+    pass, without copies of weights and without what has the size of a parameter's gradient. An evaluation has batches
+    of its own."""
+    evaluated = {one.block for together in steps.evaluations for one in together}
+    found = [one.block for one in steps.of(Category.INPUTS) if one.block not in evaluated]
     kept_sizes: set[int] = set()
     for one in steps.passes:
         activations = steps.activations(one)
@@ -28,10 +30,10 @@ def growing_blocks(steps: RecordedSteps) -> list[BlockLife]:
         found += grown
     again = (kept for kept in steps.of(Category.ACTIVATIONS) if kept.phase is StepPhase.RECOMPUTATION)
     found += [kept.block for kept in again]
-    of_weights = {size for whole in steps.parameter_bytes for size in (whole, whole // 2)}
     for scratch in steps.of(Category.TEMPORARIES):
         size = scratch.block.requested_bytes
-        if scratch.phase in _IN_STEP and (size in kept_sizes or size not in of_weights):
+        is_of_step = scratch.phase in _IN_STEP and scratch.block not in evaluated
+        if is_of_step and (size in kept_sizes or size not in steps.weight_sizes):
             found.append(scratch.block)
     return found
 
@@ -42,15 +44,18 @@ def batch_changes(blocks: list[BlockLife], times: float) -> list[LifeChange]:
 
 
 def accumulation(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
-    """Two passes of half the batch: gradients of the first are there during the second, and are added to."""
-    changes = batch_changes(growing_blocks(steps), 0.5)
+    """Two passes of half the batch: gradients of the first are there during the second, and are added to. Those of the
+    step before meet the first half alone, where they outlive its forward pass."""
+    halved = batch_changes(growing_blocks(steps), 0.5)
+    second: list[LifeChange] = []
     for one in steps.passes:
-        for gradient in steps.gradients(one):
+        gradients = steps.gradients(one)
+        for gradient in gradients:
             made, size = gradient.block.made, gradient.block.size_bytes
-            changes.append(LifeChange(one.forward, made, size))
-            added = steps.next_made(made, Category.GRADIENTS)
-            changes.append(LifeChange(made, min(added, one.end), size))
-    peak_bytes = curve.peak_bytes(changes)
+            second.append(LifeChange(one.forward, made, size))
+            second.append(LifeChange(made, min(_added(steps, made), one.end), size))
+        second += _without_old(steps, one, {gradient.block.requested_bytes for gradient in gradients})
+    peak_bytes = max(curve.peak_bytes(halved), curve.peak_bytes([*halved, *second]))
     yield AdvisedMeasure(
         Measure.ACCUMULATION,
         peak_bytes,
@@ -59,6 +64,33 @@ def accumulation(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]
         price="smaller kernels, so a step takes longer where they do not fill the GPU",
         condition="if nothing depends on the size of the batch, as batch norm does",
     )
+
+
+def _added(steps: RecordedSteps, made: int) -> int:
+    """The event by which a gradient is added to what is there: the next allocation, but of a layer with a bias what its
+    sum takes, and gives back at once, comes before."""
+    at = steps.next_made(made, Category.GRADIENTS)
+    following = steps.made_in(made + 1, steps.events)
+    number = steps.made_before(made)
+    beside = steps.in_order[max(0, number - 1) : number] + following[:1]
+    if all(one.category is not Category.GRADIENTS for one in beside):
+        return at
+    scratch = next((one.block for one in following if one.block.made == at), None)
+    if scratch is None or scratch.freed is None:
+        return at
+    within = (one.block.freed for one in steps.made_in(at + 1, scratch.freed))
+    if any(freed is None or freed > scratch.freed for freed in within):
+        return at
+    after = steps.made_in(scratch.freed, steps.events)
+    return after[0].block.made if after else steps.events
+
+
+def _without_old(steps: RecordedSteps, one: Pass, sizes: set[int]) -> Iterator[LifeChange]:
+    """The second half's forward pass without gradients of the step before, which may have no category."""
+    for block in (old.block for old in steps.in_order[: steps.made_before(one.forward)]):
+        is_dropped = block.freed is not None and one.forward < block.freed <= one.backward
+        if is_dropped and block.requested_bytes in sizes:
+            yield left_out_from(block, one.forward)
 
 
 def room_for_batch(steps: RecordedSteps, curve: Curve, limit_bytes: int) -> Optional[BatchRoom]:

@@ -58,10 +58,9 @@ def inference(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
 
 def _growing(steps: RecordedSteps) -> Iterator[NamedBlock]:
     """With the batch: not what has the size of a weight, or of its copy in half the bits."""
-    of_weights = {size for whole in steps.parameter_bytes for size in (whole, whole // 2)}
     for one in steps.in_order:
         is_made = one.phase is StepPhase.FORWARD and one.category not in _STAYING
-        if one.category is Category.INPUTS or (is_made and one.block.requested_bytes not in of_weights):
+        if one.category is Category.INPUTS or (is_made and one.block.requested_bytes not in steps.weight_sizes):
             yield one
 
 

@@ -32,11 +32,45 @@ class RecordedSteps:
     def __init__(self, recording: NamedRecording) -> None:
         self.recording = recording
         self.events = len(recording.trace)
-        self.passes = list(_passes(recording))
         self.in_order = sorted(recording.blocks, key=lambda one: one.block.made)
         self._made = [one.block.made for one in self.in_order]
+        self.evaluations: list[list[NamedBlock]] = []
+        """What each run of forward passes without a backward pass made, in order."""
+        self.passes = list(self._passes_without_evaluation())
         self.parameter_bytes = [one.block.requested_bytes for one in self.of(Category.PARAMETERS)]
+        self.weight_sizes = {size for whole in self.parameter_bytes for size in (whole, whole // 2)}
+        """Of parameters, and of their copies in half the bits."""
         self.optimizers = [one for one in recording.stretches if one.phase is StepPhase.OPTIMIZER]
+
+    def _passes_without_evaluation(self) -> Iterator[Pass]:
+        behind = 0
+        for one in _passes(self.recording):
+            evaluated, begin = self._evaluation(behind, one.backward)
+            self._add(evaluated)
+            behind = one.end
+            yield one._replace(forward=max(one.forward, begin))
+        if behind:
+            self._add(self._evaluation(behind, self.events)[0])
+
+    def _add(self, evaluated: list[NamedBlock]) -> None:
+        if any(one.phase is StepPhase.FORWARD for one in evaluated):
+            self.evaluations.append(evaluated)
+
+    def _evaluation(self, begin: int, end: int) -> tuple[list[NamedBlock], int]:
+        """What was made and given back from ``begin`` on before the forward pass began whose backward pass is at
+        ``end``, and where that forward pass began.
+
+        Each of its operations takes what the one before made, so its blocks overlap, back from the first one that the
+        backward pass needs.
+        """
+        made = [one for one in self.made_in(begin, end) if one.phase in (StepPhase.INPUT, StepPhase.FORWARD)]
+        gone = [one for one in made if _is_gone(one, end)]
+        kept = (one.block.made for one in made if one.phase is StepPhase.FORWARD and not _is_gone(one, end))
+        begins = min(kept, default=end)
+        for one in reversed(gone):
+            if one.block.made < begins and not _is_gone(one, begins):
+                begins = one.block.made
+        return [one for one in gone if one.block.made < begins], begins
 
     def of(self, *categories: Category) -> list[NamedBlock]:
         """In the order in which they were made."""
@@ -78,6 +112,10 @@ class RecordedSteps:
             if self.in_order[at].category is not but:
                 return self._made[at]
         return self.events
+
+
+def _is_gone(one: NamedBlock, at: int) -> bool:
+    return one.block.freed is not None and one.block.freed <= at
 
 
 def _passes(recording: NamedRecording) -> Iterator[Pass]:
