@@ -31,8 +31,9 @@ from profiled_programs import (
 )  # fmt: skip
 from tidegauge.analysis.profile.lives import BEFORE, lives_of
 from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
-from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
 from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.profile.words import doubts, peak_sentence, phase_of_line
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
@@ -136,6 +137,19 @@ def test_state_that_an_optimizer_makes_behind_its_closure_is_state_in_the_next_s
         state = [program.alloc(6 * MIB, OPTIMIZER)]
     held = program.profile().peak.by_category
     assert held[Category.OPTIMIZER_STATE] == 6 * MIB
+
+
+@pytest.mark.parametrize(("threads", "state_bytes"), [(1, 9 * MIB), (2, 6 * MIB)])
+def test_where_two_threads_train_what_an_optimizer_has_freed_is_no_state_beside_the_state_that_is_known(
+    threads: int, state_bytes: int
+) -> None:
+    program = Program()
+    state, scratch = program.alloc(6 * MIB, OPTIMIZER), program.alloc(3 * MIB, OPTIMIZER)
+    of_another = program.alloc(20 * MIB, FORWARD)
+    program.free(scratch, of_another)
+    owned = [OwnedMemory(state.address, Category.OPTIMIZER_STATE)]
+    recording = recording_of(program.trace(), owned=owned, stepping_threads=threads)
+    assert profile_of_recording(recording).peak.by_category[Category.OPTIMIZER_STATE] == state_bytes
 
 
 def test_gradients_that_zero_grad_frees_behind_an_optimizer_that_allocates_nothing_are_gradients() -> None:

@@ -36,6 +36,7 @@ class Purposes:
         owned: Iterable[OwnedMemory],
         owned_before: Iterable[OwnedMemory] = (),
         steps: Sequence[int] = (),
+        stepping_threads: int = 1,
     ) -> None:
         """``steps`` are the stretches' ``closure_steps``."""
         self._owned, self._owned_before = (
@@ -45,6 +46,8 @@ class Purposes:
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)
         self._steps = steps or [-1] * len(stretches)
+        self._overlap = stepping_threads > 1 and any(one.category is Category.OPTIMIZER_STATE for one in self._owned)
+        """Whether a step may go on in another thread's phase, and what is freed is no state, which is known."""
         self._inputs, self._optimizers = (
             [number for number, one in enumerate(stretches) if one.phase is phase]
             for phase in (StepPhase.INPUT, StepPhase.OPTIMIZER)
@@ -155,7 +158,7 @@ class Purposes:
             return True
         stretch = self._stretches[made]
         if stretch.phase is StepPhase.OPTIMIZER:
-            return self._steps[made] == self._steps[freed] >= 0
+            return self._overlap or self._steps[made] == self._steps[freed] >= 0
         return stretch.phase is StepPhase.BACKWARD and self._stretches[freed].backward_pass == stretch.backward_pass
 
     def _is_gradient(self, block: BlockLife, made: int) -> bool:

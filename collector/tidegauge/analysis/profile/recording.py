@@ -53,16 +53,18 @@ def recording_of(
     owned: Iterable[OwnedMemory] = (),
     owned_before: Iterable[OwnedMemory] = (),
     gradients: Iterable[SeenGradient] = (),
+    stepping_threads: int = 1,
 ) -> NamedRecording:
     """Names the blocks of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
     ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``gradients`` tell the modules
-    of those that are gone by then. Raises ``TraceError`` where events contradict each other.
+    of those that are gone by then; ``stepping_threads`` stepped optimizers in it. Raises ``TraceError`` where events
+    contradict each other.
     """
     stretches = stretches_of(trace)
     steps = closure_steps(trace, stretches)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before, steps)
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before, steps, stepping_threads)
     modules = ModulesOfBlocks(trace, gradients)
     blocks = [_named(block, purposes, modules) for block in lives.blocks]
     return NamedRecording(

@@ -13,13 +13,15 @@ import os
 import sys
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
+from tidegauge.analysis.profile.words import overlap
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
@@ -103,13 +105,18 @@ class ProfiledBlock:
                 history.end()
             facts = {"torch_version": torch.__version__}
             packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
+            threads = Counter(device for device, _ in {(one.device, one.thread) for one in gradients.found})
             recordings = recordings_of(
                 packed,
                 tensors.after(packed),
                 since_us=self._began_us,
                 owned_before=tensors.before(),
                 gradients=tensors.seen(gradients.found),
+                threads=threads,
             )
+            for device in sorted(recordings):
+                if threads[device] > 1:
+                    self._met(overlap(threads[device], device))
             self.profiles = {
                 device: profile_of_recording(one, modules_missing=names.missing) for device, one in recordings.items()
             }
@@ -260,15 +267,22 @@ def recordings_of(
     since_us: int = 0,
     owned_before: Iterable[OwnedMemory] = (),
     gradients: Iterable[SeenGradient] = (),
+    threads: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, NamedRecording]:
-    """The recordings in a snapshot, by device, without events before a Unix time. Raises ``BadTraceError`` and
-    ``TraceError``."""
+    """The recordings in a snapshot, by device, without events before a Unix time; ``threads``: how many stepped
+    optimizers on each device. Raises ``BadTraceError`` and ``TraceError``."""
     owned, before, seen, found = list(owned), list(owned_before), list(gradients), {}
     for device, trace in from_packed(packed).traces.items():
         began = bisect_left(trace.time_us, since_us)
         trace = trace.since(began) if began else trace
         if len(trace):
-            found[device] = recording_of(with_beginning(trace), owned=owned, owned_before=before, gradients=seen)
+            found[device] = recording_of(
+                with_beginning(trace),
+                owned=owned,
+                owned_before=before,
+                gradients=seen,
+                stepping_threads=threads.get(device, 1),
+            )
     return found
 
 
