@@ -26,6 +26,13 @@ AGAIN: Stack = (
     Frame("unpack_hook", f"{SITE}/utils/checkpoint.py", 1200),
 )  # fmt: skip
 AUTOGRAD: Stack = ()
+CLOSURE: Stack = (
+    Frame("closure", f"{SITE[: -len('/torch')]}/lightning/pytorch/loops/optimization/automatic.py", 126),
+    Frame("step", f"{SITE}/optim/adamw.py", 200),
+    Frame("wrapper", f"{SITE}/optim/optimizer.py", 493),
+)
+"""The script's code, called by an optimizer."""
+DECORATED = Frame("decorate_context", f"{SITE}/utils/_contextlib.py", 120)
 
 
 class Program:
@@ -74,3 +81,25 @@ def a_step(program: Program) -> list[Held]:
     update = program.alloc(3 * MIB, OPTIMIZER)
     program.free(update, batch)
     return [gradient, loss, state]
+
+
+def steps_of_lbfgs() -> Program:
+    """Three steps, each of which calls its closure three times and keeps the last direction of 4 MiB as state."""
+    program = Program()
+    direction: list[Held] = []
+    for _ in range(3):
+        within: list[Held] = []
+        for line in (343, 454, 454):
+            activation = program.alloc(20 * MIB, (*FORWARD[:-1], CLOSURE[0], DECORATED, *_lbfgs(line)))
+            gradient = program.alloc(3 * MIB, AUTOGRAD)
+            program.free(activation)
+            within += [program.alloc(4 * MIB, _lbfgs(397)), program.alloc(4 * MIB, _lbfgs(398))]
+            program.free(gradient)
+        latest = program.alloc(4 * MIB, _lbfgs(432))
+        program.free(*direction, *within)
+        direction = [latest]
+    return program
+
+
+def _lbfgs(line: int) -> Stack:
+    return (Frame("step", f"{SITE}/optim/lbfgs.py", line), Frame("wrapper", f"{SITE}/optim/optimizer.py", 493), LINE)

@@ -46,7 +46,9 @@ class Rig:
     def available(self) -> str | None:
         """None when the rig can be used (it is built now if need be), else the reason why not, for people."""
         try:
-            build.build(self.libraries, self.venv)
+            build.torch_folder(self.venv)  # else the lock would make a folder for no rig
+            with build.only_builder(self.venv):  # it names files by process id, which CI's shards share
+                build.build(self.libraries, self.venv)
         except build.BuildError as error:
             return str(error)
         return None

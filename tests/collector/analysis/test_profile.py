@@ -14,6 +14,8 @@ from profiled_programs import (
     AGAIN,
     AUTOGRAD,
     BATCH,
+    CLOSURE,
+    DECORATED,
     FORWARD,
     GRADS,
     KIB,
@@ -25,11 +27,13 @@ from profiled_programs import (
     SITE,
     Program,
     a_step,
+    steps_of_lbfgs,
 )  # fmt: skip
 from tidegauge.analysis.profile.lives import BEFORE, lives_of
 from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
-from tidegauge.analysis.profile.profile import profile_of
+from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
 from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.profile.words import doubts, peak_sentence, phase_of_line
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
@@ -40,13 +44,6 @@ from tidegauge.core.profile.step_profile import MAX_TIMELINE_POINTS, OwnedMemory
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
 RECORDED = sorted(path.name for path in SNAPSHOTS.iterdir() if ".late." in path.name)
 
-CLOSURE = (
-    Frame("closure", f"{SITE[: -len('/torch')]}/lightning/pytorch/loops/optimization/automatic.py", 126),
-    Frame("step", f"{SITE}/optim/adamw.py", 200),
-    Frame("wrapper", f"{SITE}/optim/optimizer.py", 493),
-)
-"""The script's code, called by an optimizer."""
-DECORATED = Frame("decorate_context", f"{SITE}/utils/_contextlib.py", 120)
 FUNC = Frame("grad_and_value_impl", f"{SITE}/_functorch/eager_transforms.py", 1390)
 
 
@@ -145,6 +142,42 @@ def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> Non
     assert profile.peak.by_category[Category.OPTIMIZER_STATE] == 6 * MIB
     peaks = {one.phase: one.peak_bytes for one in profile.phases}
     assert peaks[StepPhase.OPTIMIZER] == (6 + 1 + 2 + 3 + 6 + 3) * MIB
+
+
+def test_what_an_optimizer_makes_and_frees_around_its_own_calls_of_a_closure_is_temporaries() -> None:
+    held = dict(steps_of_lbfgs().profile().peak.by_category)
+    del held[Category.ROUNDING]
+    assert held == {
+        Category.ACTIVATIONS: 20 * MIB,
+        Category.GRADIENTS: 3 * MIB,
+        Category.TEMPORARIES: 16 * MIB,
+        Category.OPTIMIZER_STATE: 4 * MIB,  # the direction of the step before
+    }
+
+
+def test_state_that_an_optimizer_makes_behind_its_closure_is_state_in_the_next_step() -> None:
+    program = Program()
+    state: list[Held] = []
+    for _ in range(3):
+        activation = program.alloc(20 * MIB, (*FORWARD, *CLOSURE))
+        program.free(program.alloc(3 * MIB, AUTOGRAD), activation)
+        program.free(*state)
+        state = [program.alloc(6 * MIB, OPTIMIZER)]
+    held = program.profile().peak.by_category
+    assert held[Category.OPTIMIZER_STATE] == 6 * MIB
+
+
+@pytest.mark.parametrize(("threads", "state_bytes"), [(1, 9 * MIB), (2, 6 * MIB)])
+def test_where_two_threads_train_what_an_optimizer_has_freed_is_no_state_beside_the_state_that_is_known(
+    threads: int, state_bytes: int
+) -> None:
+    program = Program()
+    state, scratch = program.alloc(6 * MIB, OPTIMIZER), program.alloc(3 * MIB, OPTIMIZER)
+    of_another = program.alloc(20 * MIB, FORWARD)
+    program.free(scratch, of_another)
+    owned = [OwnedMemory(state.address, Category.OPTIMIZER_STATE)]
+    recording = recording_of(program.trace(), owned=owned, stepping_threads=threads)
+    assert profile_of_recording(recording).peak.by_category[Category.OPTIMIZER_STATE] == state_bytes
 
 
 def test_gradients_that_zero_grad_frees_behind_an_optimizer_that_allocates_nothing_are_gradients() -> None:

@@ -12,7 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import RECORDINGS, Held
-from profiled_programs import AUTOGRAD, BATCH, FORWARD, GRADS, KIB, LINE, MIB, MODULE, OPTIMIZER, SITE, Program, a_step
+from profiled_programs import (
+    AUTOGRAD,
+    BATCH,
+    FORWARD,
+    GRADS,
+    KIB,
+    LINE,
+    MIB,
+    MODULE,
+    OPTIMIZER,
+    SITE,
+    Program,
+    a_step,
+    steps_of_lbfgs,
+)
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
 from tidegauge.analysis.profile.advice.batch import peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
@@ -211,6 +225,7 @@ def test_an_optimizer_in_the_backward_pass_has_one_gradient_at_a_time() -> None:
         first = a_step_of_blocks(accumulating, 8, steps_optimizer=False)
         accumulating.free(*first, *a_step_of_blocks(accumulating, 8))
     assert Measure.OPTIMIZER_IN_BACKWARD not in measures_of(accumulating.recording())
+    assert Measure.OPTIMIZER_IN_BACKWARD not in measures_of(steps_of_lbfgs().recording())
 
 
 def test_half_of_the_optimizer_state_is_gone_where_two_ranks_share_it() -> None:

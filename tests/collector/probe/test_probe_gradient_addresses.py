@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import unittest
 from collections.abc import Callable
@@ -35,7 +36,8 @@ def register_optimizer_step_pre_hook(hook: Callable[..., None]) -> Any:
 
 def tensor(address: int, **parts: Any) -> Any:
     storage = SimpleNamespace(data_ptr=lambda: address)
-    return SimpleNamespace(**{"is_cuda": True, "is_sparse": False, "untyped_storage": lambda: storage, **parts})
+    whole = {"is_cuda": True, "is_sparse": False, "untyped_storage": lambda: storage, "get_device": lambda: 1}
+    return SimpleNamespace(**{**whole, **parts})
 
 
 def parameter(gradient: Any) -> Any:
@@ -48,6 +50,15 @@ class Noting(unittest.TestCase):
         torch = fake_torch(__name__="torch_of_this_test", optim=SimpleNamespace(Optimizer=Optimizer))
         self.noted = GradientAddresses(torch, Faults(say=self.said.append))
         self.addCleanup(HOOKS.clear)
+
+    def test_threads_that_step_are_told_apart(self) -> None:
+        self.noted.begin()
+        Optimizer(parameter(tensor(4096))).step()
+        other = threading.Thread(target=Optimizer(parameter(tensor(8192))).step)
+        other.start()
+        other.join()
+        found = [(one.device, one.thread) for one in self.noted.found]
+        self.assertEqual(found, [(1, threading.get_ident()), (1, other.ident)])
 
     def test_each_step_notes_where_gradients_on_a_gpu_lie(self) -> None:
         first, second = parameter(tensor(4096)), parameter(tensor(8192))

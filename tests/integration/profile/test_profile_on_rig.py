@@ -91,6 +91,13 @@ def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(
     assert "at the peak, mostly" in said["drawn"]
 
 
+def test_what_lbfgs_has_at_work_is_no_state(rig: Rig, tmp_path: Path) -> None:
+    said = ran("lbfgs", rig, tmp_path)
+    assert said["profiled_peak_bytes"] == said["peak_allocated_bytes"] == sum(said["by_category"].values())
+    assert said["by_category"]["optimizer state"] == said["state_bytes"]
+    assert "optimizer in the backward pass" not in said["measures"]
+
+
 def test_gradients_of_torch_func_are_as_large_as_the_parameters(rig: Rig, tmp_path: Path) -> None:
     out = tmp_path / "func.json"
     environ = rig.environ(devices=1, state=tmp_path / "gpus")

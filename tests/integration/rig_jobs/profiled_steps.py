@@ -1,13 +1,16 @@
-"""Trains a small transformer, recorded: python profiled_steps.py eager|amp|checkpoint|accumulate|block|parallel OUT.
+"""Trains a small transformer, recorded: python profiled_steps.py MODE OUT, with MODE
+eager|amp|checkpoint|accumulate|block|lbfgs|parallel.
 
 Writes the snapshot to OUT.pickle, and what PyTorch's counters and the model itself say to OUT.json; `block`: what
-`tidegauge.profile()` says, there as well; `parallel`: of a model in DistributedDataParallel.
+`tidegauge.profile()` says, there as well; `lbfgs`: with an optimizer that calls a closure several times in a step;
+`parallel`: of a model in DistributedDataParallel.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,6 +45,9 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is not installed here
 
 
 def step(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    if MODE == "lbfgs":
+        optimizer.step(lambda: loss_of(model, optimizer))
+        return
     for _ in range(2 if MODE == "accumulate" else 1):
         tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="cuda")
         with torch.autocast("cuda", torch.float16, enabled=MODE == "amp"):
@@ -52,12 +58,24 @@ def step(model: Model, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+def loss_of(model: Model, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    optimizer.zero_grad()
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="cuda")
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    return loss
+
+
 def bytes_of(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
+def on_gpu(value: Any) -> bool:
+    return bool(torch.is_tensor(value) and value.is_cuda)
+
+
 def truth(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    states = [value for state in optimizer.state.values() for value in state.values() if value.is_cuda]
+    states = [value for state in optimizer.state.values() for value in state.values() if on_gpu(value)]
     statistics = torch.cuda.memory_stats()
     return {
         "peak_allocated_bytes": statistics["allocated_bytes.all.peak"],
@@ -86,7 +104,10 @@ def in_a_block() -> dict[str, object]:
     if MODE == "parallel":
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters())
+    if MODE == "lbfgs":
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, tolerance_grad=-1, tolerance_change=-1)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
     torch.cuda.reset_peak_memory_stats()
     with tidegauge.profile(model, optimizer) as p:
@@ -107,4 +128,4 @@ def in_a_block() -> dict[str, object]:
 
 
 with open(f"{OUT}.json", "w") as file:
-    json.dump(in_a_block() if MODE in ("block", "parallel") else recorded(), file)
+    json.dump(in_a_block() if MODE in ("block", "lbfgs", "parallel") else recorded(), file)

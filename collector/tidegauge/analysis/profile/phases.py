@@ -35,6 +35,8 @@ _AFTER = {
     StepPhase.OPTIMIZER: StepPhase.INPUT,
 }
 """The phase of a stack that does not tell, after a phase that it cannot belong to."""
+_BEGIN = (StepPhase.INPUT, StepPhase.FORWARD)
+"""Phases that a closure begins with."""
 
 
 class Stretch(NamedTuple):
@@ -75,6 +77,52 @@ def phase_of_stack(stack: Stack) -> Optional[StepPhase]:
 
 def _calls_engine(frame: Frame) -> bool:
     return any(frame.filename.endswith(file) and frame.name in functions for file, functions in _ENGINE_CALLS)
+
+
+def closure_steps(trace: Trace, stretches: Sequence[Stretch]) -> list[int]:
+    """For each stretch, the number of the ``Optimizer.step(closure)`` that it lies in; -1: in none that is known.
+
+    LBFGS calls its closure at several lines: a step begins with the first of them.
+    """
+    if not trace.stack:
+        return [-1] * len(stretches)
+    calls = [*map(_closure_call, trace.stacks), None]
+    first: dict[str, int] = {}
+    for filename, line in filter(None, calls):
+        first[filename] = min(line, first.get(filename, line))
+    steps, current, begun, may_begin = [], -1, -1, True
+    for stretch in stretches:
+        call = calls[_first_stack(trace, stretch)]
+        if call is not None:
+            begins = may_begin and call[1] == first[call[0]] and stretch.phase in _BEGIN
+            if current < 0 or begins:
+                begun += 1
+                current = begun
+        elif stretch.phase is not StepPhase.OPTIMIZER and not stretch.phase.is_backward:
+            current = -1
+        may_begin = stretch.phase not in _BEGIN
+        steps.append(current)
+    return steps
+
+
+def _closure_call(stack: Stack) -> Optional[tuple[str, int]]:
+    """The file of the optimizer whose ``step`` has called the script, and at which of its lines."""
+    called, found = None, None
+    for frame in stack:
+        if _OPTIMIZER in frame.filename:
+            if found is None and not _is_closure(called, frame.filename):
+                return None
+            if not frame.filename.endswith(_WRAPS_STEPS):
+                found = frame.filename, frame.line
+        elif frame.filename.endswith(".py") and not frame.filename.endswith(_DECORATES):
+            called = frame
+    return found
+
+
+def _first_stack(trace: Trace, stretch: Stretch) -> int:
+    """Of the first allocation in it; -1: it has none."""
+    events = range(stretch.begin, stretch.end)
+    return next((trace.stack[event] for event in events if trace.action[event] == Action.ALLOC), -1)
 
 
 def _is_closure(called: Optional[Frame], optimizer: str) -> bool:

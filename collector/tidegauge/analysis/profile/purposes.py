@@ -36,13 +36,19 @@ class Purposes:
         blocks: Sequence[BlockLife],
         owned: Iterable[OwnedMemory],
         owned_before: Iterable[OwnedMemory] = (),
+        steps: Sequence[int] = (),
+        stepping_threads: int = 1,
     ) -> None:
+        """``steps`` are the stretches' ``closure_steps``."""
         self._owned, self._owned_before = (
             sorted(tensors, key=lambda one: one.address) for tensors in (owned, owned_before)
         )
         self._stacks = stacks
         self._stretches = stretches
         self._numbers = stretch_numbers(stretches)
+        self._steps = steps or [-1] * len(stretches)
+        self._overlap = stepping_threads > 1 and any(one.category is Category.OPTIMIZER_STATE for one in self._owned)
+        """Whether a step may go on in another thread's phase, and what is freed is no state, which is known."""
         self._inputs, self._optimizers = (
             [number for number, one in enumerate(stretches) if one.phase is phase]
             for phase in (StepPhase.INPUT, StepPhase.OPTIMIZER)
@@ -149,13 +155,16 @@ class Purposes:
         return block.freed is not None and self._numbers[block.freed] <= later[-1]
 
     def _is_temporary(self, block: BlockLife, made: int) -> bool:
-        """Whether it was given back in the phase that it was made in; a backward pass goes on after recomputation."""
+        """Whether it was given back in the phase that it was made in; a backward pass goes on after recomputation, an
+        optimizer's step after the closure that it calls."""
         if block.freed is None:
             return False
         freed = self._numbers[block.freed]
         if freed == made:
             return True
         stretch = self._stretches[made]
+        if stretch.phase is StepPhase.OPTIMIZER:
+            return self._overlap or self._steps[made] == self._steps[freed] >= 0
         return stretch.phase is StepPhase.BACKWARD and self._stretches[freed].backward_pass == stretch.backward_pass
 
     def _is_gradient(self, block: BlockLife, made: int) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.lives import BlockLife, lives_of
 from tidegauge.analysis.profile.modules import ModulesOfBlocks
-from tidegauge.analysis.profile.phases import Stretch, stretches_of
+from tidegauge.analysis.profile.phases import Stretch, closure_steps, stretches_of
 from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.profile.categories import Category, StepPhase
@@ -39,6 +39,8 @@ class NamedRecording(NamedTuple):
     """As ``Lives.unallocated_bytes``."""
     phase_at: Callable[[int], StepPhase]
     """The phase of an event."""
+    closure_steps: list[int]
+    """As ``phases.closure_steps``, of the stretches."""
 
     @property
     def backward_passes(self) -> int:
@@ -51,15 +53,18 @@ def recording_of(
     owned: Iterable[OwnedMemory] = (),
     owned_before: Iterable[OwnedMemory] = (),
     gradients: Iterable[SeenGradient] = (),
+    stepping_threads: int = 1,
 ) -> NamedRecording:
     """Names the blocks of a trace that begins with its ``start`` (``traces.reading.open_trace``).
 
     ``owned`` are tensors of known purpose at its end, ``owned_before`` at its beginning; ``gradients`` tell the modules
-    of those that are gone by then. Raises ``TraceError`` where events contradict each other.
+    of those that are gone by then; ``stepping_threads`` stepped optimizers in it. Raises ``TraceError`` where events
+    contradict each other.
     """
     stretches = stretches_of(trace)
+    steps = closure_steps(trace, stretches)
     lives = lives_of(trace)
-    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before)
+    purposes = Purposes(trace.stacks, stretches, lives.blocks, owned, owned_before, steps, stepping_threads)
     modules = ModulesOfBlocks(trace, gradients)
     blocks = [_named(block, purposes, modules) for block in lives.blocks]
     return NamedRecording(
@@ -70,6 +75,7 @@ def recording_of(
         lives.reserved_bytes,
         lives.unallocated_bytes,
         purposes.phase_at,
+        steps,
     )
 
 

@@ -178,6 +178,15 @@ def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
         )
 
 
+def overlap(threads: int, device: int) -> str:
+    """Of a recording in which several threads step optimizers."""
+    count = "two" if threads == 2 else f"{threads:,}"
+    return (
+        f"{count} threads train on device {device}: the recording does not tell which one allocated, so activations, "
+        "gradients, temporaries and inputs may be taken for each other where their steps overlap"
+    )
+
+
 def rank_doubts(one: RankProfile) -> Iterator[str]:
     """What a rank's process, and the agent, say beside its profile."""
     if one.is_compiled:

@@ -13,18 +13,21 @@ import os
 import sys
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
+from tidegauge.analysis.profile.words import overlap
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
 from tidegauge.cli.profile.advising import advise
 from tidegauge.cli.profile.command import DEFAULT_TOP
+from tidegauge.cli.profile.given import sorted_out
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
@@ -67,7 +70,7 @@ class ProfiledBlock:
         with self._reporting():
             torch = sys.modules.get("torch")
             if torch is None or not torch.cuda.is_available():
-                self.problem = "no profile: this process has no GPU that PyTorch can use"
+                self._met("no profile: this process has no GPU that PyTorch can use")
                 return self
             torch.cuda.init()  # asking whether a history is on crashes before
             faults = Faults()
@@ -102,18 +105,23 @@ class ProfiledBlock:
                 history.end()
             facts = {"torch_version": torch.__version__}
             packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
+            threads = Counter(device for device, _ in {(one.device, one.thread) for one in gradients.found})
             recordings = recordings_of(
                 packed,
                 tensors.after(packed),
                 since_us=self._began_us,
                 owned_before=tensors.before(),
                 gradients=tensors.seen(gradients.found),
+                threads=threads,
             )
+            for device in sorted(recordings):
+                if threads[device] > 1:
+                    self._met(overlap(threads[device], device))
             self.profiles = {
                 device: profile_of_recording(one, modules_missing=names.missing) for device, one in recordings.items()
             }
             if not self.profiles:
-                self.problem = "no profile: no GPU memory was allocated in the block"
+                self._met("no profile: no GPU memory was allocated in the block")
             self.advices = self._advised(torch, recordings)
 
     @property
@@ -150,26 +158,33 @@ class ProfiledBlock:
         # What a terminal's IPython shows below a cell, and print().
         if not self.profiles:
             return self.problem or "no profile yet"
-        return "\n\n".join(
+        texts = [
             text_of(profile_page(one, DEFAULT_TOP, self.advices.get(device))) for device, one in self.profiles.items()
-        )
+        ]
+        return "\n\n".join(filter(None, (self.problem, *texts)))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def _found_tensors(self, torch: Any) -> BlockTensors:
         try:
-            return BlockTensors(torch, self._model, self._optimizer)
+            models, optimizers, wrong = sorted_out(torch, self._model, self._optimizer)
+            for problem in wrong:
+                self._met(problem)
+            return BlockTensors(torch, models, optimizers)
         except Exception as error:
-            self.problem = f"model and optimizer are left out: {describe(error)}"
-            return BlockTensors(torch, None, None)
+            self._met(f"model and optimizer are left out: {describe(error)}")
+            return BlockTensors(torch, (), ())
+
+    def _met(self, problem: str) -> None:
+        self.problem = problem if self.problem is None else f"{self.problem}; {problem}"
 
     def _read(self, tensors: BlockTensors) -> None:
         try:
             if not tensors.read():
-                self.problem = "some tensors of model and optimizer are left out: a backward pass runs"
+                self._met("some tensors of model and optimizer are left out: a backward pass runs")
         except Exception as error:
-            self.problem = f"some tensors of model and optimizer are left out: {describe(error)}"
+            self._met(f"some tensors of model and optimizer are left out: {describe(error)}")
 
     def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
         try:
@@ -179,7 +194,7 @@ class ProfiledBlock:
                 for device, one in recordings.items()
             }
         except Exception as error:
-            self.problem = f"no advice: {describe(error)}"
+            self._met(f"no advice: {describe(error)}")
             return {}
 
     @contextlib.contextmanager
@@ -187,17 +202,16 @@ class ProfiledBlock:
         try:
             yield
         except Exception as error:
-            self.problem = f"no profile: {describe(error)}"
+            self._met(f"no profile: {describe(error)}")
 
 
 class BlockTensors:
     """Tensors of known purpose before and after a block, read as the probe reads them."""
 
-    def __init__(self, torch: Any, model: Any, optimizer: Any) -> None:
-        """Raises ``TypeError`` where a model is none."""
+    def __init__(self, torch: Any, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
         self._torch = torch
         self._tensors = OwnedTensors(torch, tuple)
-        self._tensors.give([*_each(model), *parallel_models(torch)], _each(optimizer))
+        self._tensors.give([*models, *parallel_models(torch)], optimizers)
         self._tensors.name_modules(_at_once)
         self._before = self._tensors.reading()
         self._after = self._tensors.reading()
@@ -253,15 +267,22 @@ def recordings_of(
     since_us: int = 0,
     owned_before: Iterable[OwnedMemory] = (),
     gradients: Iterable[SeenGradient] = (),
+    threads: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, NamedRecording]:
-    """The recordings in a snapshot, by device, without events before a Unix time. Raises ``BadTraceError`` and
-    ``TraceError``."""
+    """The recordings in a snapshot, by device, without events before a Unix time; ``threads``: how many stepped
+    optimizers on each device. Raises ``BadTraceError`` and ``TraceError``."""
     owned, before, seen, found = list(owned), list(owned_before), list(gradients), {}
     for device, trace in from_packed(packed).traces.items():
         began = bisect_left(trace.time_us, since_us)
         trace = trace.since(began) if began else trace
         if len(trace):
-            found[device] = recording_of(with_beginning(trace), owned=owned, owned_before=before, gradients=seen)
+            found[device] = recording_of(
+                with_beginning(trace),
+                owned=owned,
+                owned_before=before,
+                gradients=seen,
+                stepping_threads=threads.get(device, 1),
+            )
     return found
 
 
@@ -274,7 +295,3 @@ def _world_size(torch: Any) -> int | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return int(distributed.get_world_size())
-
-
-def _each(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if type(given) in (list, tuple) else [given]

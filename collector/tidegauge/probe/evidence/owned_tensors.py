@@ -92,17 +92,15 @@ class OwnedTensors:
         yield from forward.trails.forget()
 
     def give(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        """These instead of ``find``. Raises ``TypeError`` where a model is none."""
+        """These instead of ``find``."""
         given = set()
         for model in models:
-            if not looks.has_base(model, self._torch.nn.Module):
-                raise TypeError(f"{looks.name_of(type(model))} is no torch.nn.Module")
             for module in _below(model):
                 if id(module) not in given:
                     given.add(id(module))
                     self._census.note(module)
         self._is_whole = bool(given)
-        found = [one for optimizer in optimizers for one in _wrapped_optimizers(optimizer)]
+        found = [one for optimizer in optimizers for one in wrapped_optimizers(optimizer)]
         self._census.optimizers += filter(None, map(_weak, found))
 
     def name_modules(self, pace: Callable[[], None]) -> None:
@@ -382,7 +380,7 @@ def _below(module: Any) -> Iterator[Any]:
             waiting += [child for _, child in entries_of_module(one, "_modules")][::-1]
 
 
-def _wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
+def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
     """An optimizer, and those that it wraps: accelerate's, Lightning's, ZeRO-1's."""
     for _ in range(MAX_NESTING):
         if optimizer is None:

@@ -6,6 +6,7 @@ Keeps no tensor alive.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
@@ -24,6 +25,9 @@ class GradientAddress(NamedTuple):
     """Its ``id``."""
     address: int
     """Of the gradient's storage."""
+    device: int
+    thread: int
+    """That stepped, by ``threading.get_ident()``."""
 
 
 class GradientAddresses:
@@ -59,9 +63,11 @@ class GradientAddresses:
 
 def _gradients(optimizer: Any) -> Iterator[GradientAddress]:
     now_us = time.time_ns() // 1000  # the clock of the recording's events
+    thread = threading.get_ident()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
             local = getattr(gradient, "_local_tensor", gradient)
             if getattr(local, "is_cuda", False) and not local.is_sparse:
-                yield GradientAddress(now_us, id(parameter), local.untyped_storage().data_ptr())
+                address = local.untyped_storage().data_ptr()
+                yield GradientAddress(now_us, id(parameter), address, local.get_device(), thread)

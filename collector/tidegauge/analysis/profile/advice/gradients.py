@@ -58,7 +58,13 @@ def _freed_by_the_optimizer(steps: RecordedSteps) -> Iterator[LifeChange]:
 
 
 def _steps_after_each_pass(steps: RecordedSteps) -> bool:
-    """Whether an optimizer follows each backward pass, or none is seen at all: one that allocates nothing."""
+    """Whether an optimizer follows each backward pass, or none is seen at all: one that allocates nothing. LBFGS takes
+    several passes for one step."""
+    recording = steps.recording
+    numbers = zip(recording.closure_steps, (one.backward_pass for one in recording.stretches))
+    of_closures = {one for one in numbers if min(one) >= 0}
+    if len({step for step, _ in of_closures}) < len(of_closures):
+        return False
     return not steps.optimizers or all(one.optimizer is not None for one in steps.passes[:-1])
 
 

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tidegauge
+from fake_tensors import Module, Optimizer, Parameter, fake_tensor_torch
+from tidegauge.cli.profile.given import sorted_out
+
+MODEL, OPTIMIZER = Module(), Optimizer()
+A_MODEL = "not a torch.nn.Module; give the model itself"
+AN_OPTIMIZER = "not a torch.optim.Optimizer; give the optimizer itself"
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "words"),
+    [
+        ((one for one in [Parameter(0, 1)]), None, f"`model` is left out: it is of type generator, {A_MODEL}, not its"),
+        (3, None, f"`model` is left out: it is of type int, {A_MODEL}"),
+        ("net", None, f"`model` is left out: it is of type str, {A_MODEL}"),
+        ({"net": MODEL}, None, f"`model` is left out: it is of type dict, {A_MODEL}"),
+        ([MODEL, None], None, f"`model[1]` is left out: it is None, {A_MODEL}"),
+        (OPTIMIZER, None, f"`model` is left out: it is of type Optimizer, {A_MODEL}, and the optimizer behind it"),
+        (MODEL, "adam", f"`optimizer` is left out: it is of type str, {AN_OPTIMIZER}"),
+        (MODEL, MODEL, f"`optimizer` is left out: it is of type Module, {AN_OPTIMIZER}, behind the model"),
+    ],
+)
+def test_an_argument_that_is_neither_model_nor_optimizer_is_named_with_what_to_give(
+    model: Any, optimizer: Any, words: str
+) -> None:
+    models, optimizers, problems = sorted_out(fake_tensor_torch(), model, optimizer)
+    assert len(problems) == 1
+    assert problems[0].startswith(words)
+    assert problems[0].endswith("(of several, a list)")
+    assert set(models) <= {MODEL}
+    assert not optimizers
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, SimpleNamespace(param_groups=[]), SimpleNamespace(optim=OPTIMIZER)])
+def test_models_and_optimizers_are_taken_alone_and_in_lists(optimizer: Any) -> None:
+    torch = fake_tensor_torch()
+    assert sorted_out(torch, MODEL, optimizer) == ([MODEL], [optimizer], [])
+    assert sorted_out(torch, [MODEL, MODEL], (optimizer,)) == ([MODEL, MODEL], [optimizer], [])
+    assert sorted_out(torch, None, None) == ([], [], [])
+
+
+def test_a_printed_profile_begins_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = tidegauge.profile()
+    block.profiles, block.problem = {0: object()}, "`model` is left out"
+    monkeypatch.setattr("tidegauge.cli.profile.block.profile_page", lambda *_: None)
+    monkeypatch.setattr("tidegauge.cli.profile.block.text_of", lambda _: "Device 0")
+    assert str(block) == "`model` is left out\n\nDevice 0"
