@@ -136,6 +136,12 @@ def test_without_modules_an_optimizers_scratch_stays_its_own() -> None:
     assert phases == 2 * step
 
 
+def test_what_is_made_before_any_phase_shows_is_other_and_not_from_before_the_recording() -> None:
+    program = Program()
+    program.alloc(64 * MIB, BATCH)
+    assert program.profile().peak.by_category == {Category.OTHER: 64 * MIB}
+
+
 def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> None:
     program = Program()
     program.free(*a_step(program)[:2])
