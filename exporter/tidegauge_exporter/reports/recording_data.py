@@ -87,7 +87,7 @@ def _block_columns(
         name: [] for name in ("made", "lives", "address", "asked", "rounding", "category", "module", "stack")
     }
     before = _BEFORE
-    for block, category, _, module in blocks:
+    for block, category, _, module, _ in blocks:
         made = _since(block.made, first)
         row = (
             made - before,

@@ -34,7 +34,7 @@ from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
 from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
 from tidegauge.analysis.profile.purposes import Purposes
 from tidegauge.analysis.profile.recording import recording_of
-from tidegauge.analysis.profile.words import doubts, peak_sentence, phase_of_line
+from tidegauge.analysis.profile.words import doubts, name_of_line, peak_sentence, phase_of_line
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, Stack
@@ -131,6 +131,23 @@ def test_without_modules_an_optimizers_scratch_stays_its_own() -> None:
     phases = [one.phase for one in program.recording().stretches]
     step = [StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.BEFORE_OPTIMIZER, StepPhase.OPTIMIZER]
     assert phases == 2 * step
+
+
+def test_what_is_made_before_any_phase_shows_is_other_and_not_from_before_the_recording() -> None:
+    program = Program()
+    program.alloc(64 * MIB, BATCH)
+    assert program.profile().peak.by_category == {Category.OTHER: 64 * MIB}
+
+
+def test_memory_without_a_stack_has_the_name_that_the_program_gives_it() -> None:
+    program = Program()
+    average = [program.alloc(size * MIB, AUTOGRAD) for size in (8, 4)]
+    cache = program.alloc(2 * MIB, AUTOGRAD)
+    program.alloc(1 * MIB, AUTOGRAD)
+    names = ("Ema.shadow['head.weight']", "Ema.shadow['head.bias']", "cache")
+    owned = [OwnedMemory(one.address, Category.OTHER, name=name) for one, name in zip([*average, cache], names)]
+    told = [(name_of_line(one), one.held_bytes, one.blocks) for one in program.profile(*owned).lines]
+    assert told == [("Ema.shadow", 12 * MIB, 2), ("cache", 2 * MIB, 1), ("no stack recorded", 1 * MIB, 1)]
 
 
 def test_the_state_that_an_optimizer_makes_is_told_from_its_temporaries() -> None:

@@ -12,6 +12,7 @@ from rank_profiles import STEADY, advised_profile, recorded_snapshot, steady_pro
 from rank_windows import recording
 from tidegauge.analysis.profile import apart
 from tidegauge.analysis.profile.apart import AdviceFacts, profile_apart
+from tidegauge.analysis.profile.lives import BEFORE
 from tidegauge.analysis.profile.recording import recording_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.profile.categories import Category
@@ -71,3 +72,12 @@ def test_a_recording_that_ended_before_its_first_step_says_so() -> None:
 def test_a_recording_that_takes_too_long_is_given_up() -> None:
     with pytest.raises(ValueError, match="it takes longer than"):
         profile_apart(SAID, CONTENT, most_s=0.001)
+
+
+def test_memory_of_no_model_has_the_name_that_the_rank_gives_and_a_models_has_none() -> None:
+    blocks = (one.block for one in recording_of(open_trace(STEADY)).blocks)
+    workspace = next(one for one in blocks if one.made == BEFORE and one.freed is None and one.stack < 0)
+    for category, name in ((Category.OTHER, "Ema.shadow"), (Category.PARAMETERS, None)):
+        owned = OwnedTensor(workspace.address, workspace.requested_bytes, category, "Ema.shadow['head']")
+        found = apart.profile_here(replace(SAID, owned=(owned,), owned_before=(owned,)), CONTENT)
+        assert [one.name for one in found.lines if one.category is category and one.line is None] == [name]

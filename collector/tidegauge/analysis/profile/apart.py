@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from tidegauge.core import wire
 from tidegauge.core.bounded import bounded
 from tidegauge.core.profile.advice import StepAdvice
-from tidegauge.core.profile.rank_recording import RankRecording
+from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.rank_recording import OwnedTensor, RankRecording
 from tidegauge.core.profile.step_profile import OwnedMemory, StepProfile
 from tidegauge.core.profile.stored_profile import MAX_PACKED_BYTES, pack_profile, unpack_profile
 from tidegauge.core.text import one_line
@@ -102,12 +103,16 @@ def profile_here(said: RankRecording, content: bytes, facts: AdviceFacts = NOTHI
         raise ValueError("no events of the recorded steps are in its snapshot")
     trace = with_beginning(trace.since(began) if began else trace)
     owned, before = (
-        [OwnedMemory(one.address, one.category, said.module_of(one)) for one in tensors]
+        [OwnedMemory(one.address, one.category, said.module_of(one), _name(one)) for one in tensors]
         for tensors in (said.owned, said.owned_before)
     )
     recording = recording_of(trace, owned=owned, owned_before=before)
     profile = profile_of_recording(recording, roots=said.roots, modules_missing=said.modules_missing)
     return replace(profile, advice=_advice(recording, facts))
+
+
+def _name(tensor: OwnedTensor) -> Optional[str]:
+    return tensor.name if tensor.name and tensor.category is Category.OTHER else None
 
 
 def _advice(recording: NamedRecording, facts: AdviceFacts) -> Optional[StepAdvice]:

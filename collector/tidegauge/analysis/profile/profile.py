@@ -127,11 +127,14 @@ def _timeline(moments: Sequence[_Moment]) -> Timeline:
 
 def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[CodeRoots]) -> list[ProfileLine]:
     asked = {stack: asking_line(lines[stack], roots) for stack in {one.block.stack for one in named}}
-    groups: dict[tuple[Optional[CodeLine], Category], list[NamedBlock]] = {}
+    groups: dict[tuple[Optional[CodeLine], Category, Optional[str]], list[NamedBlock]] = {}
     for one in named:
-        groups.setdefault((asked[one.block.stack], one.category), []).append(one)
+        line = asked[one.block.stack]
+        # Its container's, as `Ema.shadow['head.weight']`: of an average of the weights there are as many as of those.
+        name = one.name.partition("[")[0] if line is None and one.name else None
+        groups.setdefault((line, one.category, name), []).append(one)
     found = []
-    for (line, category), group in groups.items():
+    for (line, category, name), group in groups.items():
         phases: Counter[StepPhase] = Counter()
         callers: Counter[CodeLine] = Counter()
         for one in group:
@@ -148,6 +151,7 @@ def _lines(named: Sequence[NamedBlock], lines: Sequence[Lines], roots: Optional[
                 line=line,
                 caller=callers.most_common(1)[0][0] if callers else None,
                 before_bytes=sum(one.block.requested_bytes for one in group if one.block.made == BEFORE),
+                name=name,
             )
         )
     return sorted(found, key=lambda one: (-one.held_bytes, one.category.value, one.line or CodeLine("", 0, "")))

@@ -102,7 +102,7 @@ class Purposes:
         made = self._numbers[block.made]
         phase = self._stretches[made].phase
         if phase is StepPhase.UNKNOWN:
-            return Category.UNKNOWN
+            return Category.UNKNOWN if block.stack < 0 else Category.OTHER
         if self._is_temporary(block, made):
             return Category.GRADIENTS if self._is_gradient(block, made) else Category.TEMPORARIES
         if phase is StepPhase.OPTIMIZER:

@@ -23,6 +23,8 @@ class NamedBlock(NamedTuple):
     """In which it was made."""
     module: Optional[str] = None
     """The path of the module that it belongs to, or that made it."""
+    name: Optional[str] = None
+    """What the program calls it."""
 
 
 class NamedRecording(NamedTuple):
@@ -81,5 +83,6 @@ def recording_of(
 
 def _named(block: BlockLife, purposes: Purposes, modules: ModulesOfBlocks) -> NamedBlock:
     category = purposes.category(block)
-    module = modules.module(block, category, purposes.owner(block))
-    return NamedBlock(block, category, purposes.phase_at(block.made), module)
+    owner = purposes.owner(block)
+    module = modules.module(block, category, owner)
+    return NamedBlock(block, category, purposes.phase_at(block.made), module, None if owner is None else owner.name)

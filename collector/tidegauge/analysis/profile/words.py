@@ -120,9 +120,11 @@ def _is_before(line: ProfileLine) -> bool:
 
 
 def name_of_line(line: ProfileLine) -> str:
-    """File, number and function, or why there are none."""
+    """File, number and function; the program's name for it; or why there is neither."""
     if line.line is not None:
         return line_name(line.line)
+    if line.name is not None:
+        return line.name
     return IN_BACKWARD if line.phase is StepPhase.BACKWARD else NO_STACK
 
 

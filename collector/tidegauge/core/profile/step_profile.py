@@ -25,6 +25,8 @@ class OwnedMemory(NamedTuple):
     category: Category
     module: Optional[str] = None
     """The path of the module that it belongs to."""
+    name: Optional[str] = None
+    """What the program calls it, where it belongs to no model: ``Ema.shadow['head.weight']``."""
 
 
 class SeenGradient(NamedTuple):
@@ -72,6 +74,8 @@ class ProfileLine(NamedTuple):
     """The next line of the user's further out, by which most of it came."""
     before_bytes: Optional[int] = None
     """Of ``held_bytes``, what was there before the recording began; ``None`` in profiles of an older agent."""
+    name: Optional[str] = None
+    """What the program calls it, where no stack was recorded: ``Ema.shadow``, for all that is in there."""
 
 
 class ModuleMemory(NamedTuple):
