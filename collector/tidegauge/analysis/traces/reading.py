@@ -15,6 +15,7 @@ from tidegauge.analysis.snapshots.traces import memory_events
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.analysis.untrusted_files import MAX_CONTENT_BYTES, read_content
+from tidegauge.core.allocator.results import AddressMismatch, FollowedTies
 from tidegauge.core.allocator.settings import TieBreak, parse_settings
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceError
 
@@ -41,23 +42,31 @@ def with_segment_order(trace: Trace) -> Trace:
     if settings.tie_break is not TieBreak.SEGMENT or len(trace.start) < 2:
         return trace
     from tidegauge.core.allocator.compiled import IS_COMPILED  # only now is it known whether compiling is worth it
-    from tidegauge.core.allocator.replay import replay as run_replay
+    from tidegauge.core.allocator.replay import followed_ties
 
     order = _Order(trace.start)
     most = MAX_EVENTS if IS_COMPILED else MAX_EVENTS_UNCOMPILED
     length, replayed = min(FIRST_WINDOW, len(trace)), 0
     for _ in range(MAX_REPLAYS):
-        attempt = replace(trace.first(length), start=order.segments())
-        outcome = run_replay(attempt)
-        mismatch = outcome.first_followed_tie or outcome.first_mismatch
+        followed = followed_ties(replace(trace.first(length), start=order.segments()))
+        betrayed = _betrayed(followed)
         replayed += length
-        if replayed >= most or (mismatch is None and length == len(trace)):
+        if replayed >= most or (not betrayed and length == len(trace)):
             break
-        if mismatch is None:
+        helped = [order.is_older(one.recorded, one.replayed) for one in betrayed]
+        if not betrayed:
             length = min(2 * length, len(trace))
-        elif not order.is_older(mismatch.recorded, mismatch.replayed):
+        elif not any(helped):
             break
     return replace(trace, start=order.segments())
+
+
+def _betrayed(followed: FollowedTies) -> Sequence[AddressMismatch]:
+    """What tells of two segments which one is older. Behind the first mismatch the model goes ways of its own."""
+    ties, mismatch = followed
+    if mismatch is None:
+        return ties
+    return [one for one in ties if one.event < mismatch.event] or ties[:1] or [mismatch]
 
 
 class _Order:

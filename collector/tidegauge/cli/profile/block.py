@@ -28,6 +28,7 @@ from tidegauge.cli.errors import need
 from tidegauge.cli.profile.advising import advise
 from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.given import sorted_out
+from tidegauge.cli.profile.long_work import said_if_long
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
@@ -93,7 +94,7 @@ class ProfiledBlock:
         tensors, self._tensors = self._tensors, None
         if history is None or names is None or gradients is None or tensors is None:
             return
-        with self._reporting():
+        with self._reporting(), said_if_long("making the memory profile of the block ..."):
             torch = sys.modules["torch"]
             try:
                 gradients.end()

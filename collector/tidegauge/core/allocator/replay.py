@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Callable, Optional, Union
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Union
 
 from tidegauge.core.allocator import layout as at
 from tidegauge.core.allocator.beginning import (
@@ -15,7 +15,7 @@ from tidegauge.core.allocator.beginning import (
     trace_rules,
 )
 from tidegauge.core.allocator.calls import ACTIONS, count_actions, find_calls
-from tidegauge.core.allocator.compiled import Numbers, column, table_of, zeros
+from tidegauge.core.allocator.compiled import IS_COMPILED, Numbers, column, table_of, zeros
 from tidegauge.core.allocator.events import run
 from tidegauge.core.allocator.layout import (
     ALLOCATED,
@@ -39,7 +39,14 @@ from tidegauge.core.allocator.layout import (
     Record,
     Tables,
 )
-from tidegauge.core.allocator.results import MAX_FAILED, AddressMismatch, FailedRequest, MemoryCurve, Replay
+from tidegauge.core.allocator.results import (
+    MAX_FAILED,
+    AddressMismatch,
+    FailedRequest,
+    FollowedTies,
+    MemoryCurve,
+    Replay,
+)
 from tidegauge.core.allocator.settings import AllocatorSettings, parse_settings
 from tidegauge.core.allocator.sizes import is_small_shelf
 from tidegauge.core.allocator.tables import empty_tables, grown
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int], None]
 PROGRESS_EVENTS = 1 << 18
 """Between two calls of ``on_progress``."""
+TIES_STRIDE = 16 if IS_COMPILED else 1
+"""Events between two looks for a tie: a call of compiled code costs as much as some events."""
 CARD_SHARE = 0.9
 """With so much of the card reserved, a request may well have been refused by the device, although none failed."""
 
@@ -87,6 +96,43 @@ def replay(
     then, in events. Raises `TraceError` where the events contradict each other, and `ValueError` where the recorded
     settings are none of the recorded torch.
     """
+    made = _prepared(trace, settings, cap_bytes=cap_bytes, capacity_bytes=capacity_bytes)
+    record, events, tables = made.record, made.events, made.tables
+    curve = MemoryCurve(array("q"), array("q"), array("q"))
+    tables = _run(trace, record, events, tables, curve if curve_points > 0 else None, curve_points, on_progress)
+    end = _segments_at_end(tables, made.streams, made.pools) if with_end else None
+    return _result(trace, tables, curve if curve_points > 0 else None, end)
+
+
+def followed_ties(trace: Trace) -> FollowedTies:
+    """Replay the trace as it was recorded, for its ties: the first of each ``TIES_STRIDE`` events. Raises as
+    ``replay``."""
+    made = _prepared(trace, None, cap_bytes=..., capacity_bytes=None)
+    tables, ties, event = made.tables, [], 0
+    while event < len(trace):
+        event, tables = _advance(trace, made.record, made.events, tables, event, min(event + TIES_STRIDE, len(trace)))
+        if tables.numbers[at.TIES]:
+            ties.append(_first_tie(tables.numbers))
+            tables.numbers[at.TIES] = 0
+    return FollowedTies(ties, _first_mismatch(tables.numbers))
+
+
+class _Prepared(NamedTuple):
+    record: Record
+    events: Events
+    tables: Tables
+    streams: list[int]
+    pools: tuple[tuple[int, int], ...]
+
+
+def _prepared(
+    trace: Trace,
+    settings: Optional[AllocatorSettings],
+    *,
+    cap_bytes: Union[int, EllipsisType, None],
+    capacity_bytes: Optional[int],
+) -> _Prepared:
+    """What a replay begins with."""
     _check_columns(trace)
     chosen = settings or parse_settings(trace.alloc_conf, trace.torch_version)
     cap = _cap(trace, chosen, cap_bytes)
@@ -112,10 +158,7 @@ def replay(
     known = known_blocks(trace, ranks, pool_numbers)
     tables = empty_tables(rules, 8 * len(known) // KNOWN_FIELDS)
     put_known(tables, known)
-    curve = MemoryCurve(array("q"), array("q"), array("q"))
-    tables = _run(trace, record, events, tables, curve if curve_points > 0 else None, curve_points, on_progress)
-    end = _segments_at_end(tables, streams, pools) if with_end else None
-    return _result(trace, tables, curve if curve_points > 0 else None, end)
+    return _Prepared(record, events, tables, streams, pools)
 
 
 def _check_columns(trace: Trace) -> None:
@@ -160,17 +203,23 @@ def _run(
     """Replay all events; the tables may be others in the end, as they grow."""
     event = 0
     for end, closes_window in _stops(len(trace), curve_points if curve is not None else 0):
-        while event < end:
-            event = int(run(tables, record, events, event, end))
-            if tables.numbers[at.ERROR] == NO_ROOM:
-                tables = grown(tables)
-            elif tables.numbers[at.ERROR] != FINE:
-                raise _error(trace, int(tables.numbers[at.ERROR_EVENT]), int(tables.numbers[at.ERROR]))
+        event, tables = _advance(trace, record, events, tables, event, end)
         if closes_window and curve is not None:
             _close_window(curve, tables.numbers, event - 1)
         if on_progress is not None:
             on_progress(event, len(trace))
     return tables
+
+
+def _advance(trace: Trace, record: Record, events: Events, tables: Tables, event: int, end: int) -> tuple[int, Tables]:
+    """Replay up to ``end``, or a little farther."""
+    while event < end:
+        event = int(run(tables, record, events, event, end))
+        if tables.numbers[at.ERROR] == NO_ROOM:
+            tables = grown(tables)
+        elif tables.numbers[at.ERROR] != FINE:
+            raise _error(trace, int(tables.numbers[at.ERROR_EVENT]), int(tables.numbers[at.ERROR]))
+    return event, tables
 
 
 def _stops(count: int, windows: int) -> Iterator[tuple[int, bool]]:
@@ -204,14 +253,20 @@ def _error(trace: Trace, event: int, error: int) -> TraceError:
     return TraceError(event, reason)
 
 
+def _first_mismatch(numbers: Numbers) -> Optional[AddressMismatch]:
+    if not numbers[at.MISMATCHES]:
+        return None
+    return AddressMismatch(
+        int(numbers[at.FIRST_MISMATCH]), int(numbers[at.MISMATCH_RECORDED]), int(numbers[at.MISMATCH_REPLAYED])
+    )
+
+
+def _first_tie(numbers: Numbers) -> AddressMismatch:
+    return AddressMismatch(int(numbers[at.FIRST_TIE]), int(numbers[at.TIE_RECORDED]), int(numbers[at.TIE_REPLAYED]))
+
+
 def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional[tuple[KnownSegment, ...]]) -> Replay:
     figures = [int(number) for number in t.numbers]
-    first = AddressMismatch(
-        event=figures[at.FIRST_MISMATCH], recorded=figures[at.MISMATCH_RECORDED], replayed=figures[at.MISMATCH_REPLAYED]
-    )
-    first_tie = AddressMismatch(
-        event=figures[at.FIRST_TIE], recorded=figures[at.TIE_RECORDED], replayed=figures[at.TIE_REPLAYED]
-    )
     return Replay(
         events=len(trace),
         peak_allocated_bytes=figures[at.PEAK_ALLOCATED],
@@ -220,7 +275,7 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
         allocated_at_peak_reserved_bytes=figures[at.ALLOCATED_AT_PEAK_RESERVED],
         requested_at_peak_bytes=figures[at.REQUESTED_AT_PEAK],
         address_mismatches=figures[at.MISMATCHES],
-        first_mismatch=first if figures[at.MISMATCHES] else None,
+        first_mismatch=_first_mismatch(t.numbers),
         alloc_retries=figures[at.RETRIES],
         ooms=figures[at.OOMS],
         device_allocs=figures[at.DEVICE_ALLOCS],
@@ -234,7 +289,6 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
         recovered_ooms=figures[at.RECOVERED],
         skipped_frees=figures[at.SKIPPED_FREES],
         followed_ties=figures[at.TIES],
-        first_followed_tie=first_tie if figures[at.TIES] else None,
     )
 
 

@@ -82,8 +82,14 @@ class Replay(NamedTuple):
     """Of allocations older than the trace, where it is not complete."""
     followed_ties: int = 0
     """How often a self-replay let the recorded address choose among equally large blocks, as no file says their age."""
-    first_followed_tie: Optional[AddressMismatch] = None
-    """The first of them, and what the order of `Trace.start` would have chosen: it betrays which segment is older."""
+
+
+class FollowedTies(NamedTuple):
+    """What a self-replay betrays of the order of `Trace.start`."""
+
+    ties: list[AddressMismatch]
+    """As ``Replay.followed_ties`` counts them: the recorded segment is older than the one that was chosen."""
+    first_mismatch: Optional[AddressMismatch]
 
 
 MAX_FAILED = 100
