@@ -183,13 +183,13 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
             f"`tidegauge jobs` lists jobs{close_files(what)}"
         )
     order = {key: place for place, key in enumerate(profiled)}
-    meant_first = min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
-    if len({one.key.uid for one in found if one.key.job_id == meant_first.key.job_id}) > 1:
+    chosen = min(found, key=lambda one: (not one.running, order.get(one.key, len(order))))
+    if len({one.key.uid for one in found if one.key.job_id == chosen.key.job_id}) > 1:
         raise CommandError(f"several users have a job {one_line(what)}: an admin of the service sees all of them")
-    others = dict.fromkeys(one.key.job_id for one in found if one.key.job_id != meant_first.key.job_id)
+    others = dict.fromkeys(one.key.job_id for one in found if one.key.job_id != chosen.key.job_id)
     if others:
-        print(f"tidegauge profile: {other_jobs(what, meant_first.key.job_id, others)}", file=sys.stderr)
-    return meant_first
+        print(f"tidegauge profile: {other_jobs(what, chosen.key.job_id, others)}", file=sys.stderr)
+    return chosen
 
 
 def _meant(known: Sequence[_Known], what: str) -> Sequence[_Known]:
