@@ -1,8 +1,8 @@
 """Phases of training steps, told by the stacks of allocations and by their order. No hook is needed.
 
 Autograd's own thread has no Python frame, so an allocation without one is the backward pass's; optimizers and
-checkpointing show in files of torch's. Everything else belongs to the phase that goes on,
-or, where no module is called at all, to the forward pass of the next backward pass.
+checkpointing show in files of torch's. Everything else belongs to the phase that goes on, or, where no module is called
+at all, to the forward pass of the next backward pass.
 """
 
 from __future__ import annotations

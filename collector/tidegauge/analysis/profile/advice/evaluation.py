@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, advised, left_out
 from tidegauge.analysis.profile.advice.steps import RecordedSteps
 from tidegauge.analysis.profile.recording import NamedBlock
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
@@ -17,11 +17,10 @@ def smaller_evaluation(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMe
     """Half of each batch, twice as often: what is collected of all batches stays as large."""
     changes = [change for together in steps.evaluations for change in _halved(steps, together)]
     if changes:
-        peak_bytes = curve.peak_bytes(changes)
-        yield AdvisedMeasure(
+        yield advised(
             Measure.SMALLER_EVALUATION,
-            peak_bytes,
-            curve.peak_bytes() - peak_bytes,
+            curve,
+            changes,
             action="Halve the batch of the evaluation, which runs beside the training step",
             price="twice as many calls, which take longer where they do not fill the GPU",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.advice.checkpointing import begins_again, place_of
-from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, advised, left_out, left_out_from
 from tidegauge.analysis.profile.advice.repeats import RepeatedBlocks, repeated_blocks
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
 from tidegauge.analysis.profile.recording import NamedBlock
@@ -31,11 +31,10 @@ def fully_sharded(steps: RecordedSteps, curve: Curve, ranks: int) -> Iterator[Ad
         changes += _changes(steps, one, blocks, ranks)
     if place is None:
         return  # nothing is trained
-    peak_bytes = curve.peak_bytes(changes)
-    yield AdvisedMeasure(
+    yield advised(
         Measure.FULLY_SHARDED,
-        peak_bytes,
-        curve.peak_bytes() - peak_bytes,
+        curve,
+        changes,
         action=f"Shard everything over {ranks} ranks (FSDP2: fully_shard on the {place} and on the model)",
         price="each step gathers the parameters twice and scatters the gradients",
         condition="with this batch on each rank",

@@ -35,7 +35,7 @@ def inference(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
     yield advised(
         Measure.SMALLER_CACHE,
         curve,
-        [left_out(one.block, 0.5) for one in steps.in_order if _is_cache(_stack(steps, one))],
+        [left_out(one.block, 0.5) for one in steps.in_order if _is_cache(steps.stack_of(one))],
         action="Keep the cache of keys and values in half the bits (fp8, or a quantized cache)",
         price="keys and values are rounded: check the outputs",
     )
@@ -88,21 +88,17 @@ def _freed_together(steps: RecordedSteps) -> Iterator[list[NamedBlock]]:
     ]
     freed.sort(key=lambda each: each[0])
     for _, together in groupby(freed, key=lambda each: each[0]):
-        yield [one for _, one in together if not _is_cache(_stack(steps, one))]
+        yield [one for _, one in together if not _is_cache(steps.stack_of(one))]
 
 
 def _of_second_function(steps: RecordedSteps, blocks: Iterable[NamedBlock]) -> int:
     """How many were made by the innermost function that made the second most."""
-    made = Counter(_function(stack[0]) for one in blocks if (stack := _stack(steps, one)))
+    made = Counter(_function(stack[0]) for one in blocks if (stack := steps.stack_of(one)))
     return made.most_common(2)[1][1] if len(made) > 1 else 0
 
 
 def _function(frame: Frame) -> tuple[str, str]:
     return frame.filename, frame.name
-
-
-def _stack(steps: RecordedSteps, one: NamedBlock) -> Stack:
-    return steps.recording.trace.stacks[one.block.stack] if one.block.stack >= 0 else ()
 
 
 def _is_cache(stack: Stack) -> bool:

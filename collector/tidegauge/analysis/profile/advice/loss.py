@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from tidegauge.analysis.profile.advice.checkpointing import place_of
-from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
+from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, advised, left_out
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
 from tidegauge.analysis.profile.recording import NamedBlock
 from tidegauge.core.allocator.trace import Stack
@@ -23,26 +23,20 @@ def chunked_loss(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]
     changes: list[LifeChange] = []
     place = None
     for one in steps.passes:
-        kept = [block for block in steps.activations(one) if _is_loss(_stack(steps, block))]
+        kept = [block for block in steps.activations(one) if _is_loss(steps.stack_of(block))]
         if not kept:
             continue
         largest = max(kept, key=lambda block: block.block.size_bytes)
-        place = place_of(_stack(steps, largest))
+        place = place_of(steps.stack_of(largest))
         changes += _changes(steps, one, largest)
     if place is not None:
-        peak_bytes = curve.peak_bytes(changes)
-        yield AdvisedMeasure(
+        yield advised(
             Measure.CHUNKED_LOSS,
-            peak_bytes,
-            curve.peak_bytes() - peak_bytes,
+            curve,
+            changes,
             action=f"Compute the loss ({place}) in {CHUNKS} chunks, head included, or take a fused cross-entropy",
             price="the head's forward pass is computed twice",
         )
-
-
-def _stack(steps: RecordedSteps, one: NamedBlock) -> Stack:
-    stack = one.block.stack
-    return steps.recording.trace.stacks[stack] if stack >= 0 else ()
 
 
 def _is_loss(stack: Stack) -> bool:

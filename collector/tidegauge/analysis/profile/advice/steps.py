@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.profile.recording import NamedBlock, NamedRecording
+from tidegauge.core.allocator.trace import Stack
 from tidegauge.core.profile.categories import Category, StepPhase
 
 
@@ -79,6 +80,10 @@ class RecordedSteps:
     def made_in(self, begin: int, end: int) -> list[NamedBlock]:
         """The blocks made from event ``begin`` on and before ``end``, in order."""
         return self.in_order[bisect_left(self._made, begin) : bisect_left(self._made, end)]
+
+    def stack_of(self, one: NamedBlock) -> Stack:
+        """Where it was allocated; empty where that was not recorded."""
+        return self.recording.trace.stacks[one.block.stack] if one.block.stack >= 0 else ()
 
     def made_before(self, event: int) -> int:
         """How many blocks were made before ``event``."""
