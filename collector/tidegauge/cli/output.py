@@ -195,18 +195,25 @@ def progress(
 
 
 @contextmanager
-def said_when_slow(sentence: str, *, after_s: float = SLOW_S) -> Iterator[None]:
-    """Show ``sentence`` on a terminal once the block is slow; elsewhere nothing, as stderr may be kept for errors."""
-    if not sys.stderr.isatty():
+def said_when_slow(
+    sentence: str, *, after_s: float = SLOW_S, say: Callable[[str], object] | None = None
+) -> Iterator[None]:
+    """Say ``sentence`` once the block is slow: by ``say``, else on a terminal; elsewhere nothing, as stderr may be kept
+    for errors."""
+    if say is None and not sys.stderr.isatty():
         yield
         return
-    timer = threading.Timer(after_s, lambda: print(f"tidegauge: {sentence} …", file=sys.stderr, flush=True))
+    timer = threading.Timer(after_s, say or _say, (f"{sentence} …",))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _say(line: str) -> None:
+    print(f"tidegauge: {line}", file=sys.stderr, flush=True)
 
 
 def write_output(path: str | Path, content: bytes, *, made_of: Iterable[str | Path] = ()) -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import sys
 import threading
+from queue import SimpleQueue
 
 import pytest
 
@@ -58,6 +59,15 @@ def test_a_slow_answer_is_spoken_of_on_a_terminal_alone(
                 assert os.read(ours, 1000).decode().split() == ["tidegauge:", "waiting", "for", "the", "answer", "…"]
     finally:
         os.close(ours)
+
+
+def test_slow_work_is_told_where_the_caller_says_and_other_work_is_not() -> None:
+    told: SimpleQueue[str] = SimpleQueue()
+    with said_when_slow("short", after_s=1000, say=told.put):
+        pass
+    with said_when_slow("long", after_s=0, say=told.put):
+        assert told.get(timeout=60) == "long …"
+    assert told.empty()
 
 
 def drawn_on(terminal: int) -> str:

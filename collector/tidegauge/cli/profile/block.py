@@ -25,10 +25,10 @@ from tidegauge.analysis.profile.words import overlap
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
+from tidegauge.cli.output import said_when_slow
 from tidegauge.cli.profile.advising import advise
 from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.given import sorted_out
-from tidegauge.cli.profile.long_work import said_if_long
 from tidegauge.cli.profile.page import profile_page, text_of
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
@@ -40,7 +40,7 @@ from tidegauge.probe.evidence.module_names import ModuleNames
 from tidegauge.probe.evidence.module_paths import Models
 from tidegauge.probe.evidence.owned_tensors import OwnedTensors
 from tidegauge.probe.evidence.snapshot_packing import pack_columns
-from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.faults import Faults, describe, say
 from tidegauge.probe.holders.pace import do_some
 from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.runtime.gradient_addresses import GradientAddress, GradientAddresses
@@ -94,7 +94,7 @@ class ProfiledBlock:
         tensors, self._tensors = self._tensors, None
         if history is None or names is None or gradients is None or tensors is None:
             return
-        with self._reporting(), said_if_long("making the memory profile of the block ..."):
+        with self._reporting(), said_when_slow("making the memory profile of the block", say=say):
             torch = sys.modules["torch"]
             try:
                 gradients.end()
