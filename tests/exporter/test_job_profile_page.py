@@ -45,6 +45,13 @@ def test_what_lies_outside_pytorch_is_in_the_bars_where_it_is_known_of_all() -> 
     assert [said for _, _, said in bars(every)] == ["521.5 MiB", "821.5 MiB"]
 
 
+def test_memory_of_watched_jobs_is_no_other_processs_in_bars_and_table() -> None:
+    beside = {"process_outside_bytes": 200 * MIB, "other_processes_bytes": 50 * MIB, "other_jobs_bytes": 30 * MIB}
+    page = rendered(rank_profile(0, **beside), rank_profile(1, **beside))
+    assert [said for _, _, said in bars(page)] == ["491.5 MiB"] * 2
+    assert page.count('<td class="number">20.0 MiB</td>') == 2
+
+
 def test_a_single_rank_has_neither_bars_nor_a_choice() -> None:
     page = rendered(rank_profile(5, world_size=8))
     assert "<ol" not in page

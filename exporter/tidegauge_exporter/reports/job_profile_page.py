@@ -180,7 +180,7 @@ def _table(ranks: Sequence[RankProfile]) -> str:
         (kind, name)
         for kind, name in (
             (Outside.PROCESS, "process_outside_bytes"),
-            (Outside.OTHERS, "other_processes_bytes"),
+            (Outside.OTHERS, "unwatched_processes_bytes"),
         )
         if any(getattr(one, name) is not None for one in ranks)
     ]

@@ -48,9 +48,9 @@ def outside_parts(one: RankProfile) -> tuple[OutsidePart, ...]:
                 parts.append(OutsidePart(name, held, f"expected from tables: up to {format_bytes(expected)}"))
                 left -= held
         parts.append(OutsidePart(OutsideKind.OTHER, left, REST))
-    if one.other_processes_bytes is not None:
-        jobs = min(one.other_jobs_bytes or 0, one.other_processes_bytes)
-        parts.append(OutsidePart(OutsideKind.OTHER_PROCESSES, one.other_processes_bytes - jobs, MEASURED))
-        if jobs:
-            parts.append(OutsidePart(OutsideKind.OTHER_JOBS, jobs, MEASURED))
+    unwatched = one.unwatched_processes_bytes
+    if one.other_processes_bytes is not None and unwatched is not None:
+        parts.append(OutsidePart(OutsideKind.OTHER_PROCESSES, unwatched, MEASURED))
+        if one.other_processes_bytes > unwatched:
+            parts.append(OutsidePart(OutsideKind.OTHER_JOBS, one.other_processes_bytes - unwatched, MEASURED))
     return tuple(parts)

@@ -161,7 +161,7 @@ def _held(one: RankProfile, *, with_outside: bool, with_others: bool) -> dict[Pa
     if with_outside:
         held[Outside.PROCESS] = one.process_outside_bytes or 0
     if with_others:
-        held[Outside.OTHERS] = max(0, (one.other_processes_bytes or 0) - (one.other_jobs_bytes or 0))
+        held[Outside.OTHERS] = one.unwatched_processes_bytes or 0
     return held
 
 

@@ -60,6 +60,13 @@ class RankProfile:
     gpu_uuid: Optional[DeviceUuid] = None
 
     @property
+    def unwatched_processes_bytes(self) -> Optional[int]:
+        """Of ``other_processes_bytes``, what is no watched job's."""
+        if self.other_processes_bytes is None:
+            return None
+        return max(0, self.other_processes_bytes - (self.other_jobs_bytes or 0))
+
+    @property
     def piece_id(self) -> str:
         return self.profile_id
 
