@@ -14,8 +14,8 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.units import format_duration
 
 CPU_S_OF_TENANT = 600.0
-"""In an hour: a sixth of one core, at low priority. A profile of 3,000 events takes
-1.0 s: eight ranks can be profiled every few minutes."""
+"""In an hour: a sixth of one core, at low priority. A profile of 3,000 events takes 1.0 s: eight ranks can be profiled
+every few minutes."""
 CPU_S_OF_NODE = 1800.0
 MIN_CPU_S = 0.25
 """What a recording counts at least: a file that is refused costs reading, too."""

@@ -237,15 +237,16 @@ class Forward:
         """Follow what must not be kept, then yield for ``units`` of work and those of this."""
         units += self._follow_fleeting()
         yield from repeat(False, units)
-        while self._attributes:
+        while self._attributes or self._graphs:
+            if not self._attributes:
+                yield from self._walk_graph(*self._graphs.popleft())
+                continue
             reference, text, row = self._attributes.popleft()
             tensor = reference()
             if tensor is not None:
                 self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {})
             del tensor  # training may let go of it meanwhile
             yield from repeat(False, 1 + self._follow_fleeting())
-        while self._graphs:
-            yield from self._walk_graph(*self._graphs.popleft())
 
     def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
         tensor = reference()
