@@ -11,6 +11,7 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 MAX_EXAMPLES = {"fast": 20, "ci": 100, "night": 1000}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
@@ -28,7 +29,7 @@ def register() -> None:
         )  # fmt: skip
     settings.load_profile(PROFILE)
     if settings.get_profile(PROFILE).derandomize:
-        no_constants = type(providers._get_local_constants())()
+        no_constants = Constants()
         vars(providers)["_get_local_constants"] = lambda: no_constants  # no setting leaves them out
 
 
