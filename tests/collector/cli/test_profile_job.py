@@ -15,6 +15,7 @@ from estimates import ESTIMATE
 from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
 from sample_views import GIB, MIB, NOW_S, job_record, job_view
+from slow_work import slow_terminal
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.main import main
@@ -220,6 +221,25 @@ def test_as_json_it_has_all_ranks_and_the_fullest_whole(api: list[str], capsys: 
 def written_page(api: list[str], folder: Path, *arguments: str) -> str:
     assert main(["profile", "4711", "--html", str(folder / "p.html"), *arguments, *api]) == 0
     return (folder / "p.html").read_text(encoding="utf-8")
+
+
+def test_while_the_ranks_of_a_page_are_read_it_is_said_once(
+    api: list[str], store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.profiles.kept = [rank_profile(rank, job=JOB) for rank in range(MAX_RANKS_IN_FULL)]
+    told, read = slow_terminal(monkeypatch), list[str]()
+    of_rank = store.profiles.of_rank
+
+    def slow(job: JobKey, rank: int) -> RankProfile | None:
+        read.append(told()[-1])
+        return of_rank(job, rank)
+
+    monkeypatch.setattr(store.profiles, "of_rank", slow)
+    written_page(api, tmp_path)
+    assert read == ["tidegauge: reading the profiles of job 4711 …"] * MAX_RANKS_IN_FULL
+    assert told().count(read[0]) == 1
+    assert main(["profile", "diff", "4711:0", "4711:1", *api]) == 0
+    assert read[MAX_RANKS_IN_FULL:] == read[:2]
 
 
 def test_its_page_has_what_the_terminal_shows(

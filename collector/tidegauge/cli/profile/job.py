@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -18,7 +19,7 @@ from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.jobs import MAX_ENDED
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
-from tidegauge.cli.output import print_wrapped, progress, write_output
+from tidegauge.cli.output import print_wrapped, progress, said_when_slow, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
 from tidegauge.cli.profile.missing import close_files
@@ -87,11 +88,13 @@ def show_job(what: str | None, args: argparse.Namespace) -> int:
     found = _profiles(job, args, args.ranks)
     worst = max(found, key=lambda one: one.allocated_bytes)
     whole = cache(partial(_whole, job, args))
-    profile = whole(worst.rank)
-    uneven = _imbalance(found, whole)
+    with _said_when_slow(job):
+        profile = whole(worst.rank)
+        uneven = _imbalance(found, whole)
+        page = None if args.html is None else _page(job, found, uneven, whole, estimate)
     estimated = None if estimate is None else beside_estimate(estimate, profile, worst.process_outside_bytes)
-    if args.html is not None:
-        write_output(args.html, _page(job, found, uneven, whole, estimate).encode(errors="replace"))
+    if page is not None:
+        write_output(args.html, page.encode(errors="replace"))
     if args.json:
         about = {"job": to_wire(job.key), "ranks": [_rank(one) for one in found], "rank": worst.rank}
         print(
@@ -118,16 +121,19 @@ def rank_of_job(what: str, args: argparse.Namespace) -> ComparedRank:
     name, ranks = (match[1], (int(match[2]),)) if match else (what, ())
     job = _find(name, args)
     fullest = max(_profiles(job, args, ranks), key=lambda one: one.allocated_bytes)
-    return ComparedRank(
-        f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}",
-        _whole(job, args, fullest.rank),
-        fullest.problems,
-    )
+    title = f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}"
+    with _said_when_slow(job):
+        return ComparedRank(title, _whole(job, args, fullest.rank), fullest.problems)
+
+
+def _said_when_slow(job: _Known) -> AbstractContextManager[None]:
+    """Once for all ranks: each is quick by itself."""
+    return said_when_slow(f"reading the profiles of job {_name(job)}")
 
 
 def _whole(job: _Known, args: argparse.Namespace, rank: int) -> StepProfile:
     """With the smaller cards that would do. Raises ``CommandError``."""
-    answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
+    answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S, quietly=True)
     profile = read(StepProfile, answer["profile"])
     return profile if profile.advice is None else replace(profile, advice=with_cards(profile.advice))
 
