@@ -21,7 +21,7 @@ from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.main import main
 from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
-from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.profile.categories import Category
@@ -65,6 +65,9 @@ class Ranks:
                 self.known[rank] = one._replace(state=AskState.DONE)
                 self.store.profiles.kept = [*(kept for kept in self.store.profiles.kept if kept.rank != rank), came]
         return list(self.known.values())
+
+    def problems(self) -> Sequence[ProfileProblem]:
+        return ()
 
 
 @pytest.fixture
