@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 
 from tidegauge.cli.arguments import OUTPUT, STANDARD_OUTPUT, add_examples, group, output_to_write
 from tidegauge.cli.errors import FINE, UsageError, bad_file
-from tidegauge.cli.output import write_output
+from tidegauge.cli.output import spare_what_is_read, write_output
 
 if TYPE_CHECKING:
     from tidegauge.analysis.snapshots.traces import Snapshot
@@ -70,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cli.offline.export_forms import exported
 
     files = [args.snapshot] if args.late is None else [args.snapshot, args.late]
-    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device), files)
+    spare_what_is_read(args.output, files)
+    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device))
     return FINE
 
 
@@ -89,9 +90,9 @@ def _read(file: str) -> Snapshot:
         raise bad_file(file, error) from error
 
 
-def _write(output: Path, content: bytes, files: list[str]) -> None:
+def _write(output: Path, content: bytes) -> None:
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    write_output(output, content, made_of=files)
+    write_output(output, content)

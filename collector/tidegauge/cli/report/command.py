@@ -18,7 +18,7 @@ from tidegauge.cli.arguments import (
     parse_cap,
 )
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
-from tidegauge.cli.output import print_json, write_output
+from tidegauge.cli.output import print_json, spare_what_is_read, write_output
 from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"a report needs Python {wanted} or later (jobs can use older versions)")
     if args.json and args.output == STANDARD_OUTPUT:
         raise UsageError("--json cannot be combined with --output -")
+    spare_what_is_read(args.output, args.what)
     # The modules that read and draw are loaded here, because other commands do not need them.
     from tidegauge_exporter.reports.report import render_report
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return FINE
     path = args.output or Path(name)
-    write_output(path, text.encode(errors="replace"), made_of=args.what)
+    write_output(path, text.encode(errors="replace"))
     if args.json:
         print_json(_as_json(content, path, text))
         return FINE
