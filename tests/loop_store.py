@@ -18,7 +18,7 @@ from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.cluster.api.profile_api import ProfileAsks, ProfilePages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
-from tidegauge.cluster.views import AskedProfile
+from tidegauge.cluster.views import AskedProfile, ProfileProblem
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
@@ -274,6 +274,9 @@ class NoAsks:
         raise LookupError(f"job {job.job_id} has no running rank")
 
     def asked(self, job: JobKey) -> Sequence[AskedProfile]:
+        return ()
+
+    def problems(self) -> Sequence[ProfileProblem]:
         return ()
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Optional
 
 from tidegauge.cli.errors import USAGE
 from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
@@ -17,6 +18,7 @@ from tidegauge.core.units import IEC_UNITS
 
 SELECTION, OUTPUT, CONNECTION = "selection", "output", "connection and settings"
 """Titles of the groups that several commands have."""
+STANDARD_OUTPUT = Path("-")
 LIST_GOES_ON = "list_goes_on"
 """``set_defaults(list_goes_on=NAME)``: positional arguments behind options belong to the list ``NAME`` as well."""
 _EXAMPLES = "examples:\n"
@@ -147,10 +149,54 @@ def positive_count(text: str) -> int:
 
 
 def file_to_write(text: str) -> Path:
-    """The name of a file. Raises ``ArgumentTypeError``."""
+    """A file that can be written, by what is there now: else a command would work for minutes, and then fail.
+
+    Raises ``ArgumentTypeError``.
+    """
     if not text.strip():
         raise argparse.ArgumentTypeError("the name of the file is empty")
+    return _writable(text, _obstacle_to_file(text))
+
+
+def output_to_write(text: str) -> Path:
+    """As ``file_to_write``, or ``STANDARD_OUTPUT``."""
+    return STANDARD_OUTPUT if text == "-" else file_to_write(text)
+
+
+def file_or_folder_to_write(text: str) -> Path:
+    """As ``file_to_write``, or a folder that is there and takes files."""
+    is_folder = text.endswith(os.sep) or os.path.isdir(text)
+    return _writable(text, _obstacle_to_new_file(text)) if is_folder else file_to_write(text)
+
+
+def folder_to_make(text: str) -> Path:
+    """A folder, which need not be there. Raises ``ArgumentTypeError``."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name of the folder is empty")
     return Path(text)
+
+
+def _writable(text: str, obstacle: Optional[str]) -> Path:
+    if obstacle is not None:
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {obstacle}")
+    return Path(text)
+
+
+def _obstacle_to_file(text: str) -> Optional[str]:
+    if text.endswith(os.sep) or os.path.isdir(text):
+        return "it is a folder"
+    if os.path.exists(text) and not os.access(text, os.W_OK):
+        return "it is write-protected"
+    is_special = os.path.exists(text) and not os.path.isfile(text)  # written to, where a file is replaced
+    return None if is_special else _obstacle_to_new_file(os.path.dirname(text) or os.curdir)
+
+
+def _obstacle_to_new_file(folder: str) -> Optional[str]:
+    if not os.path.isdir(folder):
+        return f"the folder {folder} does not exist"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the folder {folder} is write-protected"
+    return None
 
 
 def parse_size(text: str) -> int:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidegauge import __version__
-from tidegauge.cli.arguments import CONNECTION, Subcommand, add_examples, add_json, add_subcommands, group
+from tidegauge.cli.arguments import (
+    CONNECTION,
+    Subcommand,
+    add_examples,
+    add_json,
+    add_subcommands,
+    folder_to_make,
+    group,
+)
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_table, progress
@@ -94,7 +102,9 @@ def _print_steps(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep])
 
 def prepare_export(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="target folder for dashboards/*.json and rules/*.yml")
+    parser.add_argument(
+        "folder", type=folder_to_make, metavar="DIR", help="target folder for dashboards/*.json and rules/*.yml"
+    )
     parser.add_argument(
         "--grafana-url", type=web_address, metavar="URL",
         help="URL of Grafana for links in alerts (default: the setting grafana_url)",

@@ -216,15 +216,16 @@ def _say(line: str) -> None:
     print(f"tidegauge: {line}", file=sys.stderr, flush=True)
 
 
-def write_output(path: str | Path, content: bytes, *, made_of: Iterable[str | Path] = ()) -> None:
-    """Write a file that the caller asked for, as ``write_own`` does; never over one that it is ``made_of``.
-
-    Raises ``CommandError``.
-    """
-    for source in made_of:
+def spare_what_is_read(output: Path | None, sources: Iterable[str | Path | None]) -> None:
+    """Before the work: raise ``UsageError`` if the output would go over a file that it is made of."""
+    for source in sources:
         with suppress(OSError):
-            if Path(path).samefile(source):
-                raise UsageError(f"{path} is what was read; give the output another name")
+            if output is not None and source is not None and output.samefile(source):
+                raise UsageError(f"{output} is what is read; give the output another name")
+
+
+def write_output(path: str | Path, content: bytes) -> None:
+    """Write a file that the caller asked for, as ``write_own`` does. Raises ``CommandError``."""
     try:
         write_own(Path(path), content)
     except OSError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
@@ -146,6 +147,15 @@ class AskState(str, Enum):
     """It records, or its node makes the profile."""
     DONE = "done"
     FAILED = "failed"
+
+
+class ProfileProblem(NamedTuple):
+    """Ranks of a job of which there is no new memory profile although one is wanted."""
+
+    job: JobKey
+    ranks: tuple[int, ...]
+    problem: str
+    """As ``RankSummary.profile_problem``."""
 
 
 class AskedProfile(NamedTuple):

@@ -82,6 +82,8 @@ class RankSummary:
     reserved_peak_bytes: Optional[int] = None
     detached: bool = False
     """Its probe's last record is that of a process that ends by itself; without it a signal ended the process."""
+    profile_problem: Optional[str] = None
+    """Why there is no new memory profile of it although one is wanted, for people: put off, refused, given up."""
 
     @property
     def highest_reserved_bytes(self) -> int:

@@ -93,6 +93,12 @@ class Stage:
     def poll(self, after_s: float = 2.0) -> None:
         poll(self.node, after_s)
 
+    @property
+    def problem(self) -> str | None:
+        """Why the rank has no new profile."""
+        [view] = self.node.agent.summary(node_id="n1", incarnation="i1", metrics_address=None).ranks
+        return view.profile_problem
+
     def take(self) -> tuple[RankProfile, ...]:
         self.poll()
         return waiting(self.node)
@@ -246,17 +252,25 @@ def test_a_recording_that_failed_says_why_and_is_tried_later(stage: Stage) -> No
     [profile] = stage.take()
     assert (profile.has_profile, profile.problems) == (False, ("the job records a history itself",))
     stage.poll()
+    assert stage.problem == "failed: the job records a history itself"
     stage.poll(DEFAULT_RULES.refused_again_s)
     assert len(stage.sockets.asked) == 2
+    assert stage.problem is None
+    leave_recording(stage.beside, PID, recording(PID, recording_id="profile-8", boundaries_us=(), owned=(), roots=None))
+    assert stage.take()[-1].has_profile
+    stage.poll()
+    assert stage.problem is None
 
 
 @pytest.mark.parametrize("answer", [{"error": "busy", "kind": "busy"}, None])
 def test_a_rank_that_does_not_record_now_is_asked_later(stage: Stage, answer: Mapping[str, Any] | None) -> None:
     stage.sockets.answer, stage.sockets.unreachable = answer or {}, answer is None
     stage.warm_up()
+    assert stage.problem is None
     stage.poll()
     stage.poll(DEFAULT_RULES.refused_again_s / 2)
     assert len(stage.sockets.asked) == 1
+    assert stage.problem == f"refused: {'pid 4242 did not answer within 2 s' if answer is None else 'busy'}"
     stage.poll(DEFAULT_RULES.refused_again_s / 2)
     assert len(stage.sockets.asked) == 2
 
@@ -267,6 +281,7 @@ def test_a_rank_that_cannot_record_is_not_asked_again(stage: Stage, answer: Mapp
     stage.warm_up()
     stage.poll(86_400.0)
     assert len(stage.sockets.asked) == 1
+    assert stage.problem == f"given up: {answer['error']}"
 
 
 def test_a_rank_that_the_coordinator_asks_for_evidence_is_left_alone_meanwhile(stage: Stage) -> None:
@@ -296,6 +311,7 @@ def test_files_that_are_no_recording_are_refused(
     assert not any(one.has_profile for one in pieces)
     stage.poll()
     assert stage.node.agent.view().rings_skipped[reason] == 1
+    assert (stage.problem or "").startswith("failed: ")
 
 
 def test_a_recording_names_no_file_of_another_process(stage: Stage) -> None:
@@ -350,10 +366,21 @@ def test_a_rank_is_not_asked_when_the_hour_of_its_tenant_is_used_up(tmp_path: Pa
     refused = stage.node.agent.carry_out(order).error or ""
     assert refused.startswith(f"memory profiles of the ranks of uid {os.getuid()} have had 1 s of processor time")
     assert re.search("again in 5[0-9] min", refused)
+    assert stage.problem == f"failed: the ranks of uid {os.getuid()} have written more than is read within an hour"
     stage.poll()
     assert stage.node.agent.view().rings_skipped["evidence_too_many"] == 5 + 1
     stage.poll(3600.0)
     assert "memory profiles of" not in (stage.node.agent.carry_out(order).error or "")
+
+
+def test_a_rank_that_is_put_off_says_so_until_it_is_asked(tmp_path: Path, cleanup: ExitStack) -> None:
+    stage = Stage(tmp_path, cleanup, ProfileBudget(of_tenant_s=1.0))
+    assert stage.budget is not None
+    stage.budget.spend(Tenant(os.getuid()), 2.0, stage.node.clock.monotonic_ns() / 1e9)
+    stage.warm_up()
+    assert (stage.problem or "").startswith(f"put off: memory profiles of the ranks of uid {os.getuid()} have had 1 s")
+    stage.poll(3600.0)
+    assert (len(stage.sockets.asked), stage.problem) == (1, None)
 
 
 def test_a_profile_costs_its_processor_time_and_a_refused_file_the_least() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,10 +12,14 @@ from hypothesis import strategies as st
 
 from tidegauge.cli.arguments import (
     OUTPUT,
+    STANDARD_OUTPUT,
     CommandParser,
     add_examples,
     as_description,
+    file_or_folder_to_write,
+    file_to_write,
     group,
+    output_to_write,
     parse_cap,
     parse_size,
     torch_version,
@@ -48,6 +54,82 @@ def test_the_nearest_name_is_suggested(typed: list[str], said: str, capsys: pyte
         main(typed)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err.splitlines()
+
+
+OUTPUTS = (
+    ("profile nothing.pickle", "--html"),
+    ("profile 4711", "--html"),
+    ("profile diff nothing.pickle 4711:3", "--html"),
+    ("report nothing.pickle", "-o"),
+    ("export nothing.pickle --to json", "-o"),
+    ("whatif nothing.pickle", "--plot"),
+    ("snapshot 1", "-o"),
+    ("run", "--report"),
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file and a folder are write-protected, also for root."""
+    for name, mode in (("folder", 0o700), ("locked", 0o500)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "locked.svg").touch(0o400)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: bool(Path(path).stat().st_mode & 0o200))
+
+
+@pytest.mark.parametrize(("command", "option"), OUTPUTS)
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("none/x.svg", "cannot write none/x.svg: the folder none does not exist"),
+        ("locked.svg", "cannot write locked.svg: it is write-protected"),
+        ("locked/x.svg", "cannot write locked/x.svg: the folder locked is write-protected"),
+        ("locked.svg/x.svg", "cannot write locked.svg/x.svg: the folder locked.svg does not exist"),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
+    command: str, option: str, output: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), option, output])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/", "none/"])
+@pytest.mark.usefixtures("home")
+def test_a_folder_is_no_file_to_write(name: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"cannot write {name}: it is a folder"):
+        file_to_write(name)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_folder_takes_files_where_it_is_there_and_open() -> None:
+    assert file_or_folder_to_write("folder") == file_or_folder_to_write("folder/") == Path("folder")
+    for name, words in (("locked", "the folder locked is write-protected"), ("none/", "the folder none/ does not")):
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            file_or_folder_to_write(name)
+
+
+@pytest.mark.usefixtures("home")
+def test_what_can_be_written_is_taken() -> None:
+    assert file_to_write("x.svg") == Path("x.svg")
+    assert file_to_write("folder/x.svg") == file_or_folder_to_write("folder/x.svg") == Path("folder/x.svg")
+    assert file_to_write("/dev/null") == Path("/dev/null")
+    assert output_to_write("-") == STANDARD_OUTPUT
+    assert output_to_write("folder/-") == Path("folder/-")
+
+
+def test_a_folder_that_is_made_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["grafana", "export", ""])
+    assert ended.value.code == 2
+    assert "the name of the folder is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 import tidegauge
 from fake_tensors import Module, Optimizer, Parameter, fake_tensor_torch
+from tidegauge.cli.profile.block import ProfiledBlock
 from tidegauge.cli.profile.given import sorted_out
 
 MODEL, OPTIMIZER = Module(), Optimizer()
@@ -48,7 +49,8 @@ def test_models_and_optimizers_are_taken_alone_and_in_lists(optimizer: Any) -> N
 
 def test_a_printed_profile_begins_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     block = tidegauge.profile()
-    block.profiles, block.problem = {0: object()}, "`model` is left out"
-    monkeypatch.setattr("tidegauge.cli.profile.block.profile_page", lambda *_: None)
-    monkeypatch.setattr("tidegauge.cli.profile.block.text_of", lambda _: "Device 0")
+    monkeypatch.setattr(ProfiledBlock, "profiles", {0: object()})
+    monkeypatch.setattr(ProfiledBlock, "problem", "`model` is left out")
+    monkeypatch.setattr("tidegauge.cli.profile.page.profile_page", lambda *_: None)
+    monkeypatch.setattr("tidegauge.cli.profile.page.text_of", lambda _: "Device 0")
     assert str(block) == "`model` is left out\n\nDevice 0"

@@ -15,12 +15,13 @@ from estimates import ESTIMATE
 from loop_store import FakeStore, serving
 from rank_profiles import STEADY, advised_profile, rank_profile
 from sample_views import GIB, MIB, NOW_S, job_record, job_view
+from slow_work import slow_terminal
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.main import main
 from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
-from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.profile.categories import Category
@@ -64,6 +65,9 @@ class Ranks:
                 self.known[rank] = one._replace(state=AskState.DONE)
                 self.store.profiles.kept = [*(kept for kept in self.store.profiles.kept if kept.rank != rank), came]
         return list(self.known.values())
+
+    def problems(self) -> Sequence[ProfileProblem]:
+        return ()
 
 
 @pytest.fixture
@@ -220,6 +224,25 @@ def test_as_json_it_has_all_ranks_and_the_fullest_whole(api: list[str], capsys: 
 def written_page(api: list[str], folder: Path, *arguments: str) -> str:
     assert main(["profile", "4711", "--html", str(folder / "p.html"), *arguments, *api]) == 0
     return (folder / "p.html").read_text(encoding="utf-8")
+
+
+def test_while_the_ranks_of_a_page_are_read_it_is_said_once(
+    api: list[str], store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.profiles.kept = [rank_profile(rank, job=JOB) for rank in range(MAX_RANKS_IN_FULL)]
+    told, read = slow_terminal(monkeypatch), list[str]()
+    of_rank = store.profiles.of_rank
+
+    def slow(job: JobKey, rank: int) -> RankProfile | None:
+        read.append(told()[-1])
+        return of_rank(job, rank)
+
+    monkeypatch.setattr(store.profiles, "of_rank", slow)
+    written_page(api, tmp_path)
+    assert read == ["tidegauge: reading the profiles of job 4711 …"] * MAX_RANKS_IN_FULL
+    assert told() == ["tidegauge: waiting for the coordinator …", read[0]]
+    assert main(["profile", "diff", "4711:0", "4711:1", *api]) == 0
+    assert read[MAX_RANKS_IN_FULL:] == ["tidegauge: waiting for the coordinator …"] * 2
 
 
 def test_its_page_has_what_the_terminal_shows(

@@ -7,10 +7,14 @@ import os
 import pty
 import sys
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from rank_profiles import STEADY
+from slow_work import slow_terminal
+from tidegauge.cli.main import main
 from tidegauge.cli.output import progress, said_when_slow
 
 HOSTILE = "rank [red]0[/red] on [link=file:///etc]x[/link] \x1b]0;owned\x07 \x9b31m \u202ehost [/]"
@@ -68,6 +72,22 @@ def test_slow_work_is_told_where_the_caller_says_and_other_work_is_not() -> None
     with said_when_slow("long", after_s=0, say=told.put):
         assert told.get(timeout=60) == "long …"
     assert told.empty()
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["profile"], f"replaying {STEADY}"),
+        (["profile", "diff", STEADY], "replaying and comparing the snapshots"),
+        (["diff", STEADY], "reading and comparing the snapshots"),
+    ],
+)
+def test_a_command_that_reads_large_files_says_so(
+    command: list[str | Path], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = slow_terminal(monkeypatch)
+    assert main([*map(str, command), str(STEADY)]) == 0
+    assert told() == [f"tidegauge: {line} …"]
 
 
 def drawn_on(terminal: int) -> str:

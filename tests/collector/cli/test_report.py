@@ -249,7 +249,6 @@ def test_json_says_what_was_found_and_where_the_file_is(tmp_path: Path, capsys: 
         ([str(LATE), "--device", "7"], "has no device 7; devices: 0"),
         ([str(LATE), "--json", "-o", "-"], "--json cannot be combined with --output -"),
         (["4711", "4712", "--api", "http://127.0.0.1:1"], "a report covers one job"),
-        ([str(LATE), "--no-whatif", "-o", "/no/such/folder/r.html"], "cannot write"),
     ],
 )
 def test_report_explains_invalid_arguments(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

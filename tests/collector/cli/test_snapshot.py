@@ -112,13 +112,13 @@ def test_events_are_bounded(events: str, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_snapshot_output_path_selects_folder_or_file(tmp_path: Path) -> None:
     assert outputs_of(None, several=True) == Outputs(Path())
-    assert outputs_of(str(tmp_path), several=True) == Outputs(tmp_path)
-    assert outputs_of("x/now.pickle", several=False) == Outputs(Path("x"), Path("x/now.pickle"))
-    assert outputs_of("now.snap.zst", several=False).file == Path("now.snap.zst")
+    assert outputs_of(tmp_path, several=True) == Outputs(tmp_path)
+    assert outputs_of(Path("x/now.pickle"), several=False) == Outputs(Path("x"), Path("x/now.pickle"))
+    assert outputs_of(Path("now.snap.zst"), several=False).file == Path("now.snap.zst")
     with pytest.raises(CommandError, match="there are several ranks"):
-        outputs_of("now.snap.zst", several=True)
+        outputs_of(Path("now.snap.zst"), several=True)
     with pytest.raises(CommandError, match=r"must end in \.snap\.zst, or in \.pickle"):
-        outputs_of("now.txt", several=False)
+        outputs_of(Path("now.txt"), several=False)
 
 
 @contextmanager

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tidegauge.cli.main import main
+from tidegauge.cli.service.status import MAX_PROBLEMS
 from tidegauge.cluster.api.http_api import HttpApi, Route, json_route
+from tidegauge.cluster.views import ProfileProblem
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.wire import to_wire
 
 SERVICE = {
     "cluster": "lab", "version": "1", "jobs_running": 2, "jobs_leaking": 1, "healthy": True, "nodes": [],
@@ -29,6 +33,25 @@ def url() -> Iterator[str]:
     yield from api_with({"/api/v1/policy": json_route(lambda _: ACTIONS)})
 
 
+PROBLEMS = [
+    ProfileProblem(JobKey("4711", 0, 7), (0, 1), "put off: memory profiles of uid 7 have had 10 min: again in 12 min"),
+    *(ProfileProblem(JobKey(f"{job}", 1, 7), (3,), "refused: \x1b[2Jbusy") for job in range(MAX_PROBLEMS)),
+]
+
+
+def test_why_ranks_have_no_profile_is_a_line_for_each_job(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {"/api/v1/profiled-jobs": json_route(lambda _: {"jobs": [], "problems": PROBLEMS, "seen_as": None})}
+    for url in api_with(pages):
+        assert main(["status", "--api", url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        begins = lines.index(f"profiles  job 4711, rank 0, 1: {PROBLEMS[0].problem}")
+        assert lines[begins + 1].startswith("          job 0 (attempt 1), rank 3: refused: ")
+        assert "\x1b" not in lines[begins + 1]
+        assert lines[begins + MAX_PROBLEMS] == "          and 1 more; --json has them"
+        main(["status", "--json", "--api", url])
+        assert json.loads(capsys.readouterr().out)["profile_problems"] == to_wire(PROBLEMS)
+
+
 @pytest.fixture
 def older_url() -> Iterator[str]:
     yield from api_with({})
@@ -44,6 +67,9 @@ def test_incidents_and_actions_are_a_line(url: str, capsys: pytest.CaptureFixtur
 
 def test_a_coordinator_that_knows_no_incidents_is_no_error(older_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--api", older_url]) == 0
-    assert "actions" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "actions" not in printed
+    assert "profiles" not in printed
     main(["status", "--json", "--api", older_url])
-    assert json.loads(capsys.readouterr().out)["actions"] is None
+    told = json.loads(capsys.readouterr().out)
+    assert (told["actions"], told["profile_problems"]) == (None, None)

@@ -119,11 +119,6 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_the_work(recording: Path)
     assert refused.value.exit_code == USAGE
 
 
-def test_a_plot_that_cannot_be_written_says_so(recording: Path, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"cannot write .*: No such file"):
-        run(recording, "--plot", tmp_path / "nowhere" / "plot.svg")
-
-
 def test_whatif_refuses_a_file_that_is_no_trace_by_name(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("loss 0.1\n")

@@ -16,7 +16,7 @@ from sample_views import NOW_S
 from scheduler_values import JOB
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request
 from tidegauge.cluster.api.profile_api import ProfilePages
-from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core import wire
 from tidegauge.core.ids import JobKey
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -43,6 +43,9 @@ class Asks:
 
     def asked(self, job: JobKey) -> Sequence[AskedProfile]:
         return [AskedProfile(1, "profile-9", AskState.RECORDING, NOW_S)] if job == JOB else []
+
+    def problems(self) -> Sequence[ProfileProblem]:
+        return [ProfileProblem(job, (0, 3), "refused: busy") for job in (OTHER, JOB)]
 
 
 class Site:
@@ -86,6 +89,9 @@ def test_the_list_of_jobs_has_those_of_the_viewer(site: Site) -> None:
     assert [one["job"]["job_id"] for one in site.get("/api/v1/profiled-jobs")["jobs"]] == [JOB.job_id]
     assert len(site.get("/api/v1/profiled-jobs", viewer=ADMIN)["jobs"]) == 2
     assert len(site.get("/api/v1/profiled-jobs", {"limit": "1"}, ADMIN)["jobs"]) == 1
+    [problem] = site.get("/api/v1/profiled-jobs")["problems"]
+    assert wire.from_wire(ProfileProblem, problem) == ProfileProblem(JOB, (0, 3), "refused: busy")
+    assert len(site.get("/api/v1/profiled-jobs", viewer=ADMIN)["problems"]) == 2
 
 
 @pytest.mark.parametrize("path", ["/api/v1/profiles", "/api/v1/profile"])

@@ -16,7 +16,7 @@ from scheduler_values import JOB
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.profile_loop import ENDED_TRIP_S, ProfileLoop
 from tidegauge.cluster.store import ProfileStore, StoreError, open_store, sqlite_url
-from tidegauge.cluster.views import AskState, ReportReply
+from tidegauge.cluster.views import AskState, ProfileProblem, ReportReply
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -47,8 +47,9 @@ class Site:
         *profiles: RankProfile,
         results: tuple[OrderResult, ...] = (),
         ended: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+        problem: str | None = None,
     ) -> ReportReply:
-        """``ended``: what differs of each rank that has ended."""
+        """``ended``: what differs of each rank that has ended. ``problem``: why no rank has a profile."""
         self.sent_s += 1.0
         ranks = tuple(
             rank_summary(
@@ -56,6 +57,7 @@ class Site:
                 process=ProcessId(1000 + rank, 5000 + rank),
                 identity=identity(job_id=JobId(JOB.job_id), rank=GlobalRank(rank)),
                 alive=rank not in ended,
+                profile_problem=problem,
                 **ended.get(rank, {}),
             )
             for rank in RANKS
@@ -94,6 +96,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
     yield site
     site.store.close()
+
+
+def test_why_ranks_have_no_profile_is_told_by_job_and_reason(site: Site) -> None:
+    assert site.loop.problems() == []
+    site.report(problem="put off: the hour is used up")
+    assert site.loop.problems() == [ProfileProblem(JOB, RANKS, "put off: the hour is used up")]
+    site.report(problem="put off: the hour is used up", ended={0: {}})
+    assert site.loop.problems() == [ProfileProblem(JOB, (1,), "put off: the hour is used up")]
 
 
 def test_a_reported_profile_is_kept_and_then_acknowledged(site: Site) -> None:

@@ -222,7 +222,7 @@ class EvidenceCollector:
         elif not self._may_read(found, tenant := view.tenant, now_s):
             found.close()
             why = f"the ranks of {tenant} have written more than is read within an hour"
-            self._refusals.put(_Refusal(_name(found), UnsafeFileError("too_many", why)))
+            self._refuse(found, UnsafeFileError("too_many", why))
         else:
             gpu = None if view.uuid is None else self._gpus.get(view.uuid)
             others = None if gpu is None else gpu.bytes_beside(view.process.pid)
@@ -295,9 +295,9 @@ class EvidenceCollector:
                 self._learn(done.piece, task.node)
                 success = self._archive.works
         except UnsafeFileError as error:
-            self._refusals.put(_Refusal(name, error))
+            self._refuse(task.found, error)
         except OSError as error:
-            self._refusals.put(_Refusal(name, UnsafeFileError("unreadable", str(error))))
+            self._refuse(task.found, UnsafeFileError("unreadable", str(error)))
         except Exception as error:
             text, pid = "evidence of pid %d could not be processed", task.found.process.pid
             self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
@@ -305,6 +305,11 @@ class EvidenceCollector:
         if task.found.recording is not None and self._profiles is not None:
             self._profiles.budget.spend(task.node.view.tenant, cpu_s() - began_cpu_s, began_ns / 1e9)
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
+
+    def _refuse(self, found: FoundFiles, error: UnsafeFileError) -> None:
+        self._refusals.put(_Refusal(_name(found), error))
+        if found.recording is not None and self._profiles is not None:
+            self._profiles.lost(found.process, str(error))
 
     def _learn(self, piece: Evidence | RankProfile, node: NodeFacts) -> None:
         if isinstance(piece, Evidence):

@@ -16,12 +16,14 @@ from tidegauge.agent.evidence.profile_budget import ProfileBudget
 from tidegauge.agent.evidence.profiled_ranks import ProfiledRank, ProfiledRanks
 from tidegauge.agent.evidence.waiting import WaitingProfiles
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.request import COMMAND, profile_request
 from tidegauge.core.profile_policy import ProfilePolicy, peak_of
-from tidegauge.core.views import RankView
+from tidegauge.core.text import one_line
+from tidegauge.core.views import RankView, with_fields
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ class RankAsk(NamedTuple):
 
 class _Outcome(NamedTuple):
     process: ProcessId
-    works: bool
+    problem: str | None
+    """Why there is no profile; ``None``: there is one."""
     for_good: bool = False
 
 
@@ -73,6 +76,8 @@ class NodeProfiles:
         self._policy = policy or ProfilePolicy()
         self._ask_socket = ask_socket
         self._new_id = new_id
+        self._problems: dict[ProcessId, str] = {}
+        """Of the ranks whose last recording came to nothing."""
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
@@ -83,16 +88,28 @@ class NodeProfiles:
         watched: Set[ProcessId],
         now_s: float,
     ) -> tuple[tuple[RankView, ...], Collection[RankAsk]]:
-        """One round: the ranks with the composition of their last profile, and those to ask now."""
+        """One round: the ranks with the composition of their last profile, or why there is none, and those to ask
+        now."""
         self._hear(now_s)
         wanted = self._policy.wanted(views, self._profiled.peaks(), now_s)
-        asks = []
+        self._problems = {process: why for process, why in self._problems.items() if process in watched}
+        asks, put_off = [], {}
         for view, reason in wanted:
-            to = sockets.get(view.process)
-            if to is not None and self.budget.why_not(view.tenant, now_s) is None:
+            to, why_not = sockets.get(view.process), self.budget.why_not(view.tenant, now_s)
+            if why_not is not None:
+                put_off[view.process] = f"put off: {why_not}"
+            elif to is not None:
                 self._policy.asked(view.process, now_s)
+                self._problems.pop(view.process, None)
                 asks.append(RankAsk(view.process, to, profile_request(self._new_id(), reason)))
-        return self._profiled.applied(views, watched), asks
+        problems = {**self._problems, **put_off}
+        shown = self._profiled.applied(views, watched)
+        if problems:
+            shown = tuple(
+                with_fields(view, profile_problem=problems[view.process]) if view.process in problems else view
+                for view in shown
+            )
+        return shown, asks
 
     def hear_of_order(self, order: Order, view: RankView | None, now_s: float) -> str | None:
         """The coordinator asks a rank of this node for something: for evidence, which comes first, or for a profile.
@@ -122,21 +139,29 @@ class NodeProfiles:
             _log.info("pid %d records its memory for a profile (%s)", pid, wanted.request["reason"])
         else:
             _log.info("pid %d records no memory profile now: %s", pid, why)
-            self._outcomes.put(_Outcome(wanted.process, works=False, for_good=for_good))
+            what = "given up" if for_good else "refused"
+            self._outcomes.put(_Outcome(wanted.process, _said(what, why), for_good=for_good))
 
     def learn(self, profile: RankProfile, view: RankView) -> None:
         """Report a profile; ``view`` is the rank at that time."""
         if profile.has_profile:
             self._profiled.learn(ProfiledRank(profile.process, peak_of(view), profile.by_category))
-        self._outcomes.put(_Outcome(profile.process, works=profile.has_profile))
+        problem = None if profile.has_profile else _said("failed", "; ".join(profile.problems))
+        self._outcomes.put(_Outcome(profile.process, problem))
         self.waiting.add(profile)
+
+    def lost(self, process: ProcessId, why: str) -> None:
+        """A recording of this rank is not read."""
+        self._outcomes.put(_Outcome(process, _said("failed", why)))
 
     def _hear(self, now_s: float) -> None:
         while not self._outcomes.empty():
             outcome = self._outcomes.get()
-            if outcome.works:
+            if outcome.problem is None:
+                self._problems.pop(outcome.process, None)
                 self._policy.done(outcome.process, now_s)
             else:
+                self._problems[outcome.process] = outcome.problem
                 self._policy.refused(outcome.process, now_s, for_good=outcome.for_good)
         while not self._orders.empty():
             order = self._orders.get()
@@ -146,6 +171,10 @@ class NodeProfiles:
                 most_s = order.request.get("most_s")
                 window_s = min(most_s, MAX_EVIDENCE_S) if isinstance(most_s, (int, float)) else MAX_EVIDENCE_S
                 self._policy.gives_evidence(order.process, now_s + window_s + EVIDENCE_AND_TRIP_S)
+
+
+def _said(what: str, why: str) -> str:
+    return one_line(f"{what}: {why}", MAX_TEXT_CHARS)
 
 
 def open_node_profiles(state_dir: Path) -> NodeProfiles:

@@ -7,6 +7,7 @@ import json
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, positive_count
 from tidegauge.cli.errors import FINE, bad_file
+from tidegauge.cli.output import said_when_slow
 
 HELP = "compare two memory snapshots: which lines hold more memory, and how much"
 TOP = 10
@@ -47,15 +48,16 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cli.offline.diff_page import Compared, as_json, print_page
 
     traces, steps = [], []
-    for file in (args.early, args.late):
-        try:
-            snapshot = read_snapshot(file)
-            traces.append(trace_with_memory(snapshot, args.device))
-        except BadTraceError as error:
-            raise bad_file(file, error) from error
-        step = snapshot.facts.get("step")
-        steps.append(step if isinstance(step, int) else None)
-    compared = Compared(compare(*traces), steps[0], steps[1])
+    with said_when_slow("reading and comparing the snapshots"):
+        for file in (args.early, args.late):
+            try:
+                snapshot = read_snapshot(file)
+                traces.append(trace_with_memory(snapshot, args.device))
+            except BadTraceError as error:
+                raise bad_file(file, error) from error
+            step = snapshot.facts.get("step")
+            steps.append(step if isinstance(step, int) else None)
+        compared = Compared(compare(*traces), steps[0], steps[1])
     if args.json:
         print(json.dumps(as_json(compared, args.by or "stack", args.top)))
     else:

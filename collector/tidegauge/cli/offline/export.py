@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from tidegauge.cli.arguments import OUTPUT, add_examples, group
+from tidegauge.cli.arguments import OUTPUT, STANDARD_OUTPUT, add_examples, group, output_to_write
 from tidegauge.cli.errors import FINE, UsageError, bad_file
-from tidegauge.cli.output import write_output
+from tidegauge.cli.output import spare_what_is_read, write_output
 
 if TYPE_CHECKING:
     from tidegauge.analysis.snapshots.traces import Snapshot
@@ -27,7 +28,6 @@ ENDINGS = {
 """Formats by file name ending; the first match decides."""
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 BINARY = ("torch", "pprof")
-STANDARD_OUTPUT = "-"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +44,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "speedscope.app; pprof: for go tool pprof; json (default: from the extension of FILE)",
     )  # fmt: skip
     output.add_argument(
-        "-o", "--output", metavar="FILE", default=STANDARD_OUTPUT, help="output file (default: standard output)"
-    )
+        "-o", "--output", type=output_to_write, metavar="FILE", default=STANDARD_OUTPUT,
+        help="output file (default: standard output)",
+    )  # fmt: skip
     add_examples(
         parser,
         "tidegauge export rank-0.snap.zst -o rank-0.pickle         for pytorch.org/memory_viz",
@@ -54,9 +55,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    wanted = args.to or format_of(args.output)
+    wanted = args.to or format_of(args.output.name)
     if wanted is None:
-        named = "" if args.output == STANDARD_OUTPUT else f" for {args.output!r}"
+        named = "" if args.output == STANDARD_OUTPUT else f" for '{args.output}'"
         raise UsageError(
             f"no output format{named}: use --to {'|'.join(FORMATS)}, or -o FILE with one of the endings "
             f"{', '.join(ENDINGS)}"
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.cli.offline.export_forms import exported
 
     files = [args.snapshot] if args.late is None else [args.snapshot, args.late]
-    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device), files)
+    spare_what_is_read(args.output, files)
+    _write(args.output, exported([(file, _read(file)) for file in files], wanted, args.device))
     return FINE
 
 
@@ -88,9 +90,9 @@ def _read(file: str) -> Snapshot:
         raise bad_file(file, error) from error
 
 
-def _write(output: str, content: bytes, files: list[str]) -> None:
+def _write(output: Path, content: bytes) -> None:
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    write_output(output, content, made_of=files)
+    write_output(output, content)

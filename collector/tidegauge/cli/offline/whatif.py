@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, file_to_write, group, parse_cap, torch_version
 from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError, bad_file
-from tidegauge.cli.output import progress
+from tidegauge.cli.output import progress, spare_what_is_read
 
 HELP = "compare allocator settings on a recorded trace: which one needs the least memory?"
 PLOT_FORMATS = (".svg", ".html")
@@ -45,6 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    spare_what_is_read(args.plot, [args.trace])
     if args.plot is not None:
         _check_plot(args.plot)
     # The modules that read and replay are loaded here, because other commands do not need them.

@@ -1,6 +1,7 @@
 """``tidegauge.profile()``: the memory profile of a block of training code, made in the process that runs it.
 
-Nothing here raises for a failure of Tidegauge's own: ``ProfiledBlock.problem`` has it.
+As the block ends, what happened in it is copied; profiles and advice are made when they are asked for. Nothing here
+raises for a failure of Tidegauge's own: ``ProfiledBlock.problem`` has it.
 """
 
 from __future__ import annotations
@@ -12,24 +13,16 @@ import math
 import os
 import sys
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from tidegauge.analysis.profile.profile import profile_of_recording
-from tidegauge.analysis.profile.recording import NamedRecording, recording_of
-from tidegauge.analysis.profile.words import overlap
-from tidegauge.analysis.snapshots.packed import from_packed
-from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.cli.errors import need
 from tidegauge.cli.output import said_when_slow
-from tidegauge.cli.profile.advising import advise
-from tidegauge.cli.profile.command import DEFAULT_TOP
 from tidegauge.cli.profile.given import sorted_out
-from tidegauge.cli.profile.page import profile_page, text_of
+from tidegauge.cli.profile.recorded_block import BlockSurroundings, RecordedBlock
 from tidegauge.core.profile.advice import StepAdvice
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_recording import OwnedTensor, module_of
@@ -48,17 +41,14 @@ from tidegauge.probe.runtime.history import MAX_ENTRIES, History
 from tidegauge.probe.runtime.rank_snapshot import RawSnapshot
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 
+if TYPE_CHECKING:
+    from tidegauge.analysis.profile.recording import NamedRecording
+
 
 class ProfiledBlock:
     """A context manager; after the block it has the profile of each device that was used in it."""
 
     def __init__(self, model: Any = None, optimizer: Any = None) -> None:
-        self.profiles: Mapping[int, StepProfile] = {}
-        """By device."""
-        self.advices: Mapping[int, StepAdvice] = {}
-        """What would help, by device."""
-        self.problem: str | None = None
-        """Why there is no profile, for people; ``None`` where nothing failed."""
         self._model = model
         self._optimizer = optimizer
         self._history: History | None = None
@@ -66,6 +56,14 @@ class ProfiledBlock:
         self._gradients: GradientAddresses | None = None
         self._tensors: BlockTensors | None = None
         self._began_us = 0
+        self._problem: str | None = None
+        self._recorded: RecordedBlock | None = None
+        """Until profiles are made of it."""
+        self._surroundings: BlockSurroundings | None = None
+        self._recordings: Mapping[int, NamedRecording] = {}
+        """Until advice is made of them."""
+        self._profiles: Mapping[int, StepProfile] = {}
+        self._advices: Mapping[int, StepAdvice] = {}
 
     def __enter__(self) -> ProfiledBlock:
         with self._reporting():
@@ -92,9 +90,10 @@ class ProfiledBlock:
         names, self._names = self._names, None
         gradients, self._gradients = self._gradients, None
         tensors, self._tensors = self._tensors, None
+        self._model = self._optimizer = None  # their memory is the program's, which may give it back
         if history is None or names is None or gradients is None or tensors is None:
             return
-        with self._reporting(), said_when_slow("making the memory profile of the block", say=say):
+        with self._reporting(), said_when_slow("reading the allocator's history of the block", say=say):
             torch = sys.modules["torch"]
             try:
                 gradients.end()
@@ -104,26 +103,44 @@ class ProfiledBlock:
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
-            facts = {"torch_version": torch.__version__}
-            packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
-            threads = Counter(device for device, _ in {(one.device, one.thread) for one in gradients.found})
-            recordings = recordings_of(
+            packed = pack_columns(
+                RawSnapshot(recorded, {"torch_version": torch.__version__}, 0.0), Pacer(sleep=lambda _: None)
+            )
+            self._recorded = RecordedBlock(
                 packed,
-                tensors.after(packed),
                 since_us=self._began_us,
+                owned=tensors.after(packed),
                 owned_before=tensors.before(),
                 gradients=tensors.seen(gradients.found),
-                threads=threads,
+                threads=Counter(device for device, _ in {(one.device, one.thread) for one in gradients.found}),
+                modules_missing=names.missing,
             )
-            for device in sorted(recordings):
-                if threads[device] > 1:
-                    self._met(overlap(threads[device], device))
-            self.profiles = {
-                device: profile_of_recording(one, modules_missing=names.missing) for device, one in recordings.items()
-            }
-            if not self.profiles:
-                self._met("no profile: no GPU memory was allocated in the block")
-            self.advices = self._advised(torch, recordings)
+        with self._reporting("no advice"):
+            if self._recorded is not None:
+                self._surroundings = _surroundings(torch, self._recorded)
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no profile, or what it lacks, for people; ``None`` where nothing failed."""
+        self._make_profiles()
+        return self._problem
+
+    @property
+    def profiles(self) -> Mapping[int, StepProfile]:
+        """By device."""
+        self._make_profiles()
+        return self._profiles
+
+    @property
+    def advices(self) -> Mapping[int, StepAdvice]:
+        """What would help, by device."""
+        self._make_profiles()
+        known = self._surroundings
+        if self._recordings and known is not None:
+            with self._reporting("no advice"), said_when_slow("working out what would make the peak smaller", say=say):
+                self._advices = {device: known.advice(one) for device, one in self._recordings.items()}
+        self._recordings = {}
+        return self._advices
 
     @property
     def profile(self) -> StepProfile:
@@ -140,10 +157,10 @@ class ProfiledBlock:
     @property
     def advice(self) -> StepAdvice:
         """What would make that peak smaller: ``advice.measures``, the largest saving first, and ``advice.room``."""
-        device = self.profile.device
-        if device not in self.advices:
+        found = self.advices.get(self.profile.device)
+        if found is None:
             raise RuntimeError(self.problem or "no advice")
-        return self.advices[device]
+        return found
 
     def to_html(self, path: str | os.PathLike[str] = "tidegauge-profile.html") -> Path:
         """Write the page of that device: memory over the block, by category. Raises ``RuntimeError``, ``CommandError``
@@ -159,6 +176,9 @@ class ProfiledBlock:
         # What a terminal's IPython shows below a cell, and print().
         if not self.profiles:
             return self.problem or "no profile yet"
+        from tidegauge.cli.profile.command import DEFAULT_TOP
+        from tidegauge.cli.profile.page import profile_page, text_of
+
         texts = [
             text_of(profile_page(one, DEFAULT_TOP, self.advices.get(device))) for device, one in self.profiles.items()
         ]
@@ -178,7 +198,7 @@ class ProfiledBlock:
             return BlockTensors(torch, (), ())
 
     def _met(self, problem: str) -> None:
-        self.problem = problem if self.problem is None else f"{self.problem}; {problem}"
+        self._problem = problem if self._problem is None else f"{self._problem}; {problem}"
 
     def _read(self, tensors: BlockTensors) -> None:
         try:
@@ -187,23 +207,28 @@ class ProfiledBlock:
         except Exception as error:
             self._met(f"some tensors of model and optimizer are left out: {describe(error)}")
 
-    def _advised(self, torch: Any, recordings: Mapping[int, NamedRecording]) -> dict[int, StepAdvice]:
-        try:
-            ranks = _world_size(torch)
-            return {
-                device: advise(one, ranks=ranks, card_bytes=torch.cuda.mem_get_info(device)[1])
-                for device, one in recordings.items()
-            }
-        except Exception as error:
-            self._met(f"no advice: {describe(error)}")
-            return {}
+    def _make_profiles(self) -> None:
+        recorded = self._recorded
+        if recorded is None:
+            return
+        with self._reporting(), said_when_slow("making the memory profile of the block", say=say):
+            from tidegauge.analysis.profile.words import overlap
+
+            self._recordings = recorded.recordings()
+            for device in sorted(self._recordings):
+                if recorded.threads.get(device, 1) > 1:
+                    self._met(overlap(recorded.threads[device], device))
+            self._profiles = {device: recorded.profile(one) for device, one in self._recordings.items()}
+            if not self._profiles:
+                self._met("no profile: no GPU memory was allocated in the block")
+        self._recorded = None
 
     @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
+    def _reporting(self, missing: str = "no profile") -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._met(f"no profile: {describe(error)}")
+            self._met(f"{missing}: {describe(error)}")
 
 
 class BlockTensors:
@@ -261,30 +286,9 @@ def parallel_models(torch: Any) -> list[Any]:
     return [one for one in gc.get_objects() if issubclass(type(one), ddp)]
 
 
-def recordings_of(
-    packed: PackedSnapshot,
-    owned: Iterable[OwnedMemory],
-    *,
-    since_us: int = 0,
-    owned_before: Iterable[OwnedMemory] = (),
-    gradients: Iterable[SeenGradient] = (),
-    threads: Mapping[int, int] = MappingProxyType({}),
-) -> dict[int, NamedRecording]:
-    """The recordings in a snapshot, by device, without events before a Unix time; ``threads``: how many stepped
-    optimizers on each device. Raises ``BadTraceError`` and ``TraceError``."""
-    owned, before, seen, found = list(owned), list(owned_before), list(gradients), {}
-    for device, trace in from_packed(packed).traces.items():
-        began = bisect_left(trace.time_us, since_us)
-        trace = trace.since(began) if began else trace
-        if len(trace):
-            found[device] = recording_of(
-                with_beginning(trace),
-                owned=owned,
-                owned_before=before,
-                gradients=seen,
-                stepping_threads=threads.get(device, 1),
-            )
-    return found
+def _surroundings(torch: Any, recorded: RecordedBlock) -> BlockSurroundings:
+    devices = [one.device for one in recorded.packed.devices if one.events["action"]]
+    return BlockSurroundings(_world_size(torch), {device: torch.cuda.mem_get_info(device)[1] for device in devices})
 
 
 def _at_once() -> None:

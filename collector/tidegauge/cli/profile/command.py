@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, cast
 
 from tidegauge.cli.arguments import LIST_GOES_ON, OUTPUT, add_examples, file_to_write, group, parse_cap, positive_count
 from tidegauge.cli.errors import BAD_NEWS, FINE, UsageError, bad_file, need
-from tidegauge.cli.output import write_output
+from tidegauge.cli.output import said_when_slow, spare_what_is_read, write_output
 from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.core.text import one_line
 
@@ -100,6 +100,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     files = args.snapshots
+    spare_what_is_read(args.html, [*files, args.estimate])
     if not files or (len(files) == 1 and not _is_file(files[0])):
         return _job(files, args)
     if args.last or args.now or args.ranks:
@@ -112,10 +113,11 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_if_peak_grows is not None:
         raise UsageError("--fail-if-peak-grows needs two snapshots: tidegauge profile diff BEFORE AFTER")
     _check_is_there(files[0], ", and no job has a name like this")
-    recording, profile, advice = _advised(files[0], args)
-    if args.html is not None:
-        page = _page(recording, profile, advice, files[0])
-        write_output(args.html, page.encode(errors="replace"), made_of=files)
+    with said_when_slow(f"replaying {one_line(files[0])}"):
+        recording, profile, advice = _advised(files[0], args)
+        page = None if args.html is None else _page(recording, profile, advice, files[0])
+    if page is not None:
+        write_output(args.html, page.encode(errors="replace"))
     if args.json:
         estimated = _estimated(args, profile)
         beside = {} if estimated is None else {"estimate": [one._asdict() for one in estimated.parts]}
@@ -190,15 +192,16 @@ def _diff(files: list[str], args: argparse.Namespace) -> int:
             from tidegauge.cli.profile.job import rank_of_job
 
             ranks[name] = rank_of_job(name, args)
-    before, after = (ranks[name].profile if name in ranks else _profile(name, args.device) for name in files)
-    subjects = [ranks[name].title if name in ranks else name for name in files]
-    from tidegauge.core.profile.comparison import compare_profiles
+    with said_when_slow("replaying and comparing the snapshots"):
+        before, after = (ranks[name].profile if name in ranks else _profile(name, args.device) for name in files)
+        from tidegauge.core.profile.comparison import compare_profiles
 
-    compared = compare_profiles(before, after)
+        compared = compare_profiles(before, after)
+    subjects = [ranks[name].title if name in ranks else name for name in files]
     if args.html is not None:
         pages = need("tidegauge_exporter.reports.profile_comparison_page", extra="agent", what="a page")
         made = pages.render_comparison(before, after, compared, subjects=subjects, made_unix_s=time.time())
-        write_output(args.html, str(made).encode(errors="replace"), made_of=[one for one in files if one not in ranks])
+        write_output(args.html, str(made).encode(errors="replace"))
     if args.json:
         print(json.dumps({"before": subjects[0], "after": subjects[1], **_wire(compared)}))
     else:

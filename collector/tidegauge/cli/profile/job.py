@@ -18,13 +18,13 @@ from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.jobs import MAX_ENDED
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
-from tidegauge.cli.output import print_wrapped, progress, write_output
+from tidegauge.cli.output import print_wrapped, progress, said_when_slow, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
 from tidegauge.cli.profile.missing import close_files
 from tidegauge.cli.profile.outside import outside_parts
 from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
-from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read, send, until
+from tidegauge.cli.service_api import ANSWER_S, LONG_ANSWER_S, ask, read, send, until
 from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
@@ -45,6 +45,7 @@ MAX_COLUMNS = 6
 MAX_RANKS_IN_FULL = 16
 """On a page, each with some 170 KB: the service is asked for every one."""
 ASK_SLACK_S = 30.0
+_ASKING = "waiting for the coordinator"
 _JOB_RANK = re.compile(r"(.+):([0-9]{1,9})", re.ASCII)
 _UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
 
@@ -81,17 +82,20 @@ class _Uneven(NamedTuple):
 def show_job(what: str | None, args: argparse.Namespace) -> int:
     """Show the profiles of a job, or of the last one that has any. Raises ``CommandError``."""
     estimate = None if args.estimate is None else read_estimate(args.estimate)
-    job = _last(args) if what is None else _find(what, args)
+    with said_when_slow(_ASKING):
+        job = _last(args) if what is None else _find(what, args)
     if args.now:
         _record(job, args)
-    found = _profiles(job, args, args.ranks)
-    worst = max(found, key=lambda one: one.allocated_bytes)
     whole = cache(partial(_whole, job, args))
-    profile = whole(worst.rank)
-    uneven = _imbalance(found, whole)
+    with said_when_slow(f"reading the profiles of job {_name(job)}"):
+        found = _profiles(job, args, args.ranks)
+        worst = max(found, key=lambda one: one.allocated_bytes)
+        profile = whole(worst.rank)
+        uneven = _imbalance(found, whole)
+        page = None if args.html is None else _page(job, found, uneven, whole, estimate)
     estimated = None if estimate is None else beside_estimate(estimate, profile, worst.process_outside_bytes)
-    if args.html is not None:
-        write_output(args.html, _page(job, found, uneven, whole, estimate).encode(errors="replace"))
+    if page is not None:
+        write_output(args.html, page.encode(errors="replace"))
     if args.json:
         about = {"job": to_wire(job.key), "ranks": [_rank(one) for one in found], "rank": worst.rank}
         print(
@@ -116,18 +120,22 @@ def rank_of_job(what: str, args: argparse.Namespace) -> ComparedRank:
     """The rank that ``JOB:RANK`` names, or the fullest of ``JOB``. Raises ``CommandError``."""
     match = _JOB_RANK.fullmatch(what)
     name, ranks = (match[1], (int(match[2]),)) if match else (what, ())
-    job = _find(name, args)
-    fullest = max(_profiles(job, args, ranks), key=lambda one: one.allocated_bytes)
-    return ComparedRank(
-        f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}",
-        _whole(job, args, fullest.rank),
-        fullest.problems,
-    )
+    with said_when_slow(_ASKING):
+        job = _find(name, args)
+        fullest = max(_profiles(job, args, ranks), key=lambda one: one.allocated_bytes)
+        profile = _whole(job, args, fullest.rank)
+    title = f"job {_name(job)}, rank {fullest.rank} on {one_line(fullest.hostname)}"
+    return ComparedRank(title, profile, fullest.problems)
+
+
+def _ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    """The API's answer; who asks several times says once what for. Raises ``CommandError``."""
+    return ask(args, path, timeout_s=timeout_s, quietly=True)
 
 
 def _whole(job: _Known, args: argparse.Namespace, rank: int) -> StepProfile:
     """With the smaller cards that would do. Raises ``CommandError``."""
-    answer = ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
+    answer = _ask(args, f"/api/v1/profile?{_query(job.key, rank=rank)}", timeout_s=LONG_ANSWER_S)
     profile = read(StepProfile, answer["profile"])
     return profile if profile.advice is None else replace(profile, advice=with_cards(profile.advice))
 
@@ -144,7 +152,7 @@ def _imbalance(found: Sequence[RankProfile], whole: Callable[[int], StepProfile]
 def _last(args: argparse.Namespace) -> _Known:
     if args.now:
         raise UsageError("--now needs a job: --last shows a profile that is there")
-    jobs = ask(args, "/api/v1/profiled-jobs?limit=1")["jobs"]
+    jobs = _ask(args, "/api/v1/profiled-jobs?limit=1")["jobs"]
     if not jobs:
         raise CommandError(f"the service has no memory profile of a job of yours yet. {_WHEN}")
     key = read(ProfiledJob, jobs[0]).job
@@ -161,13 +169,13 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
     """The group of ranks that ``what`` names: running ones first, then the one with the newest profile; of jobs that
     ended with that name, the newest with a profile."""
     try:
-        views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+        views = [read(JobView, raw) for raw in _ask(args, "/api/v1/jobs")["jobs"]]
     except CommandError as error:
         told = f"{one_line(what)} is no file here{close_files(what)}; to look for a job of that name: {error}"
         raise CommandError(told, exit_code=error.exit_code) from error
     known = [_Known(view.key, _named(view), view.running) for view in views if view.ranks]
     watched = {one.key for one in known}
-    profiled = [read(ProfiledJob, raw).job for raw in ask(args, "/api/v1/profiled-jobs")["jobs"]]
+    profiled = [read(ProfiledJob, raw).job for raw in _ask(args, "/api/v1/profiled-jobs")["jobs"]]
     known += [
         _Known(key, Named(key.job_id, key.attempt, group=key.group), running=False)
         for key in profiled
@@ -199,7 +207,7 @@ def _meant(known: Sequence[_Known], what: str) -> Sequence[_Known]:
 
 def _ended(profiled: Sequence[JobKey], args: argparse.Namespace) -> Sequence[_Known]:
     """Jobs that ended, by their records, which have their names; the newest first."""
-    records = [read(JobRecord, raw) for raw in ask(args, f"/api/v1/ended-jobs?since=0&limit={MAX_ENDED}")["jobs"]]
+    records = [read(JobRecord, raw) for raw in _ask(args, f"/api/v1/ended-jobs?since=0&limit={MAX_ENDED}")["jobs"]]
     groups: dict[JobKey, list[JobKey]] = {}
     for key in profiled:
         groups.setdefault(key.whole, []).append(key)
@@ -216,7 +224,7 @@ def _named(view: JobView) -> Named:
 
 def _profiles(job: _Known, args: argparse.Namespace, ranks: Collection[int]) -> Sequence[RankProfile]:
     """Those of ``ranks``, or all; one at least."""
-    answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", timeout_s=LONG_ANSWER_S)
+    answer = _ask(args, f"/api/v1/profiles?{_query(job.key)}", timeout_s=LONG_ANSWER_S)
     found = [read(RankProfile, raw) for raw in answer["profiles"]]
     if not found:
         raise CommandError(f"job {_name(job)} has no memory profile yet. {_WHEN}")
@@ -240,7 +248,7 @@ def _record(job: _Known, args: argparse.Namespace) -> None:
         waited = {one.rank for one in asked if one.state in _UNDER_WAY}
 
         def over() -> Sequence[AskedProfile] | None:
-            answer = ask(args, f"/api/v1/profiles?{_query(job.key)}", quietly=True)
+            answer = _ask(args, f"/api/v1/profiles?{_query(job.key)}")
             now = [one for one in _asked(answer, args.ranks) if one.rank in waited]
             say(_how_far(now))
             return None if any(one.state in _UNDER_WAY for one in now) else now

@@ -8,16 +8,23 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, file_to_write, group, parse_cap
+from tidegauge.cli.arguments import (
+    OUTPUT,
+    SELECTION,
+    STANDARD_OUTPUT,
+    add_examples,
+    group,
+    output_to_write,
+    parse_cap,
+)
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
-from tidegauge.cli.output import print_json, write_output
+from tidegauge.cli.output import print_json, spare_what_is_read, write_output
 from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.report_content import ReportContent
 
 HELP = "write an HTML report on an incident, a job or snapshots: what grows, what holds it, and why"
-STDOUT = Path("-")
 FILE_SUFFIXES = {".csv", ".gz", ".json", ".npz", ".pickle", ".pkl", ".snap", ".zst"}
 """A word with one of them is taken for a file, even if no such file exists."""
 
@@ -36,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     output = group(parser, OUTPUT)
     output.add_argument(
-        "-o", "--output", type=file_to_write, metavar="FILE",
+        "-o", "--output", type=output_to_write, metavar="FILE",
         help="output file, - for standard output (default: tidegauge-report-….html)",
     )  # fmt: skip
     output.add_argument(
@@ -57,18 +64,19 @@ def run(args: argparse.Namespace) -> int:
     if sys.version_info < EXTRAS_NEED_PYTHON:
         wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
         raise CommandError(f"a report needs Python {wanted} or later (jobs can use older versions)")
-    if args.json and args.output == STDOUT:
+    if args.json and args.output == STANDARD_OUTPUT:
         raise UsageError("--json cannot be combined with --output -")
+    spare_what_is_read(args.output, args.what)
     # The modules that read and draw are loaded here, because other commands do not need them.
     from tidegauge_exporter.reports.report import render_report
 
     content, name = _content(args)
     text = render_report(content)
-    if args.output == STDOUT:
+    if args.output == STANDARD_OUTPUT:
         sys.stdout.write(text)
         return FINE
     path = args.output or Path(name)
-    write_output(path, text.encode(errors="replace"), made_of=args.what)
+    write_output(path, text.encode(errors="replace"))
     if args.json:
         print_json(_as_json(content, path, text))
         return FINE

@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import add_examples, group
+from tidegauge.cli.arguments import add_examples, file_to_write, group
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, CommandError, UsageError
 from tidegauge.core.ids import MADE_UP
 from tidegauge.core.jobs.fraction import start_fraction
@@ -272,14 +272,11 @@ def _signal_name(text: str) -> str:
 
 
 def _report(text: str) -> Path:
-    path = Path(os.path.abspath(text))
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: the folder {path.parent} does not exist")
-    return path
+    return Path(os.path.abspath(file_to_write(text)))  # the job may change its directory
 
 
 def _path(text: str) -> str:
-    path = os.path.abspath(text)  # the job may change its directory
+    path = os.path.abspath(text)
     if not text or os.pathsep in path:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid path (empty, or contains {os.pathsep!r})")
     return path

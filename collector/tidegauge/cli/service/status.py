@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
+from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.api.client import TIMEOUT_S
+from tidegauge.cluster.views import ProfileProblem
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.units import format_count
 from tidegauge.http.access import split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
+MAX_PROBLEMS = 8
+"""With memory profiles, that are printed."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +30,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     local = None if args.api else _local(args)
     running = local is None or local["running"]
-    service = actions = None
+    service = actions = profiles = None
     if local is None or local.get("role") == "head":
         service = _ask(args, "/api/v1/status", needed=bool(args.api))
         healthy = bool(service and service["healthy"])
         actions = service and _ask(args, "/api/v1/policy", needed=False)
+        profiles = service and _ask(args, "/api/v1/profiled-jobs?limit=1", needed=False)
     else:
         healthy = local.get("phase") == "running" and local["metrics_address"] is not None
-    answer = {"running": running, "healthy": healthy, "local": local, "service": service, "actions": actions}
+    answer = {
+        "running": running,
+        "healthy": healthy,
+        "local": local,
+        "service": service,
+        "actions": actions,
+        "profile_problems": profiles and profiles.get("problems"),  # an older service reports none
+    }
     if args.json:
         print_json(answer)
     else:
@@ -98,12 +111,24 @@ def _print(answer: Mapping[str, Any]) -> None:
             print(f"actions   {in_one_line(loop)}")
             if loop.telling:
                 print(f"notifiers {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
+        _print_profile_problems(answer["profile_problems"] or ())
         _print_web_access(service.get("web_access_problem"))
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
     if not answer["healthy"]:
         print("\nnot healthy: some nodes have no agent that reports")
+
+
+def _print_profile_problems(raw: Sequence[Mapping[str, Any]]) -> None:
+    """Print why ranks of running jobs have no new memory profile."""
+    start = "profiles  "
+    for one in (read(ProfileProblem, each) for each in raw[:MAX_PROBLEMS]):
+        name = job_name(one.job.job_id, one.job.attempt, group=one.job.group)
+        print_wrapped(start, f"job {name}, {list_ranks(one.ranks, common=False)}: {one.problem}")
+        start = " " * len(start)
+    if len(raw) > MAX_PROBLEMS:
+        print(f"{start}and {len(raw) - MAX_PROBLEMS} more; --json has them")
 
 
 def _print_web_access(problem: Mapping[str, Any] | None) -> None:

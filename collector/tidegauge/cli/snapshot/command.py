@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, group
+from tidegauge.cli.arguments import OUTPUT, SELECTION, add_examples, file_or_folder_to_write, group
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped, progress
 from tidegauge.cli.service_api import add_api_arguments
@@ -42,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     output = group(parser, OUTPUT)
     output.add_argument(
-        "-o", "--output", metavar="FILE|FOLDER",
+        "-o", "--output", type=file_or_folder_to_write, metavar="FILE|FOLDER",
         help="folder (default: this one), NAME.snap.zst, or NAME.pickle for pytorch.org/memory_viz",
     )  # fmt: skip
     output.add_argument(

@@ -153,17 +153,16 @@ class Outputs(NamedTuple):
         return f"{who}{when}{PACKED}"
 
 
-def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
+def outputs_of(given: Optional[Path], *, several: bool) -> Outputs:
     """The output files that ``-o`` names. Raises ``CommandError``."""
     if given is None:
         return Outputs(Path())
-    path = Path(given)
-    if path.is_dir():
-        return Outputs(path)
+    if given.is_dir():
+        return Outputs(given)
     if several:
         raise UsageError(f"{given} is not a folder, and there are several ranks: use --rank R, or a folder")
-    if not given.endswith((*PICKLES, PACKED)):
+    if not given.name.endswith((*PICKLES, PACKED)):
         raise UsageError(
             f"{given} is not a folder; a file name must end in {PACKED}, or in {PICKLES[0]} for a PyTorch snapshot"
         )
-    return Outputs(path.parent, path)
+    return Outputs(given.parent, given)

@@ -20,7 +20,7 @@ from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES, RankMemory
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
-from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ServiceStatus
+from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ProfileProblem, ServiceStatus
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
@@ -183,7 +183,8 @@ PAGES: Mapping[str, ApiPage] = {
         errors=(404,),
     ),
     "/api/v1/profiled-jobs": ApiPage(
-        "Jobs with memory profiles, the newest first", {"jobs": tuple[ProfiledJob, ...], "seen_as": str | None},
+        "Jobs with memory profiles, the newest first, and ranks of running jobs that have no new one, with the reason",
+        {"jobs": tuple[ProfiledJob, ...], "problems": tuple[ProfileProblem, ...], "seen_as": str | None},
         (Parameter("limit", "Maximum number of results.", _whole(default=MAX_JOBS, most=MAX_JOBS)),), text=_SEEN_AS,
     ),
     "/api/v1/profiles": ApiPage(

@@ -12,7 +12,7 @@ from tidegauge.cluster.api.loop_api import store_route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import JobAsked
 from tidegauge.cluster.api.route_access import Owns
-from tidegauge.cluster.views import AskedProfile
+from tidegauge.cluster.views import AskedProfile, ProfileProblem
 from tidegauge.core.ids import JobKey
 from tidegauge.core.profile.request import ranks_of
 from tidegauge.core.text import one_line
@@ -24,6 +24,7 @@ MAX_PROFILES = 256
 MAX_JOBS = 50
 """Jobs in the list of those with profiles."""
 MAX_JOBS_READ = 1000
+MAX_PROBLEMS = 100
 MAX_RANKS_CHARS = 1000
 """Of the field ``ranks``."""
 NO_SUCH_JOB = "no such job"
@@ -44,6 +45,8 @@ class ProfileAsks(Protocol):
         """Raises ``LookupError``."""
 
     def asked(self, job: JobKey, /) -> Sequence[AskedProfile]: ...
+
+    def problems(self) -> Sequence[ProfileProblem]: ...
 
 
 class ProfilePages:
@@ -70,7 +73,8 @@ class ProfilePages:
         for one in self._store().profiles.newest(limit=MAX_JOBS_READ):
             if len(found) < limit and self._owns(request.viewer, one.job):
                 found.append(ProfiledJob(one.job, one.at_unix_s))
-        return {"jobs": found, "seen_as": request.viewer.only}
+        problems = [one for one in self._asks.problems() if self._owns(request.viewer, one.job)]
+        return {"jobs": found, "problems": problems[:MAX_PROBLEMS], "seen_as": request.viewer.only}
 
     def _of_job(self, request: Request) -> object:
         job = self._job(request)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.views import AskedProfile, AskState
+from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.evidence.rank_evidence import MAX_ID_CHARS
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import AuditError, RankTarget
@@ -60,7 +60,8 @@ class ProfileTable(Protocol):
 
 class ProfileLoop:
     """``start`` begins its thread. ``table`` raises ``AuditError`` while the database is not open; ``submit`` runs a
-    call in a worker; ``now_s`` is Unix time that never runs backwards. Any thread may call ``ask`` and ``asked``."""
+    call in a worker; ``now_s`` is Unix time that never runs backwards. Any thread may call ``ask``, ``asked`` and
+    ``problems``."""
 
     def __init__(
         self,
@@ -140,6 +141,15 @@ class ProfileLoop:
         now_s = self._now_s()
         with self._lock:
             return [_overdue(one, now_s) for _, one in sorted(self._asked.get(job, {}).items())]
+
+    def problems(self) -> Sequence[ProfileProblem]:
+        """Of running jobs, why there is no new profile of some ranks."""
+        found: dict[tuple[JobKey, str], list[int]] = {}
+        for view in self._coordinator.jobs():
+            for rank in view.ranks:
+                if rank.alive and rank.profile_problem is not None:
+                    found.setdefault((view.key, rank.profile_problem), []).append(int(rank.identity.rank))
+        return [ProfileProblem(job, tuple(sorted(ranks)), problem) for (job, problem), ranks in found.items()]
 
     def _ask(self, job: JobKey, one: AskedProfile, target: RankTarget) -> None:
         """In a worker."""
