@@ -21,7 +21,7 @@ from holder_searches import BLOCK, address, at_once, search_here, tensor, tickin
 from tidegauge.probe.evidence.owned_tensors import OwnedTensors
 from tidegauge.probe.holders.links import ObjectLinks
 from tidegauge.probe.holders.pace import AtBoundary, Budget, Slices
-from tidegauge.probe.holders.places import Place, ObjectPlaces
+from tidegauge.probe.holders.places import ObjectPlaces, Place
 from tidegauge.probe.holders.ref_paths import Trails, Via
 
 KEPT = [[number] for number in range(600)]

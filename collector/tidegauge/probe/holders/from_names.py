@@ -33,8 +33,8 @@ from tidegauge.probe.holders.links import (
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.places import (
     MAX_DEPTH,
-    Place,
     ObjectPlaces,
+    Place,
     global_hook,
     global_variable,
     last_exception,
