@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import unittest
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,6 +63,26 @@ class GivenModels(unittest.TestCase):
         reading = self.read([], [self.optimizer])
         wanted = {(BASE, Category.PARAMETERS): None, (BASE + MIB, Category.OPTIMIZER_STATE): None}
         self.assertEqual(self.modules(reading), wanted)
+
+    def test_a_model_that_the_program_drops_while_modules_are_named_dies(self) -> None:
+        """In a thread beside training, which rests again and again: two models may not fit into the memory."""
+        for rest in range(4):
+            models, left = [Module()], [rest]
+            models[0]._modules["layer"] = Module()
+            dropped = weakref.ref(models[0])
+            layer = weakref.ref(models[0]._modules["layer"])
+
+            def pace(models: list[Any] = models, left: list[int] = left) -> None:
+                if left[0] == 0:
+                    models.clear()
+                    alive.append((dropped(), layer()))  # noqa: B023
+                left[0] -= 1
+
+            alive: list[Any] = []
+            tensors = OwnedTensors(self.torch, tuple)
+            tensors.give(models, [])
+            tensors.name_modules(pace)
+            self.assertEqual(alive, [(None, None)])
 
 
 if __name__ == "__main__":

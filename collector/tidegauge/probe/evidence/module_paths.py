@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.text import one_line
 from tidegauge.probe.holders import looks
@@ -56,30 +56,44 @@ class Models:
 def named_modules(
     modules: Sequence[weakref.ref[Any]], models: Models, pace: Callable[[], None]
 ) -> Iterator[NamedModule]:
-    """The modules, each with its name in the outermost one that has it and is no wrapper."""
+    """The modules, each with its name in the outermost one that has it and is no wrapper. None is kept alive while
+    ``pace`` lets the job go on."""
     above: dict[int, tuple[weakref.ref[Any], str]] = {}
     for reference in modules:
         pace()
-        for name, child in entries_of_module(reference(), "_modules"):
-            above.setdefault(id(child), (reference, name))
+        _note_parts(reference, above)
     for reference in modules:
         pace()
-        chain_up = [reference]
-        parts: list[str] = []
-        seen: set[int] = set()
-        at = id(reference())
-        while at in above and at not in seen:
-            seen.add(at)
-            outer, name = above[at]
-            chain_up.append(outer)
-            parts.append(name)
-            at = id(outer())
-        while parts and parts[-1] in _OUTERMOST_WRAPPERS:
-            del parts[-1], chain_up[-1]
-        model = _unwrapped(chain_up[-1]())
-        if model is not None:
-            path = ".".join(part for part in reversed(parts) if part not in _WRAPPERS)
-            yield NamedModule(reference, path, models.number(model))
+        named = _named(reference, above, models)
+        if named is not None:
+            yield named
+
+
+def _note_parts(reference: weakref.ref[Any], above: dict[int, tuple[weakref.ref[Any], str]]) -> None:
+    for name, child in entries_of_module(reference(), "_modules"):
+        above.setdefault(id(child), (reference, name))
+
+
+def _named(
+    reference: weakref.ref[Any], above: dict[int, tuple[weakref.ref[Any], str]], models: Models
+) -> Optional[NamedModule]:
+    chain_up = [reference]
+    parts: list[str] = []
+    seen: set[int] = set()
+    at = id(reference())
+    while at in above and at not in seen:
+        seen.add(at)
+        outer, name = above[at]
+        chain_up.append(outer)
+        parts.append(name)
+        at = id(outer())
+    while parts and parts[-1] in _OUTERMOST_WRAPPERS:
+        del parts[-1], chain_up[-1]
+    model = _unwrapped(chain_up[-1]())
+    if model is None:
+        return None
+    path = ".".join(part for part in reversed(parts) if part not in _WRAPPERS)
+    return NamedModule(reference, path, models.number(model))
 
 
 def _unwrapped(module: Any) -> Any:

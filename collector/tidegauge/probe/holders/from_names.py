@@ -2,9 +2,8 @@
 
 It finds what a person would name first: a list in ``main``, an attribute of the trainer, a hook of a layer. It does
 not read the whole heap, works beside ``gc.freeze``, and can be interrupted at any time. What a training step makes dies
-with it meanwhile: objects wait as weak references, and containers, which have none, are followed before training goes
-on. Only a container of more than ``MAX_AT_ONCE`` entries stays alive until it is read. Source-compatible with Python
-3.9.
+with it meanwhile: objects wait as weak references; containers, which have none, are followed before training goes on,
+or found again in a later slice where that is too much. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context, copy_context
-from itertools import islice, repeat
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Optional, Protocol
 
 from tidegauge.core.evidence.owners import CodeLine, is_library
@@ -31,6 +31,15 @@ from tidegauge.probe.holders.links import (
     tensor_hooks,
 )
 from tidegauge.probe.holders.pace import Work
+from tidegauge.probe.holders.places import (
+    MAX_DEPTH,
+    ObjectPlaces,
+    Place,
+    global_hook,
+    global_variable,
+    last_exception,
+    local_variable,
+)
 from tidegauge.probe.holders.ref_paths import RefPath, Trails, Via, is_numbered, numberless, rare
 from tidegauge.probe.holders.tensors import Tensors
 
@@ -40,10 +49,12 @@ MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
 MAX_AT_ONCE = 500
 """Entries of a container that is followed before training goes on: 2 us each, and 15 us for a tensor that is wanted."""
+MIN_ENTRIES = 32
+"""Of a container, read at a time. What a dict of a data set's record leads to is followed with it."""
+MAX_ENTRIES = 512
+"""The same where few of them lead on."""
 MAX_UNITS_AT_ONCE = 1_500
-"""Of work, in all containers that are followed before training goes on, beside the last of them."""
-LINKS_AT_ONCE = 100
-"""Of one object, between two pauses."""
+"""Of work, in all containers that are followed before training goes on."""
 MAX_SHORT = 32
 """Entries of a container that is followed before longer ones: a step's batch is one, a list of records is not."""
 
@@ -63,10 +74,28 @@ class _Kind(NamedTuple):
     is_noted: bool
 
 
-class _Fleeting:
-    def __init__(self) -> None:
-        self.objects: deque[Any] = deque()
-        self.rows: deque[int] = deque()
+class _Visit:
+    """An object without weak references that is followed, as far as it was."""
+
+    __slots__ = ("begin", "children", "entries", "families", "obj", "place", "row")
+
+    def __init__(self, obj: Any, row: int, place: Place) -> None:
+        self.obj = obj
+        """``None`` where it is found again by its place."""
+        self.row = row
+        self.place = place
+        self.begin: Optional[int] = 0
+        """Where its further references begin (``ObjectLinks.some``); ``None``: there are none."""
+        self.entries = MIN_ENTRIES
+        """To read next."""
+        self.children = 0
+        """Those that are to be followed."""
+        self.families: _Families = {}
+
+    def let_go(self) -> None:
+        """Training goes on."""
+        if self.begin is None or self.place.depth < MAX_DEPTH:
+            self.obj = None
 
 
 class FindSink(Protocol):
@@ -75,9 +104,11 @@ class FindSink(Protocol):
     def tensor(self, tensor: Any, trail: RefPath, /) -> bool:
         """Note a tensor; whether it is on a device and was not met before."""
 
-    def graph(self, node: Any, name: str, trail: RefPath, /) -> Work[tuple[int, Sequence[Any]]]:
-        """Walk the graph of a tensor called ``name``: how many nodes were walked since the last yield, and the Python
-        nodes in it."""
+    def graph(
+        self, root: Callable[[], Optional[Any]], name: str, trail: RefPath, /
+    ) -> Work[tuple[int, Sequence[weakref.ref[Any]]]]:
+        """Walk the graph of a tensor called ``name``, whose node ``root`` gives: how many nodes were walked since the
+        last yield, and the Python nodes in it."""
 
     def second_way(self, known: RefPath, other: RefPath, /) -> None:
         """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
@@ -107,11 +138,12 @@ class Forward:
         """Tensors that are attributes of tensors, with the attribute's name and the row of its owner."""
         # In columns: so many new objects would set off a collection of all of the job's.
         self._queue: deque[Any] = deque()
-        """Objects to follow: weak references, and containers that are too long to follow at once."""
+        """Objects to follow: weak references, and visits of containers that are too much to follow at once."""
         self._rows: deque[int] = deque()
         """Of the queue's objects."""
-        self._fleeting = _Fleeting(), _Fleeting()
+        self._fleeting: tuple[deque[_Visit], deque[_Visit]] = deque(), deque()
         """Objects without weak references, to follow before training goes on: short ones, and others."""
+        self._places = ObjectPlaces(links, self.trails)
         self._followed = 0
         self._first_ways: dict[int, int] = {}
         """Rows, by the objects' ids."""
@@ -125,11 +157,10 @@ class Forward:
         """Search from the names of running functions and of the user's modules."""
         self._begin_in_frames(of_libraries=False)
         yield from self._settle(1)
-        self._root(Via.OTHER, "", copy_context(), {})
+        self._root(Via.OTHER, "", copy_context(), {}, Place(copy_context))
         yield from self._settle(1)
         yield from self._begin_in_modules()
-        for hook in global_hooks():
-            self._meet(hook, None, {})
+        self._begin_in_global_hooks()
         yield from self._settle(1)
         self._begin_in_frames(of_libraries=True)
         yield from self._settle(1)
@@ -166,7 +197,8 @@ class Forward:
                 where = looks.code_place(running.frame.f_code)
                 families: _Families = {}
                 for name, value in local_values(running.frame):
-                    self._root(Via.LOCAL, looks.clean(name), value, families, where, running.thread)
+                    place = Place(partial(local_variable, name, where, running.thread))
+                    self._root(Via.LOCAL, looks.clean(name), value, families, place, where, running.thread)
 
     def _begin_in_modules(self) -> Work[None]:
         for name in list(sys.modules):
@@ -179,14 +211,16 @@ class Forward:
                 families: _Families = {}
                 variables = looks.module_globals(sys.modules.get(name)) or {}
                 for variable in [one for one in list(variables) if type(one) is str]:
-                    value = variables.get(variable)
-                    self._root(Via.GLOBAL, prefix + looks.clean(variable), value, families, where)
-                    del value
+                    place = Place(partial(global_variable, name, variable))
+                    text = prefix + looks.clean(variable)
+                    self._root(Via.GLOBAL, text, variables.get(variable), families, place, where)
                     yield from self._settle(1)
-        last = getattr(sys, "last_exc", getattr(sys, "last_value", None))
-        self._root(Via.GLOBAL, "sys.last_exc", last, {})
-        del last
+        self._root(Via.GLOBAL, "sys.last_exc", last_exception(), {}, Place(last_exception))
         yield from self._settle(1)
+
+    def _begin_in_global_hooks(self) -> None:
+        for number, hook in enumerate(global_hooks()):
+            self._meet(hook, None, {}, Place(partial(global_hook, number)))
 
     def _root(
         self,
@@ -194,44 +228,37 @@ class Forward:
         text: str,
         value: Any,
         families: _Families,
+        place: Place,
         where: Optional[CodeLine] = None,
         thread: Optional[str] = None,
     ) -> None:
         if leads_on(value):
-            self._meet(ObjectLink(via, text, value, where), None, families, thread)
-
-    def _links_of(self, obj: Any) -> Iterator[ObjectLink]:
-        try:
-            yield from self._links.of(obj)
-        except Exception:  # changed by another thread meanwhile, or an object like no other
-            return
+            self._meet(ObjectLink(via, text, value, where), None, families, place, thread=thread)
 
     def _follow_next(self) -> Work[None]:
-        """Follow the first object of the queue, if it is still alive."""
-        obj, row = self._queue.popleft(), self._rows.popleft()
-        if type(obj) is weakref.ref:
-            obj = obj()
+        """Follow the first object of the queue, as long as it is alive, or one of its kind is in its place."""
+        waiting, row = self._queue.popleft(), self._rows.popleft()
+        visit = waiting if type(waiting) is _Visit else _Visit(None, row, Place(waiting))
         self._followed += 1
-        links: Iterator[ObjectLink] = iter(()) if obj is None else self._links_of(obj)
-        del obj
-        children, units = 0, LINKS_AT_ONCE
-        families: _Families = {}
-        while units == LINKS_AT_ONCE:
-            units, children = self._follow(islice(links, LINKS_AT_ONCE), row, children, families)
-            if units < LINKS_AT_ONCE:
-                del links
+        while visit.begin is not None:
+            if visit.obj is None:
+                visit.obj = self._places.found(visit.place, row)
+            units = self._follow(visit)
+            visit.let_go()
             yield from self._settle(1 + units)
 
-    def _follow(self, links: Iterable[ObjectLink], row: int, children: int, families: _Families) -> tuple[int, int]:
-        """How many there were, and how many of the object's are to be followed by now."""
-        units = 0
-        for link in links:
-            units += 1
-            if children < MAX_CHILDREN:
-                children += self._meet(link, row, families)
-            elif self._tensors.is_tensor(link.child):
-                self._meet(link, row, families)
-        return units, children
+    def _follow(self, visit: _Visit) -> int:
+        """Some of an object's references; how many there were."""
+        links: list[ObjectLink] = []
+        begin, visit.begin = visit.begin, None
+        if visit.obj is not None and begin is not None:
+            links, visit.begin = self._links.some(visit.obj, begin, visit.entries)
+            for number, link in enumerate(links):
+                if visit.children < MAX_CHILDREN or self._tensors.is_tensor(link.child):
+                    visit.children += self._meet(link, visit.row, visit.families, visit.place, (begin, number))
+            is_cheap = len(links) < MIN_ENTRIES
+            visit.entries = min(2 * visit.entries, MAX_ENTRIES) if is_cheap else MIN_ENTRIES
+        return len(links)
 
     def _settle(self, units: int) -> Work[None]:
         """Follow what must not be kept, then yield for ``units`` of work and those of this."""
@@ -244,44 +271,58 @@ class Forward:
             reference, text, row = self._attributes.popleft()
             tensor = reference()
             if tensor is not None:
-                self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {})
+                self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {}, Place(reference))
             del tensor  # training may let go of it meanwhile
             yield from repeat(False, 1 + self._follow_fleeting())
 
     def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
         tensor = reference()
-        node = None if tensor is None else self._tensors.node(tensor)
-        if node is None:
+        if tensor is None:
             return
         name = self._tensors.look(tensor).name
         del tensor
-        walked = self._finds.graph(node, name, self.trails.path(row))
-        del node
-        nodes, contexts = yield from walked
+        root = partial(self._tensors.node_of, reference)
+        nodes, contexts = yield from self._finds.graph(root, name, self.trails.path(row))
         for context in contexts:
-            self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), row, {})
-        contexts = context = ()
+            node = context()
+            if node is not None:
+                self._meet(ObjectLink(Via.GRAPH, "grad_fn", node), row, {}, Place(context))
+            del node
         yield from repeat(False, nodes + self._follow_fleeting())
 
     def _follow_fleeting(self) -> int:
-        """References that were followed. What is too much at once waits as the others do, and stays alive."""
+        """References that were followed. What is too much at once waits as the others do, by its place."""
         units = 0
         short, others = self._fleeting
-        while (short.objects or others.objects) and units < MAX_UNITS_AT_ONCE and self._followed < self._most_objects:
-            waiting = short if short.objects else others
-            obj, row = waiting.objects.popleft(), waiting.rows.popleft()
-            self._followed += 1
-            units += 1 + self._follow(self._links_of(obj), row, 0, {})[0]
+        while (short or others) and units < MAX_UNITS_AT_ONCE and self._followed < self._most_objects:
+            waiting = short or others
+            visit = waiting.popleft()
+            self._followed += not visit.begin
+            units += 1 + self._follow(visit)
+            if visit.begin is not None:
+                waiting.appendleft(visit)
         for waiting in self._fleeting:
-            self._queue += waiting.objects
-            self._rows += waiting.rows
-            waiting.objects.clear()
-            waiting.rows.clear()
+            for visit in waiting:
+                visit.let_go()
+                self._put(visit, visit.row)
+            waiting.clear()
         return units
 
-    def _meet(self, link: ObjectLink, before: Optional[int], families: _Families, thread: Optional[str] = None) -> bool:
+    def _put(self, waiting: Any, row: int) -> None:
+        self._queue.append(waiting)
+        self._rows.append(row)
+
+    def _meet(
+        self,
+        link: ObjectLink,
+        before: Optional[int],
+        families: _Families,
+        place: Place,
+        number: Optional[tuple[int, int]] = None,
+        thread: Optional[str] = None,
+    ) -> bool:
         """Note a tensor, or put another object into the queue; whether it did the latter. ``families``: those of the
-        names that were met in the same namespace."""
+        names that were met in the same namespace. ``number``: the link's, where ``place`` is that of its owner."""
         child = link.child
         try:
             kind = self._kind(type(child))
@@ -290,36 +331,39 @@ class Forward:
             bound = bound_of(child, link.most_items) if may_be_bounded else None
         except Exception:  # a class like no other
             return False
-        names, place = None, 0
+        names, at = None, 0
         if link.via is not Via.ITEM and is_numbered(link.text):
             key = (numberless(link.text), numberless(kind.name))
             names = families.get(key)
             if names is None:
                 names = families[key] = self.trails.new_names()
-            place = self.trails.add_name(names)
+            at = self.trails.add_name(names)
         is_usual = thread is None and bound is None and names is None
-        seldom = None if is_usual else rare(thread, bound, names, place)
+        seldom = None if is_usual else rare(thread, bound, names, at)
         row = self.trails.add(link.via, link.text, kind.name, items, link.where, seldom, before)
         is_told, is_new = self._tell(child, kind, row)
         if is_new:
-            self._wait(child, row, items)
+            self._wait(child, row, items, place, number)
         elif not is_told:
             self.trails.drop(row)
         return is_new
 
-    def _wait(self, child: Any, row: int, items: Optional[int]) -> None:
+    def _wait(
+        self, child: Any, row: int, items: Optional[int], place: Place, number: Optional[tuple[int, int]]
+    ) -> None:
         """Put an object into the queue, or among those that cannot wait there."""
-        try:
-            waiting = child if type(child) is Context else weakref.ref(child)  # a copy that nobody else has
-        except TypeError:
-            waiting = child
-        if waiting is child and (items or 0) <= MAX_AT_ONCE:
-            fleeting = self._fleeting[(items or 0) > MAX_SHORT]
-            fleeting.objects.append(child)
-            fleeting.rows.append(row)
+        if type(child) is not Context:  # a copy that nobody else has
+            try:
+                self._put(weakref.ref(child), row)
+                return
+            except TypeError:
+                pass
+        visit = _Visit(child, row, place if number is None else place.child(*number))
+        if (items or 0) <= MAX_AT_ONCE:
+            self._fleeting[(items or 0) > MAX_SHORT].append(visit)
         else:
-            self._queue.append(waiting)
-            self._rows.append(row)
+            visit.let_go()
+            self._put(visit, row)
 
     def _tell(self, child: Any, kind: _Kind, row: int) -> tuple[bool, bool]:
         """Whether ``finds`` was told of this way to an object, and whether the object is to be followed on it."""
@@ -355,15 +399,16 @@ class Forward:
             return False
         if self._tensors.node(tensor) is not None:
             self._graphs.append((weakref.ref(tensor), row))
+        of_tensor = Place(weakref.ref(tensor))
         for hooks in self._tensors.hooks(tensor):
             for link in tensor_hooks(hooks):
-                self._meet(link, row, {})
+                self._meet(link, row, {}, Place(_gone))
         if self._tensors.is_plain(tensor):
-            for link in tensor_attributes(tensor):
+            for number, link in enumerate(tensor_attributes(tensor)):
                 if self._tensors.is_tensor(link.child):  # perhaps of a long chain, which is followed in slices
                     self._attributes.append((weakref.ref(link.child), link.text, row))
                 else:
-                    self._meet(link, row, {})
+                    self._meet(link, row, {}, of_tensor, (0, number))
         return True
 
     def _kind(self, cls: type) -> _Kind:
@@ -379,6 +424,10 @@ class Forward:
                 is_noted=self._finds.is_noted(cls),
             )
         return known
+
+
+def _gone() -> None:
+    """Of what is not found again."""
 
 
 def _is_upstream(trails: Trails, row: int, known: int) -> bool:

@@ -12,9 +12,10 @@ import sys
 import types
 from _thread import _local
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import Context
-from itertools import chain
-from typing import Any, NamedTuple, Optional
+from itertools import chain, islice
+from typing import Any, NamedTuple, Optional, Union
 
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.units import format_count
@@ -25,6 +26,8 @@ from tidegauge.probe.holders.ref_paths import Via
 
 MAX_ITEMS = 100_000
 """Items of one container that are read, from its beginning."""
+LINKS_AT_ONCE = 500
+"""Of an object that is no container, read at a time."""
 NAMED_INSTANCES = 200
 """Of one class; further ones are only looked at if they refer to a tensor or a container. On Python 3.11 and 3.12 an
 instance has no dict until somebody asks for it, and then keeps it: 100 bytes, not for each of a million records."""
@@ -72,6 +75,17 @@ class ObjectLink(NamedTuple):
     """Maximum length that the owner of a container enforces."""
 
 
+class _Entries(NamedTuple):
+    """Reads objects that may have many references: those of some entries."""
+
+    links: Callable[[Any, int, int], Iterable[ObjectLink]]
+    """Of the entries from a number on, until another one."""
+    length: Callable[[Any], int]
+
+
+_Reader = Union[Callable[[Any], Iterable[ObjectLink]], _Entries]
+
+
 class ObjectLinks:
     """Follows references between one process's objects. Caches facts about classes by their ids; keeps no object."""
 
@@ -81,7 +95,7 @@ class ObjectLinks:
         self._instances: dict[int, int] = {}
         self._slots: dict[int, list[tuple[str, Any]]] = {}
         self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
-        by_type: dict[type, Callable[[Any], Iterable[ObjectLink]]] = {
+        by_type: dict[type, _Reader] = {
             types.FunctionType: _of_function,
             types.MethodType: _of_method,
             **dict.fromkeys(_METHODS_IN_C, _of_method_in_c),
@@ -90,7 +104,7 @@ class ObjectLinks:
             types.TracebackType: _of_traceback,
             types.MappingProxyType: _of_anything,
             functools.partial: _of_partial,
-            LRU_CACHE: _of_cache,
+            LRU_CACHE: _Entries(_of_cache, lambda obj: len(gc.get_referents(obj))),
             Context: _of_context,
             **dict.fromkeys(_GENERATORS, _of_generator),
         }
@@ -98,18 +112,44 @@ class ObjectLinks:
 
     def of(self, obj: Any) -> Iterable[ObjectLink]:
         """All references of an object that may lead to a tensor."""
-        cls = type(obj)
-        links = self._by_type.get(id(cls))
-        if links is None:
-            links = self._by_type[id(cls)] = self._way_of(cls)
-        return links(obj)
+        reader = self._reader(type(obj))
+        return reader.links(obj, 0, MAX_ITEMS) if isinstance(reader, _Entries) else reader(obj)
 
-    def _way_of(self, cls: type) -> Callable[[Any], Iterable[ObjectLink]]:
-        """The function that reads objects of a new class."""
-        base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
+    def some(self, obj: Any, begin: int, entries: int = LINKS_AT_ONCE) -> tuple[list[ObjectLink], Optional[int]]:
+        """Some of them, from a number of its own on, which is 0 at first, and the number of the next, if there are
+        more. Of a container those of so many ``entries``. Raises nothing: another thread may change the object
+        meanwhile, or it is one like no other."""
+        found: list[ObjectLink] = []
+        following: Optional[int] = None
+        with suppress(Exception):
+            reader = self._reader(type(obj))
+            if isinstance(reader, _Entries):
+                end = begin + entries
+                following = end if end < min(reader.length(obj), MAX_ITEMS) else None
+                found.extend(reader.links(obj, begin, min(end, MAX_ITEMS)))
+            else:
+                found.extend(islice(reader(obj), begin, begin + LINKS_AT_ONCE))
+                following = begin + LINKS_AT_ONCE if len(found) == LINKS_AT_ONCE else None
+        return found, following
+
+    def one(self, obj: Any, begin: int, number: int) -> Optional[ObjectLink]:
+        """One of those that were read from there."""
+        reader = self._reader(type(obj))
+        if isinstance(reader, _Entries):
+            return next(islice(reader.links(obj, begin, begin + LINKS_AT_ONCE), number, None), None)
+        return next(islice(reader(obj), begin + number, None), None)
+
+    def _reader(self, cls: type) -> _Reader:
+        known = self._by_type.get(id(cls))
+        if known is None:
+            known = self._by_type[id(cls)] = self._new_reader(cls)
+        return known
+
+    def _new_reader(self, cls: type) -> _Reader:
+        base: Optional[type[Any]] = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
         if base is not None:
             items = _of_dict if base is dict else functools.partial(_of_sequence, base=base)
-            return items if cls is base else lambda obj: chain(items(obj), self._of_instance(obj, only_named=True))
+            return _Entries(items if cls is base else self._with_attributes(items), base.__len__)
         if looks.derives(cls, type):
             return _of_class
         if looks.derives(cls, BaseException):
@@ -121,6 +161,14 @@ class ObjectLinks:
         if looks.derives(cls, self._python_node):
             return self._of_ctx
         return self._of_optimizer if looks.derives(cls, self._optimizer) else self._of_instance
+
+    def _with_attributes(
+        self, items: Callable[[Any, int, int], Iterable[ObjectLink]]
+    ) -> Callable[[Any, int, int], Iterable[ObjectLink]]:
+        """Of what derives from a container, its attributes after the first entries."""
+        return lambda obj, begin, end: chain(
+            items(obj, begin, end), () if begin else self._of_instance(obj, only_named=True)
+        )
 
     def _name_of(self, cls: type) -> tuple[str, Optional[CodeLine]]:
         known = self._names.get(id(cls))
@@ -247,17 +295,17 @@ def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[ObjectL
             yield ObjectLink(Via.HOOK, what, hook, where)
 
 
-def _of_dict(obj: Any) -> Iterable[ObjectLink]:
-    for key, value in looks.entries_of(obj, MAX_ITEMS):
+def _of_dict(obj: Any, begin: int, end: int) -> Iterable[ObjectLink]:
+    for key, value in looks.entries_of(obj, end, begin):
         if gc.is_tracked(value) and leads_on(value):  # a million numbers are passed over fast
             yield ObjectLink(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
         if gc.is_tracked(key) and leads_on(key):
             yield ObjectLink(Via.ITEM, "", key)
 
 
-def _of_sequence(obj: Any, base: type[Any]) -> Iterable[ObjectLink]:
-    items = looks.items_of(obj, base, MAX_ITEMS)
-    fields = _fields(type(obj)) if base is tuple else ()
+def _of_sequence(obj: Any, begin: int, end: int, *, base: type[Any]) -> Iterable[ObjectLink]:
+    items = looks.items_of(obj, base, end, begin)
+    fields = _fields(type(obj))[begin:end] if base is tuple else ()
     for name, item in zip(fields, items):
         if leads_on(item):
             yield ObjectLink(Via.FIELD, f"{looks.class_name(type(obj))}.{name}", item)
@@ -350,7 +398,7 @@ def _of_class(obj: type) -> Iterable[ObjectLink]:
             yield ObjectLink(Via.CLASS, f"{name}.{_key(key)}", child, where)
 
 
-def _of_cache(obj: Any) -> Iterable[ObjectLink]:
+def _of_cache(obj: Any, begin: int, end: int) -> Iterable[ObjectLink]:
     """Keys and answers of a cache, which ``functools`` in C shows to the garbage collector alone."""
     function = (looks.instance_dict(obj) or {}).get("__wrapped__")
     where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
@@ -360,10 +408,10 @@ def _of_cache(obj: Any) -> Iterable[ObjectLink]:
     is_bounded = bound_of(obj) is not None
     dicts = [child for child in children if type(child) is dict] if is_bounded else []
     keys = {id(key) for one in dicts for key in list(one)}
-    for child in children:
+    for child in children[begin:end]:
         if child is not function and leads_on(child) and not looks.has_base(child, type):
             yield ObjectLink(Via.CACHE_KEY if id(child) in keys else Via.CACHE, name, child, where)
-    if function is not None:
+    if function is not None and not begin:
         yield ObjectLink(Via.FUNCTION, "wrapped function", function)
 
 

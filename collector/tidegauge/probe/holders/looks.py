@@ -138,15 +138,18 @@ def length(obj: object) -> Optional[int]:
     return None if base is None else base.__len__(obj)
 
 
-def items_of(obj: object, base: type[Any], most: int) -> list[Any]:
-    """The first ``most`` items of a sequence or set, copied in one call, so that no other thread comes between."""
-    return list(islice(base.__iter__(obj), most))
+def items_of(obj: object, base: type[Any], end: int, begin: int = 0) -> list[Any]:
+    """The items of a sequence or set until one, copied in one call, so that no other thread comes between."""
+    if base is list or base is tuple:
+        found: list[Any] = list(base.__getitem__(obj, slice(begin, end)))
+        return found
+    return list(islice(base.__iter__(obj), begin, end))
 
 
-def entries_of(obj: object, most: int) -> Iterator[tuple[Any, Any]]:
+def entries_of(obj: object, end: int, begin: int = 0) -> Iterator[tuple[Any, Any]]:
     """The same of a dict, without a tuple for each that the garbage collector would have to track."""
     entries = dict.items(obj)  # type: ignore[arg-type,var-annotated]  # whoever calls knows that it is one
-    copied = iter(list(chain.from_iterable(islice(entries, most))))
+    copied = iter(list(chain.from_iterable(islice(entries, begin, end))))
     return zip(copied, copied)
 
 

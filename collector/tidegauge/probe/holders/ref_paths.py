@@ -205,6 +205,15 @@ class Trails:
         family = None if names is None else NumberedNames(names, self._names[names])
         return RefStep(via, text, leads_to, items, where, thread, bound, family, place)
 
+    def is_like(self, row: int, via: Via, text: str, leads_to: str) -> bool:
+        """Whether the reference in this row is of this kind."""
+        cells = self._cells
+        return bool(cells[row] is via and cells[row + _TEXT] == text and cells[row + _LEADS_TO] == leads_to)
+
+    def text(self, row: int) -> str:
+        found: str = self._cells[row + _TEXT]
+        return found
+
     def leads_to(self, row: int) -> str:
         found: str = self._cells[row + _LEADS_TO]
         return found

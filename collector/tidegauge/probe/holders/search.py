@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, Optional
 
@@ -224,22 +225,20 @@ class _Search:
         trail = _with_exit_callbacks(origin.trail, len(kind))
         for stray in kind:
             units = 1
-            node = self._unmet_node(stray)
+            is_met = self._is_met(stray)
             if stray.block in self._finds.blocks:
                 group = self._finds.held_by(trail)
                 group.cycle = origin.cycle
                 self._finds.claim(group, stray.look, stray.block)
-            if node is not None:
-                walk = self._finds.graph(node, stray.look.name, trail, origin.cycle)
-                del node
-                nodes, _ = yield from walk
+            if not is_met:
+                root = partial(self._tensors.node_of, stray.reference)
+                nodes, _ = yield from self._finds.graph(root, stray.look.name, trail, origin.cycle)
                 units += nodes
-                del walk, _
             yield from repeat(False, units)
 
-    def _unmet_node(self, stray: _Stray) -> Optional[Any]:
+    def _is_met(self, stray: _Stray) -> bool:
         tensor = stray.reference()
-        return None if tensor is None or self._finds.was_met(tensor) else self._tensors.node(tensor)
+        return tensor is None or self._finds.was_met(tensor)
 
     def _rest_holder(self) -> Optional[Holder]:
         blocks = self._finds.blocks
