@@ -213,6 +213,21 @@ def test_gradients_that_zero_grad_frees_behind_an_optimizer_that_allocates_nothi
     assert StepPhase.BEFORE_OPTIMIZER not in [one.phase for one in profile.phases]
 
 
+def test_parts_that_make_up_the_gradient_of_a_tied_parameter_are_temporaries() -> None:
+    """Of an embedding that is the head as well. Their sum is the last allocation of the backward pass, which frees them
+    then; ``zero_grad`` frees the sum."""
+    program = Program()
+    program.alloc(3 * MIB, (Frame("_apply", MODULE.filename, 934), LINE))
+    for _ in range(2):
+        batch, seed = program.alloc(1 * MIB, BATCH), program.alloc(512, GRADS)
+        parts = program.alloc(3 * MIB, AUTOGRAD), program.alloc(3 * MIB, AUTOGRAD)
+        gradient = program.alloc(3 * MIB, AUTOGRAD)
+        program.free(*parts, seed, gradient, batch)
+    held = program.profile().peak.by_category
+    assert held[Category.GRADIENTS] == 3 * MIB
+    assert held[Category.TEMPORARIES] == 6 * MIB + 512
+
+
 @pytest.mark.parametrize(("caller", "category"), [(FUNC, Category.ACTIVATIONS), (LINE, Category.GRADIENTS)])
 def test_what_torch_func_keeps_of_its_backward_pass_is_no_gradient(caller: Frame, category: Category) -> None:
     program = Program()

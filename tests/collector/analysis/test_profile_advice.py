@@ -280,6 +280,8 @@ def calls_of(*blocks: str) -> list[int]:
         (("aba", "aba", "aba"), [3, 3, 3]),
         (("abcde", "abcd", "abcd", "abcde", "abcd"), [5, 4, 4, 5, 4]),
         (("abc", "abc", "ab"), [3, 3, 2]),
+        (("abbc", "aabc", "abc", "aabbc"), [4, 4, 3, 5]),  # convolutions: cuDNN takes scratch memory for some sizes
+        (("aabcxyd", "aabcd", "aabcd"), [7, 5, 5]),  # T5: the first block computes what the others are given
         (("abcd",), []),
     ],
 )

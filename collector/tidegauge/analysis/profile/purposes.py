@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
@@ -76,11 +77,13 @@ class Purposes:
         self._func_stretches = frozenset(
             self._numbers[block.made] for block in blocks if block.made != BEFORE and of_func[block.stack]
         )
-        self._parameter_bytes = frozenset(
+        self._parameter_bytes = Counter(
             block.requested_bytes
             for block in blocks
             if Category.PARAMETERS in (self._owned_as(block), self._by_stack[block.stack])
         )
+        """How many parameters have each size."""
+        self._gradients = self._freed_by_zero_grad(blocks)
 
     def phase_at(self, event: int) -> StepPhase:
         """The phase of an event."""
@@ -104,7 +107,7 @@ class Purposes:
         if phase is StepPhase.UNKNOWN:
             return Category.UNKNOWN if block.stack < 0 else Category.OTHER
         if self._is_temporary(block, made):
-            return Category.GRADIENTS if self._is_gradient(block, made) else Category.TEMPORARIES
+            return Category.GRADIENTS if block.made in self._gradients else Category.TEMPORARIES
         if phase is StepPhase.OPTIMIZER:
             return Category.OPTIMIZER_STATE
         if _may_be_workspace(block) and self._is_kept(block, made) and not self._is_made_again(block):
@@ -167,17 +170,29 @@ class Purposes:
             return self._overlap or self._steps[made] == self._steps[freed] >= 0
         return stretch.phase is StepPhase.BACKWARD and self._stretches[freed].backward_pass == stretch.backward_pass
 
-    def _is_gradient(self, block: BlockLife, made: int) -> bool:
-        """Whether it was given back after its backward pass, although no other phase shows: by ``zero_grad`` behind an
-        optimizer that allocates nothing. Its size is then that of a parameter."""
+    def _freed_by_zero_grad(self, blocks: Iterable[BlockLife]) -> frozenset[int]:
+        """Events that made gradients which were given back after their backward pass, although no other phase shows:
+        by ``zero_grad`` behind an optimizer that allocates nothing. Of each size there are no more than parameters:
+        those that were given back last, as the backward pass itself gives back the parts that it adds up for a
+        parameter that is used twice."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for block in sorted(blocks, key=lambda block: -(block.freed or 0)):
+            if block.made == BEFORE or block.freed is None or block.requested_bytes not in self._parameter_bytes:
+                continue
+            made = self._numbers[block.made]
+            number = self._stretches[made].backward_pass
+            if self._is_temporary(block, made) and self._may_end_with_zero_grad(made):
+                same = found.setdefault((number, block.requested_bytes), [])
+                if block.freed > self._last_made[number] and len(same) < self._parameter_bytes[block.requested_bytes]:
+                    same.append(block.made)
+        return frozenset(made for same in found.values() for made in same)
+
+    def _may_end_with_zero_grad(self, made: int) -> bool:
         stretch = self._stretches[made]
-        if stretch.phase is not StepPhase.BACKWARD or block.freed is None:
+        if stretch.phase is not StepPhase.BACKWARD:
             return False
         last = self._last_stretch[stretch.backward_pass]
-        if last + 1 < len(self._stretches) and self._stretches[last + 1].phase not in _NEXT_STEP:
-            return False
-        is_after = block.freed > self._last_made[stretch.backward_pass]
-        return is_after and block.requested_bytes in self._parameter_bytes
+        return last + 1 == len(self._stretches) or self._stretches[last + 1].phase in _NEXT_STEP
 
     def _outlives_its_backward_pass(self, block: BlockLife) -> bool:
         number = -1 if block.made == BEFORE else self._stretches[self._numbers[block.made]].backward_pass

@@ -93,7 +93,7 @@ def _calls(made: Sequence[tuple[NamedBlock, Stack]]) -> list[Call]:
     """The calls from one place: as many as the stacks behind it repeat."""
     stacks = [stack for _, stack in made]
     begins = list(range(0, len(made), _period(stacks)))
-    firsts = [at for at, stack in enumerate(stacks) if stack == stacks[0]]
+    firsts = [at for at, stack in enumerate(stacks) if stack == stacks[0] and (not at or stack != stacks[at - 1])]
     if len(firsts) > len(begins) and len(set(map(_function, stacks))) == 1 and _are_alike(stacks, firsts):
         begins = firsts
     calls = []
@@ -108,12 +108,17 @@ def _calls(made: Sequence[tuple[NamedBlock, Stack]]) -> list[Call]:
 def _are_alike(stacks: Sequence[Stack], begins: Sequence[int]) -> bool:
     """Whether parts that begin alike are calls of one function that differ a little, as those of a ResNet do, some of
     which have a shortcut: the shortest is in all others, in order, and makes up more than half of them."""
-    parts = [stacks[begin:end] for begin, end in zip(begins, [*begins[1:], len(stacks)])]
+    parts = [_lines(stacks[begin:end]) for begin, end in zip(begins, [*begins[1:], len(stacks)])]
     shortest = min(parts, key=len)
     if 2 * len(shortest) <= max(map(len, parts)):
         return False
     rests = [iter(part) for part in parts]
     return all(all(stack in rest for stack in shortest) for rest in rests)
+
+
+def _lines(stacks: Sequence[Stack]) -> list[Stack]:
+    """Each of a row of equal ones once: whether a convolution takes scratch memory is up to its sizes."""
+    return [stack for at, stack in enumerate(stacks) if not at or stack != stacks[at - 1]]
 
 
 def _function(stack: Stack) -> tuple[str, str]:
