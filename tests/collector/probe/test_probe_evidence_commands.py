@@ -402,7 +402,7 @@ class AskingForAProfile(CommandsTestCase):
 
     def test_a_rank_whose_folder_is_full_records_nothing(self) -> None:
         self.probe()
-        with mock.patch.object(RunFolder, "has_room_for", lambda *_: False):
+        with mock.patch.object(RunFolder, "has_room_for", return_value=False):
             refused = self.ask(**PROFILE)
         self.assertEqual((refused["kind"], self.threads), ("busy", []))
         self.assertIn(f"too little room for a recording in {self.folder}: ", refused["error"])
@@ -410,7 +410,7 @@ class AskingForAProfile(CommandsTestCase):
     def test_a_folder_that_is_full_when_the_recording_is_over_is_no_fault_of_the_probe(self) -> None:
         probe = self.probe()
         self.ask(**PROFILE)
-        with mock.patch.object(RunFolder, "has_room_for", lambda *_: False):
+        with mock.patch.object(RunFolder, "has_room_for", return_value=False):
             status = self.train_until_done(probe)
         self.assertIn("NoRoomError", status["problem"])
         self.assertEqual((self.files(), probe.faults.count), ([], 0))
