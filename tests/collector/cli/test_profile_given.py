@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 import tidegauge
-from fake_tensors import Module, Optimizer, Parameter, fake_tensor_torch
+from fake_tensors import Module, Optimizer, Parameter, Tensor, fake_tensor_torch
+from tidegauge.cli.profile.block import BlockTensors
 from tidegauge.cli.profile.given import sorted_out
+from tidegauge.core.profile.categories import Category
 
 MODEL, OPTIMIZER = Module(), Optimizer()
 A_MODEL = "not a torch.nn.Module; give the model itself"
@@ -52,3 +54,16 @@ def test_a_printed_profile_begins_with_its_problem(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tidegauge.cli.profile.block.profile_page", lambda *_: None)
     monkeypatch.setattr("tidegauge.cli.profile.block.text_of", lambda _: "Device 0")
     assert str(block) == "`model` is left out\n\nDevice 0"
+
+
+def test_tensors_are_read_before_the_block_as_well_for_they_may_move_in_it() -> None:
+    model, optimizer, weight = Module(), Optimizer(), Parameter(1 << 30, 256)
+    model._parameters["weight"] = weight
+    state: Any = optimizer.state
+    state[weight] = {"exp_avg": Tensor(2 << 30, 256)}
+    tensors = BlockTensors(fake_tensor_torch(), [model], [optimizer])
+    model._parameters["weight"] = Parameter(3 << 30, 256)
+    assert {(one.address, one.category) for one in tensors.before()} == {
+        (1 << 30, Category.PARAMETERS),
+        (2 << 30, Category.OPTIMIZER_STATE),
+    }

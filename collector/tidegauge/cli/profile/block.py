@@ -216,7 +216,7 @@ class BlockTensors:
         self._tensors.name_modules(_at_once)
         self._before = self._tensors.reading()
         self._after = self._tensors.reading()
-        do_some(torch, self._before.gradients(), math.inf)
+        do_some(torch, self._before.whole(), math.inf)
 
     @property
     def numbered(self) -> Models:
