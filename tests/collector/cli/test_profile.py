@@ -120,12 +120,15 @@ def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: py
         (["profile", RECORDED, "--html="], "the name of the file is empty"),
         (["profile", "4711", "--html", " "], "the name of the file is empty"),
         (["profile", "diff", RECORDED, RECORDED, "--html="], "the name of the file is empty"),
+        (["profile", RECORDED, "--estimate="], "argument --estimate: the name is empty"),
+        (["profile", ""], "argument SNAPSHOT: the name is empty"),
+        (["profile", "diff", "", RECORDED], "argument SNAPSHOT: the name is empty"),
         (["report", RECORDED, "-o="], "the name of the file is empty"),
         (["whatif", RECORDED, "--plot="], "the name of the file is empty"),
         (["profile", RECORDED, "--html", "-"], "a page goes to a file"),
     ],
 )
-def test_an_output_without_a_name_is_refused_before_anything_is_read(
+def test_a_name_that_is_empty_is_refused_before_anything_is_read(
     command: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
