@@ -106,6 +106,11 @@ class ProfiledBlock:
                 history.end()
             facts = {"torch_version": torch.__version__}
             packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
+            lost = (
+                None if self._began_us else lost_events(packed)
+            )  # how many events the job's own has, torch alone knows
+            if lost is not None:
+                self._met(lost)
             threads = Counter(device for device, _ in {(one.device, one.thread) for one in gradients.found})
             recordings = recordings_of(
                 packed,
@@ -259,6 +264,16 @@ def parallel_models(torch: Any) -> list[Any]:
         return []
     ddp = torch.nn.parallel.DistributedDataParallel
     return [one for one in gc.get_objects() if issubclass(type(one), ddp)]
+
+
+def lost_events(packed: PackedSnapshot) -> str | None:
+    """What to say where the block had more events than our recording has room for."""
+    if all(len(one.events["action"]) < MAX_ENTRIES for one in packed.devices):
+        return None
+    return (
+        f"the block has more allocator events than the {MAX_ENTRIES:,} that are recorded: the profile is of the last "
+        "ones, and the peak may have come before them; profile fewer steps"
+    )
 
 
 def recordings_of(
