@@ -9,7 +9,8 @@ step: 3,600 s and what the steps of the window took longer than the median of ``
 held up by more than 50 ms, and an hour's ratio of at most 1.001. ``--objects``: an index of a data set lies in the
 process, of so many objects that the garbage collector knows. ``--profile``: recordings of two steps for a memory
 profile instead; the aim is that no step is held up by more than 50 ms, and that a recorded one takes at most 1.3 times
-as long. ``beside_ms`` is what such a window costs beside its recorded steps, in all. ``--rehearsal``: small, for a GPU that is not there.
+as long. ``beside_ms`` is what such a window costs beside its recorded steps, in all. ``--rehearsal``: small, for a GPU
+that is not there.
 """
 
 from __future__ import annotations

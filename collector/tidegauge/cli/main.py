@@ -9,7 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, TextIO, cast
 
 from tidegauge import __version__
 from tidegauge.cli.arguments import CommandParser, add_examples, as_description, show_commands
@@ -94,13 +94,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names that the locale's encoding does not have
     args = build_parser().parse_args(argv)
     try:
         exit_code = int(args.run(args))
-        print(end="", flush=True)  # there may be no stdout
+        sys.stdout.flush()
         return exit_code
     except CommandError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
@@ -118,6 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{args.parser.prog}: cannot write the output: {error.strerror}", file=sys.stderr)
         _print_no_more()
         return ENVIRONMENT
+
+
+def _nowhere() -> TextIO:
+    """In place of a stream that was closed before the command began: Python has ``None`` there."""
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _print_no_more() -> None:

@@ -29,6 +29,7 @@ from profiled_programs import (
     a_step,
     steps_of_lbfgs,
 )  # fmt: skip
+from rank_profiles import steady_profile
 from tidegauge.analysis.profile.lives import BEFORE, lives_of
 from tidegauge.analysis.profile.phases import phase_of_stack, stretches_of
 from tidegauge.analysis.profile.profile import profile_of, profile_of_recording
@@ -550,3 +551,14 @@ def test_events_of_unknown_kinds_are_counted() -> None:
         "may be off."
     )
     assert said in doubts(profile)
+
+
+def test_a_recording_without_training_is_not_one_without_stacks() -> None:
+    steady = steady_profile()
+    said = next(doubts(replace(steady, phases=())))
+    assert said == (
+        "The recording has no forward pass, backward pass or optimizer's step, so phases are not known, and few "
+        "purposes."
+    )
+    without_stacks = tuple(line._replace(line=None) for line in steady.lines)
+    assert next(doubts(replace(steady, phases=(), lines=without_stacks))).startswith("The recording has no stacks, ")

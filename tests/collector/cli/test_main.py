@@ -55,3 +55,13 @@ def test_import_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("closed", "code"), [((1,), 0), ((2,), 2), ((1, 2), 2)])
+def test_a_command_goes_on_where_its_streams_are_closed(closed: tuple[int, ...], code: int) -> None:
+    called = ["profile", "tests/data/snapshots/steady_lm.late.snap.zst" if code == 0 else "no/such/file"]
+    closing = ";".join(f"os.close({stream})" for stream in closed)
+    run = f"import os, sys; {closing}; os.execv(sys.executable, [sys.executable, '-m', 'tidegauge', *{called!r}])"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=90)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert 2 in closed or done.stderr == ""

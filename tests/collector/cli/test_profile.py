@@ -114,11 +114,22 @@ def test_profile_tells_what_would_help_and_what_the_card_has_room_for(capsys: py
     assert "A smaller card would do: MIG 1g.5gb" in printed
 
 
-def test_a_page_does_not_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["profile", RECORDED, "--estimate="], "argument --estimate: the name is empty"),
+        (["profile", ""], "argument SNAPSHOT: the name is empty"),
+        (["profile", "diff", "", RECORDED], "argument SNAPSHOT: the name is empty"),
+        (["profile", RECORDED, "--html", "-"], "a page goes to a file"),
+    ],
+)
+def test_a_name_that_is_empty_is_refused_before_anything_is_read(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["profile", RECORDED, "--html", "-"])
+        main(command)
     assert ended.value.code == 2
-    assert "a page goes to a file" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

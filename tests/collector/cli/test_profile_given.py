@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 import tidegauge
-from fake_tensors import Module, Optimizer, Parameter, fake_tensor_torch
-from tidegauge.cli.profile.block import ProfiledBlock
+from fake_tensors import Module, Optimizer, Parameter, Tensor, fake_tensor_torch
+from probe_fakes import MIB, block, torch_snapshot
+from tidegauge.cli.profile.block import BlockTensors, ProfiledBlock, lost_events
 from tidegauge.cli.profile.given import sorted_out
+from tidegauge.core.profile.categories import Category
+from tidegauge.probe.evidence.snapshot_packing import pack_columns
+from tidegauge.probe.pacing import Pacer
+from tidegauge.probe.runtime.rank_snapshot import RawSnapshot
 
 MODEL, OPTIMIZER = Module(), Optimizer()
 A_MODEL = "not a torch.nn.Module; give the model itself"
@@ -54,3 +59,27 @@ def test_a_printed_profile_begins_with_its_problem(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tidegauge.cli.profile.page.profile_page", lambda *_: None)
     monkeypatch.setattr("tidegauge.cli.profile.page.text_of", lambda _: "Device 0")
     assert str(block) == "`model` is left out\n\nDevice 0"
+
+
+def test_tensors_are_read_before_the_block_as_well_for_they_may_move_in_it() -> None:
+    model, optimizer, weight = Module(), Optimizer(), Parameter(1 << 30, 256)
+    model._parameters["weight"] = weight
+    state: Any = optimizer.state
+    state[weight] = {"exp_avg": Tensor(2 << 30, 256)}
+    tensors = BlockTensors(fake_tensor_torch(), [model], [optimizer])
+    model._parameters["weight"] = Parameter(3 << 30, 256)
+    assert {(one.address, one.category) for one in tensors.before()} == {
+        (1 << 30, Category.PARAMETERS),
+        (2 << 30, Category.OPTIMIZER_STATE),
+    }
+
+
+def test_a_block_of_more_events_than_the_ring_has_says_that_its_peak_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegauge.cli.profile.block.MAX_ENTRIES", 1_000)
+    raw = [RawSnapshot(torch_snapshot([block(1 << 30, MIB)], events=events), {}, 0.0) for events in (999, 1_000)]
+    whole, lost = (lost_events(pack_columns(one, Pacer())) for one in raw)
+    assert whole is None
+    assert lost == (
+        "the block has more allocator events than the 1,000 that are recorded: the profile is of the last ones, and "
+        "the peak may have come before them; profile fewer steps"
+    )

@@ -11,6 +11,7 @@ import unittest
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
+from unittest import mock
 
 from probe_fakes import (
     MIB,
@@ -37,6 +38,7 @@ from tidegauge.probe.evidence.window import EvidenceWindow
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
+from tidegauge.probe.run_files.run_folder import RunFolder
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.probe import MIN_QUIET_AFTER_STEPS_S, MIN_QUIET_S, MIN_WINDOW_S, Probe
 from tidegauge.probe.step_counting.boundary_calls import BoundaryCalls
@@ -397,6 +399,23 @@ class AskingForAProfile(CommandsTestCase):
         probe.tick()
         self.assertIsNone(self.backend.module_hook)
         self.assertEqual(self.files(), ["profile.json", "profile.snap"])
+
+    def test_a_rank_whose_folder_is_full_records_nothing(self) -> None:
+        self.probe()
+        with mock.patch.object(RunFolder, "has_room_for", return_value=False):
+            refused = self.ask(**PROFILE)
+        self.assertEqual((refused["kind"], self.threads), ("busy", []))
+        self.assertIn(f"too little room for a recording in {self.folder}: ", refused["error"])
+
+    def test_a_folder_that_is_full_when_the_recording_is_over_is_no_fault_of_the_probe(self) -> None:
+        probe = self.probe()
+        self.ask(**PROFILE)
+        with mock.patch.object(RunFolder, "has_room_for", return_value=False):
+            status = self.train_until_done(probe)
+        self.assertIn("NoRoomError", status["problem"])
+        self.assertEqual((self.files(), probe.faults.count), ([], 0))
+        [said] = [line for line in self.said if "NoRoomError" in line]
+        self.assertTrue(said.startswith("a recording of this process's memory could not be written ("), said)
 
     def test_a_profile_waits_for_evidence(self) -> None:
         probe = self.probe()

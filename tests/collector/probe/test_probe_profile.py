@@ -31,13 +31,15 @@ from tidegauge.probe.faults import Faults
 from tidegauge.probe.holders import from_names
 from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
-from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.run_files.run_folder import RunFolder, open_run_folder
 from tidegauge.probe.runtime.history import History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import MAX_BLOCKS, RankSnapshots
 
 ASK = ProfileAsk("p1", "somebody asked", steps=2, most_s=60.0, max_events=1000)
 ALLOCATIONS = 40
 """In a step."""
+MIN_RECORDING_BYTES = 1_000
+"""One without tensors is smaller."""
 BASE = 1 << 30
 MODEL: list[Any] = []
 """What the job's names lead to."""
@@ -272,6 +274,14 @@ class Ending(ProfileTestCase):
         self.assertIn("30,001 memory blocks", found.problem or "")
         self.assertIsNone(found.snapshot_file)
 
+    def test_a_full_disk_leaves_nothing_behind(self) -> None:
+        self.profiled()
+        with mock.patch.object(RunFolder, "has_room_for", return_value=False), suppress(OSError):
+            self.profile()
+        self.assertEqual(self.written(), [])
+        assert self.recording is not None
+        self.assertIn("NoRoomError", self.recording.window.problem or "")
+
     def test_an_earlier_recording_goes_first(self) -> None:
         self.profiled()
         self.no_more_steps = True
@@ -293,6 +303,13 @@ class WhatIsOwned(ProfileTestCase):
         self.optimizer = self.optimizer_of(self.weight, self.bias)
         MODEL.append(self.model)
         self.stepped = [self.optimizer]
+
+    def test_a_recording_that_does_not_fit_is_told_without_its_tensors(self) -> None:
+        with mock.patch.object(RunFolder, "has_room_for", lambda _, size_bytes: size_bytes < MIN_RECORDING_BYTES):
+            found = self.profiled()
+        self.assertIn("the recording could not be written (NoRoomError: ", found.problem or "")
+        self.assertEqual((found.recording_id, found.snapshot_file, found.owned), ("p1", None, ()))
+        self.assertEqual(self.written(), ["12-34.profile.json"])
 
     def optimizer_of(self, *parameters: Any) -> Optimizer:
         optimizer: Any = Optimizer()

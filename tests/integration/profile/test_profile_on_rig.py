@@ -71,7 +71,7 @@ def test_the_peak_that_checkpointing_would_have_is_the_one_that_it_has(rig: Rig,
     assert checkpointing["peak_bytes"] == pytest.approx(real_bytes, rel=0.02)
 
 
-@pytest.mark.parametrize("mode", ["block", "parallel"])
+@pytest.mark.parametrize("mode", ["block", "parallel", "replaced"])
 def test_a_script_profiles_its_own_steps_with_a_model_that_was_there_before(
     mode: str, rig: Rig, tmp_path: Path
 ) -> None:

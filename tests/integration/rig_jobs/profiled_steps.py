@@ -1,9 +1,9 @@
 """Trains a small transformer, recorded: python profiled_steps.py MODE OUT, with MODE
-eager|amp|checkpoint|accumulate|block|lbfgs|parallel.
+eager|amp|checkpoint|accumulate|block|lbfgs|parallel|replaced.
 
 Writes the snapshot to OUT.pickle, and what PyTorch's counters and the model itself say to OUT.json; `block`: what
 `tidegauge.profile()` says, there as well; `lbfgs`: with an optimizer that calls a closure several times in a step;
-`parallel`: of a model in DistributedDataParallel.
+`parallel`: of a model in DistributedDataParallel; `replaced`: the weights move behind the steps.
 """
 
 from __future__ import annotations
@@ -111,8 +111,11 @@ def in_a_block() -> dict[str, object]:
     step(model, optimizer)
     torch.cuda.reset_peak_memory_stats()
     with tidegauge.profile(model, optimizer) as p:
-        for _ in range(STEPS):
+        for number in range(STEPS):
             step(model, optimizer)
+            if MODE == "replaced" and number == STEPS - 1:
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.clone()
     return {
         **truth(model, optimizer),
         "problem": p.problem,
@@ -128,4 +131,4 @@ def in_a_block() -> dict[str, object]:
 
 
 with open(f"{OUT}.json", "w") as file:
-    json.dump(in_a_block() if MODE in ("block", "lbfgs", "parallel") else recorded(), file)
+    json.dump(in_a_block() if MODE in ("block", "lbfgs", "parallel", "replaced") else recorded(), file)

@@ -42,7 +42,7 @@ _DURING = {
 
 
 def known_phases(profile: StepProfile) -> list[PhasePeak]:
-    """The phases without ``UNKNOWN``; empty where the recording has no stacks."""
+    """The phases without ``UNKNOWN``; empty where the recording has no stacks, or no training."""
     return [one for one in profile.phases if one.phase is not StepPhase.UNKNOWN]
 
 
@@ -149,7 +149,12 @@ def caller_of_line(line: ProfileLine) -> Optional[str]:
 
 def doubts(profile: StepProfile, *, of_steps: bool = False) -> Iterator[str]:
     """What the profile does not know, and how to record it; ``of_steps``: it is of some steps, and says of which."""
-    if not known_phases(profile):
+    if not known_phases(profile) and any(one.line is not None for one in profile.lines):
+        yield (
+            "The recording has no forward pass, backward pass or optimizer's step, so phases are not known, and few "
+            "purposes."
+        )
+    elif not known_phases(profile):
         yield f"The recording has no stacks, so neither phases nor lines are known. To see them: {RECORD_STACKS}"
     elif profile.peak.unknown_share > MAX_UNKNOWN_SHARE:
         yield (

@@ -103,9 +103,11 @@ class ProfiledBlock:
                     recorded = torch.cuda.memory._snapshot()
             finally:
                 history.end()
-            packed = pack_columns(
-                RawSnapshot(recorded, {"torch_version": torch.__version__}, 0.0), Pacer(sleep=lambda _: None)
-            )
+            facts = {"torch_version": torch.__version__}
+            packed = pack_columns(RawSnapshot(recorded, facts, 0.0), Pacer(sleep=lambda _: None))
+            lost = None if self._began_us else lost_events(packed)  # of the job's own recording torch alone knows
+            if lost is not None:
+                self._met(lost)
             self._recorded = RecordedBlock(
                 packed,
                 since_us=self._began_us,
@@ -241,7 +243,7 @@ class BlockTensors:
         self._tensors.name_modules(_at_once)
         self._before = self._tensors.reading()
         self._after = self._tensors.reading()
-        do_some(torch, self._before.gradients(), math.inf)
+        do_some(torch, self._before.whole(), math.inf)
 
     @property
     def numbered(self) -> Models:
@@ -289,6 +291,16 @@ def parallel_models(torch: Any) -> list[Any]:
 def _surroundings(torch: Any, recorded: RecordedBlock) -> BlockSurroundings:
     devices = [one.device for one in recorded.packed.devices if one.events["action"]]
     return BlockSurroundings(_world_size(torch), {device: torch.cuda.mem_get_info(device)[1] for device in devices})
+
+
+def lost_events(packed: PackedSnapshot) -> str | None:
+    """What to say where the block had more events than our recording has room for."""
+    if all(len(one.events["action"]) < MAX_ENTRIES for one in packed.devices):
+        return None
+    return (
+        f"the block has more allocator events than the {MAX_ENTRIES:,} that are recorded: the profile is of the last "
+        "ones, and the peak may have come before them; profile fewer steps"
+    )
 
 
 def _at_once() -> None:

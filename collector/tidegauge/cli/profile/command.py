@@ -42,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s [options] diff BEFORE AFTER"
     )
     parser.add_argument(
-        "snapshots", metavar="SNAPSHOT", nargs="*",
+        "snapshots", metavar="SNAPSHOT", nargs="*", type=_name,
         help="PyTorch or Tidegauge snapshot with allocation history and Python stacks of one training step or more; "
         "after the word diff, two: of two runs, commits, settings or ranks. A name that is no file here is a job of "
         "the service; after diff also JOB:RANK",
@@ -72,7 +72,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="memory of the card, such as 80GiB: tells how much larger the batch can be on it",
     )  # fmt: skip
     parser.add_argument(
-        "--estimate", metavar="FILE",
+        "--estimate", type=_name, metavar="FILE",
         help="what `tidegauge estimate --json` printed for this job: shows both, part by part",
     )  # fmt: skip
     output = group(parser, OUTPUT)
@@ -286,6 +286,13 @@ def _ranks(text: str) -> tuple[int, ...]:
     if ranks is None:
         raise argparse.ArgumentTypeError(f"{text!r} are not ranks, such as 0,3")
     return ranks
+
+
+def _name(text: str) -> str:
+    """Of a file or a job. Raises ``ArgumentTypeError``."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
 
 
 def _page_file(text: str) -> Path:

@@ -120,8 +120,7 @@ def profile_page(
     doubtful = list(doubts(profile, of_steps=of_steps))
     if sentences:
         yield PageList("What would help, each by itself", sentences)
-        yield from [""] if doubtful else []
-    yield from doubtful
+    yield from ["", *doubtful] if doubtful else []
 
 
 def _modules(profile: StepProfile) -> Iterator[Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 from tidegauge.core.profile.rank_recording import MAX_OWNED, OwnedTensor, RankRecording
@@ -73,7 +74,7 @@ class ProfileRecording:
             files.remove_recording()  # of an earlier window
             recording = self._record(files)
             window.problem = recording.problem
-            files.write_recording(recording, self._pacer())
+            self._write(recording, files)
         except StoppedError:
             files.remove_recording()
         except Exception as error:
@@ -83,6 +84,16 @@ class ProfileRecording:
             self._no_more_names()
             self._tensors = self._before = self._after = None
             window.phase = WindowPhase.DONE
+
+    def _write(self, recording: RankRecording, files: EvidenceFiles) -> None:
+        """Where there is no room for it, write why. Raises ``OSError`` and ``StoppedError``."""
+        try:
+            files.write_recording(recording, self._pacer())
+        except OSError as error:
+            self.window.problem = f"the recording could not be written ({describe(error)})"
+            files.remove_recording()
+            told = replace(recording, snapshot_file=None, owned=(), owned_before=(), problem=self.window.problem)
+            files.write_recording(told, self._pacer())
 
     # ----------------------------------------------------------------- in the training thread
 

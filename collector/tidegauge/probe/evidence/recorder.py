@@ -17,7 +17,7 @@ from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import RecordedWindow
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.evidence.work import Searches, gather
-from tidegauge.probe.faults import Faults
+from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import TRACE
 from tidegauge.probe.pacing import Pacer, start_thread
 from tidegauge.probe.requests import RequestRefusedError
@@ -245,6 +245,9 @@ class EvidenceRecorder:
             if join:
                 return known
             raise RequestRefusedError("busy", f"profile {known.window_id} is being recorded: {known.phase.value}")
+        no_room = files.no_room_for_recording()
+        if no_room is not None:
+            raise RequestRefusedError("busy", no_room)  # by and by there may be some
         recording = self._make_recording(
             ask,
             snapshots,
@@ -311,6 +314,9 @@ class EvidenceRecorder:
     def _guarded(self, gather: Callable[[], None]) -> None:
         try:
             gather()
+        except OSError as error:  # a full disk
+            why = f"a recording of this process's memory could not be written ({describe(error)})"
+            self._faults.say_once(f"{why}; the job is not affected")
         except Exception as error:
             self._faults.caught("collecting evidence", error)
 

@@ -7,6 +7,7 @@ import dataclasses
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Optional
 
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import ProcessId
@@ -27,6 +28,8 @@ from tidegauge.probe.run_files.run_folder import NoRoomError, RunFolder
 
 MAX_FILE_BYTES = 16 << 20
 """Of a file. 30,000 blocks and 20,000 events of a transformer take 0.3 MB."""
+MIN_ROOM_BYTES = 64 << 10
+"""For a recording: one of a small model has 10 KB."""
 _ZLIB_LEVEL = 3
 """Half the time of the default for a tenth more bytes; the agent compresses again."""
 _AT_ONCE = 1 << 16
@@ -61,6 +64,13 @@ class EvidenceFiles:
     def remove_evidence(self) -> None:
         """Remove a window's files, whole or begun; a requested snapshot stays. Raises ``OSError``."""
         self._remove(evidence_name(self._process), *self._snapshots(EARLY_SUFFIX, LATE_SUFFIX))
+
+    def no_room_for_recording(self) -> Optional[str]:
+        """Why not to begin with one, for people. Raises ``OSError``."""
+        if self._folder.has_room_for(MIN_ROOM_BYTES):
+            return None
+        free_kib = self._folder.free_bytes() >> 10
+        return f"there is too little room for a recording in {self._folder.path}: {free_kib:,} KiB are free"
 
     def write_recording(self, recording: RankRecording, pacer: Pacer) -> None:
         """Write a recording for a memory profile, after its snapshot. Raises ``OSError`` and ``StoppedError``."""
