@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -37,7 +39,9 @@ from tidegauge.analysis.profile.profile import profile_of_recording
 from tidegauge.analysis.profile.recording import NamedRecording, recording_of
 from tidegauge.analysis.profile.words import measure_sentence
 from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.analysis.whatif.search import whatif
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack
 from tidegauge.core.profile.advice import AdvisedMeasure, FittingCard, Measure
 from tidegauge.core.profile.categories import Category
@@ -376,12 +380,24 @@ def test_settings_are_advised_where_far_more_is_reserved_than_allocated() -> Non
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in measure_sentence(advised)
 
 
+def whatif_without_curves(recording: NamedRecording, *, again: bool) -> WhatIf:
+    """Without the curve of the recording's own replay, which is as fine as the recording where it is not done again."""
+    with patch("tidegauge.analysis.traces.replays.run_replay", wraps=replay) as replays:
+        found = whatif(recording.trace, recorded=None if again else recording.replayed)
+    assert replays.call_count == int(again)
+    bare = replace(found.today, replay=found.recorded._replace(curve=None))
+    trials = tuple(bare if one is found.today else one for one in found.trials)
+    best = bare if found.recommended is found.today else found.recommended
+    return replace(found, trials=trials, today=bare, recommended=best, recorded=bare.replay)
+
+
 @pytest.mark.parametrize("name", ["cuda_graph.late.snap.zst", "steady_lm.late.snap.zst"])
 def test_settings_are_advised_where_the_replay_says_that_they_help(name: str) -> None:
     advice = advice_of(recorded(name))
     found = whatif(open_trace(SNAPSHOTS / name))
     peak_bytes = found.recommended.replay.peak_reserved_bytes
     saved_bytes = found.today.replay.peak_reserved_bytes - peak_bytes
+    assert whatif_without_curves(recorded(name), again=False) == whatif_without_curves(recorded(name), again=True)
     advised = [(one.peak_bytes, one.saved_bytes) for one in advice.measures if one.is_reserved]
     assert advised == ([(peak_bytes, saved_bytes)] if saved_bytes >= MIN_SAVED_SHARE * advice.reserved_bytes else [])
     assert bool(advised) is (name == "cuda_graph.late.snap.zst")

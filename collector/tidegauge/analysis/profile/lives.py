@@ -45,6 +45,8 @@ class Lives(NamedTuple):
     """At its highest."""
     unallocated_bytes: int
     """Of ``reserved_bytes``, what was never allocated while so much was reserved."""
+    replayed: Replay
+    """Under the trace's own settings."""
 
 
 def lives_of(trace: Trace) -> Lives:
@@ -85,7 +87,8 @@ def lives_of(trace: Trace) -> Lives:
             allocated_bytes -= one.size_bytes
             blocks.append(one._replace(freed=event))
     reserved_bytes = replayed.peak_reserved_bytes
-    return Lives([*blocks, *alive.values()], is_exact, reserved_bytes, reserved_bytes - _allocated_at_most(replayed))
+    unallocated_bytes = reserved_bytes - _allocated_at_most(replayed)
+    return Lives([*blocks, *alive.values()], is_exact, reserved_bytes, unallocated_bytes, replayed)
 
 
 def _allocated_at_most(replayed: Replay) -> int:

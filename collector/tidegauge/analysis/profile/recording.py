@@ -9,6 +9,7 @@ from tidegauge.analysis.profile.lives import BlockLife, lives_of
 from tidegauge.analysis.profile.modules import ModulesOfBlocks
 from tidegauge.analysis.profile.phases import Stretch, closure_steps, stretches_of
 from tidegauge.analysis.profile.purposes import Purposes
+from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.step_profile import OwnedMemory, SeenGradient
@@ -43,6 +44,8 @@ class NamedRecording(NamedTuple):
     """The phase of an event."""
     closure_steps: list[int]
     """As ``phases.closure_steps``, of the stretches."""
+    replayed: Replay
+    """As ``Lives.replayed``."""
 
     @property
     def backward_passes(self) -> int:
@@ -78,6 +81,7 @@ def recording_of(
         lives.unallocated_bytes,
         purposes.phase_at,
         steps,
+        lives.replayed,
     )
 
 

@@ -85,20 +85,23 @@ def follow(
     *,
     cap_bytes: Optional[int] = None,
     version_is_given: bool = False,
+    recorded: Optional[Replay] = None,
     curve_points: int = 0,
     on_progress: Optional[OnProgress] = None,
 ) -> Followed:
     """Replay ``trace`` under its own settings, and compare every address.
 
     A cap that the recording itself has kept to is taken for the one it was made under. Unless ``version_is_given``,
-    another way to break ties is tried where addresses do not come back. Raises ``BadTraceError`` where events were
-    left out that the addresses show to matter, and ``ValueError`` where torch would refuse its settings.
+    another way to break ties is tried where addresses do not come back. ``recorded``: the trace, replayed under its own
+    settings, where that is done and no ``cap_bytes`` is given. Raises ``BadTraceError`` where events were left out that
+    the addresses show to matter, and ``ValueError`` where torch would refuse its settings.
     """
 
     def run(trace: Trace) -> Replay:
         return run_replay(trace, curve_points=curve_points, on_progress=on_progress)
 
-    followed = _recorded(trace, cap_bytes, run)
+    known = None if recorded is None or cap_bytes is not None else Followed(trace, recorded, version_by_addresses=False)
+    followed = known or _recorded(trace, cap_bytes, run)
     if followed.recorded.address_mismatches and not version_is_given:
         followed = _by_addresses(followed, run)
     recorded = followed.recorded

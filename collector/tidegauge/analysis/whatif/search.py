@@ -141,17 +141,19 @@ def whatif(
     cap_bytes: Optional[int] = None,
     candidates: Optional[Sequence[Changes]] = None,
     version_is_given: bool = False,
+    recorded: Optional[Replay] = None,
     on_progress: OnProgress = str,
 ) -> WhatIf:
     """Try today's settings, then ``candidates`` (default: those worth trying on this trace, and combinations).
 
     ``cap_bytes`` limits what PyTorch reserves, as ``set_per_process_memory_fraction`` does; without it, the limits that
     the recording names or shows are kept. ``version_is_given``: the trace's torch version is known, not concluded from
-    the file. Raises ``ValueError`` where torch would refuse the trace's own settings, or the trace cannot be followed.
+    the file. ``recorded``: the trace, replayed under its own settings, where that is done. Raises ``ValueError`` where
+    torch would refuse the trace's own settings, or the trace cannot be followed.
     """
     on_progress("replaying the recorded settings")
     known, recorded, _ = follow(
-        trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS
+        trace, cap_bytes=cap_bytes, version_is_given=version_is_given, recorded=recorded, curve_points=CURVE_POINTS
     )
     limits = own_limits(known, recorded)
     if cap_bytes is not None:

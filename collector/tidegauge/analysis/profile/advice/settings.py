@@ -19,7 +19,7 @@ def allocator_settings(recording: NamedRecording, curve: Curve) -> Iterator[Advi
     if most_saved_bytes <= max(SAME_BYTES, SAME_SHARE * recording.reserved_bytes):
         return
     try:
-        found = whatif(recording.trace)
+        found = whatif(recording.trace, recorded=recording.replayed)
     except ValueError:  # the trace cannot be followed, or its torch refuses its settings: whatif says which
         return
     best, today = found.recommended, found.today
