@@ -49,10 +49,10 @@ MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
 MAX_AT_ONCE = 500
 """Entries of a container that is followed before training goes on: 2 us each, and 15 us for a tensor that is wanted."""
-MIN_ENTRIES = 32
-"""Of a container, read at a time. What a dict of a data set's record leads to is followed with it."""
+ENTRIES_AT_FIRST = 16
+"""Of a container, read at first. What they lead to is followed with them: so many more are read as fit."""
 MAX_ENTRIES = 512
-"""The same where few of them lead on."""
+"""The same where they lead to little."""
 MAX_UNITS_AT_ONCE = 1_500
 """Of work, in all containers that are followed before training goes on."""
 MAX_SHORT = 32
@@ -86,7 +86,7 @@ class _Visit:
         self.place = place
         self.begin: Optional[int] = 0
         """Where its further references begin (``ObjectLinks.some``); ``None``: there are none."""
-        self.entries = MIN_ENTRIES
+        self.entries = ENTRIES_AT_FIRST
         """To read next."""
         self.children = 0
         """Those that are to be followed."""
@@ -245,7 +245,11 @@ class Forward:
                 visit.obj = self._places.found(visit.place, row)
             units = self._follow(visit)
             visit.let_go()
-            yield from self._settle(1 + units)
+            units = yield from self._settle(1 + units)
+            if units > MAX_UNITS_AT_ONCE // 2:
+                visit.entries = max(1, visit.entries // 2)
+            elif units < MAX_UNITS_AT_ONCE // 8:
+                visit.entries = min(2 * visit.entries, MAX_ENTRIES)
 
     def _follow(self, visit: _Visit) -> int:
         """Some of an object's references; how many there were."""
@@ -256,12 +260,10 @@ class Forward:
             for number, link in enumerate(links):
                 if visit.children < MAX_CHILDREN or self._tensors.is_tensor(link.child):
                     visit.children += self._meet(link, visit.row, visit.families, visit.place, (begin, number))
-            is_cheap = len(links) < MIN_ENTRIES
-            visit.entries = min(2 * visit.entries, MAX_ENTRIES) if is_cheap else MIN_ENTRIES
         return len(links)
 
-    def _settle(self, units: int) -> Work[None]:
-        """Follow what must not be kept, then yield for ``units`` of work and those of this."""
+    def _settle(self, units: int) -> Work[int]:
+        """Follow what must not be kept, then yield for ``units`` of work and those of this: how many these were."""
         units += self._follow_fleeting()
         yield from repeat(False, units)
         while self._attributes or self._graphs:
@@ -274,6 +276,7 @@ class Forward:
                 self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {}, Place(reference))
             del tensor  # training may let go of it meanwhile
             yield from repeat(False, 1 + self._follow_fleeting())
+        return units
 
     def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
         tensor = reference()
