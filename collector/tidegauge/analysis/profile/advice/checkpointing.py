@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.analysis.profile.advice.autocast import cached_casts
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out_from
 from tidegauge.analysis.profile.advice.repeats import Call, RepeatedBlocks, repeated_blocks
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
@@ -54,7 +55,7 @@ def short_place(frame: Frame) -> str:
 
 def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterator[LifeChange]:
     activations = steps.activations(one)
-    casts = cast_sizes(steps, activations)
+    casts = cached_casts(steps, one)
     for call in blocks.calls:
         kept = call.kept
         if not kept:
@@ -65,7 +66,7 @@ def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterato
         again = begins_again(steps, one, call)
         for own in kept:
             # Autocast keeps the copies that it makes of weights until its region ends.
-            begin = one.backward if own.block.requested_bytes in casts else left
+            begin = one.backward if own.block.made in casts else left
             yield left_out_from(own.block, begin, again)
             yield left_out_from(own.block, _freed_again(steps, one, own))
         output = call.output
@@ -143,14 +144,3 @@ def _more_while_computing(made: Sequence[NamedBlock], last: int) -> int:
         held += more_bytes
         highest = max(highest, held)
     return max(0, highest - kept_bytes)
-
-
-def cast_sizes(steps: RecordedSteps, activations: Sequence[NamedBlock]) -> frozenset[int]:
-    """Sizes of autocast's copies of weights: as many activations of half a parameter's size as there are such ones."""
-    parameters: dict[int, int] = {}
-    for size in steps.parameter_bytes:
-        parameters[size // 2] = parameters.get(size // 2, 0) + 1
-    kept: dict[int, int] = {}
-    for one in activations:
-        kept[one.block.requested_bytes] = kept.get(one.block.requested_bytes, 0) + 1
-    return frozenset(size for size, count in kept.items() if parameters.get(size) == count)
