@@ -147,6 +147,24 @@ def test_checkpointing_leaves_the_copies_that_autocast_keeps_of_weights_until_it
     assert not copies[0].union(copies[1]).intersection(one.made for one in growing_blocks(steps))
 
 
+def test_blocks_of_two_kinds_are_checkpointed_together() -> None:
+    """Those of an encoder and of a decoder."""
+    program = Program()
+    loops = [(Frame("forward", "model.py", line), MODULE, LINE) for line in (88, 95)]
+    lines = [(Frame("forward", f"block_{loop[0].line}.py", 5), MODULE, *loop) for loop in loops]
+    for _ in range(2):
+        batch = program.alloc(2 * MIB, BATCH)
+        kept = []
+        for line in (line for line in lines for _ in range(4)):
+            kept += [program.alloc(8 * MIB, line), program.alloc(2 * MIB, (Frame("forward", "end.py", 1), *line))]
+        seed = program.alloc(512, GRADS)
+        program.free(*reversed(kept), seed, batch)
+    advised = measures_of(program.recording())[Measure.CHECKPOINTING]
+    # When the last block makes its output: that of the others, and what it makes it of.
+    assert advised.peak_bytes == (2 + 8 * 2 + 8) * MIB
+    assert advised.action == "Checkpoint the 4 blocks (model.py:88) and the 4 blocks (model.py:95)"
+
+
 def test_blocks_that_are_not_repeated_are_not_advised() -> None:
     program = Program()
     a_step(program)
@@ -316,6 +334,9 @@ def calls_of(*blocks: str) -> list[int]:
         (("abc", "abc", "ab"), [3, 3, 2]),
         (("abbc", "aabc", "abc", "aabbc"), [4, 4, 3, 5]),  # convolutions: cuDNN takes scratch memory for some sizes
         (("aabcxyd", "aabcd", "aabcd"), [7, 5, 5]),  # T5: the first block computes what the others are given
+        (("abcdef", "abxdef", "abcdef", "abxdef", "abxdef"), [6, 6, 6, 6, 6]),  # attention of windows in some blocks
+        (("abbbcd", "abcd", "abbcd"), [6, 4, 5]),  # as many experts as tokens were sent to
+        (("abcdaefg",), []),
         (("abcd",), []),
     ],
 )
