@@ -30,7 +30,8 @@ from profiled_programs import (
     steps_of_lbfgs,
 )
 from tidegauge.analysis.profile.advice.advise import MIN_SAVED_SHARE, advice_of
-from tidegauge.analysis.profile.advice.batch import peak_with_batch
+from tidegauge.analysis.profile.advice.autocast import cached_casts
+from tidegauge.analysis.profile.advice.batch import growing_blocks, peak_with_batch
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out
 from tidegauge.analysis.profile.advice.repeats import repeated_blocks
 from tidegauge.analysis.profile.advice.state import largest_part
@@ -115,6 +116,57 @@ def test_what_a_block_frees_by_itself_is_there_again_while_it_is_computed_again(
     advised = measures_of(program.recording())[Measure.CHECKPOINTING]
     # In the backward pass of the last block all but the last output are there, and the block with its scratch.
     assert advised.peak_bytes == (2 + 3 * 2 + 8 + 16) * MIB + 512
+
+
+def test_checkpointing_leaves_the_copies_that_autocast_keeps_of_weights_until_its_region_ends() -> None:
+    """An activation of their size is none of them, and is computed again."""
+    program = Program()
+    for _ in range(3):
+        program.alloc(8 * MIB, MADE)
+    for _ in range(2):
+        batch = program.alloc(2 * MIB, BATCH)
+        kept = [
+            [program.alloc(4 * MIB, FIRST), program.alloc(4 * MIB, FIRST), program.alloc(2 * MIB, SECOND)]
+            for _ in range(3)
+        ]
+        loss = program.alloc(32 * MIB, LOSS)
+        seed = program.alloc(512, GRADS)
+        program.free(loss)
+        gradients = []
+        for copy, activation, output in reversed(kept):
+            program.free(output)
+            half = program.alloc(4 * MIB, AUTOGRAD)
+            program.free(copy, activation)
+            gradients.append(program.alloc(8 * MIB, AUTOGRAD))
+            program.free(half)
+        program.free(program.alloc(1 * MIB, OPTIMIZER), *gradients, seed, batch)
+    recording = program.recording()
+    steps = RecordedSteps(recording)
+    copies = [cached_casts(steps, one) for one in steps.passes]
+    assert [len(made) for made in copies] == [3, 3]
+    advised = measures_of(recording)[Measure.CHECKPOINTING]
+    # When the loss is there: parameters, batch, and of each block its copy and its output.
+    assert advised.peak_bytes == (3 * 8 + 2 + 3 * (4 + 2) + 32) * MIB
+    assert Measure.HALF_ACTIVATIONS not in measures_of(recording)
+    assert not copies[0].union(copies[1]).intersection(one.made for one in growing_blocks(steps))
+
+
+def test_blocks_of_two_kinds_are_checkpointed_together() -> None:
+    """Those of an encoder and of a decoder."""
+    program = Program()
+    loops = [(Frame("forward", "model.py", line), MODULE, LINE) for line in (88, 95)]
+    lines = [(Frame("forward", f"block_{loop[0].line}.py", 5), MODULE, *loop) for loop in loops]
+    for _ in range(2):
+        batch = program.alloc(2 * MIB, BATCH)
+        kept = []
+        for line in (line for line in lines for _ in range(4)):
+            kept += [program.alloc(8 * MIB, line), program.alloc(2 * MIB, (Frame("forward", "end.py", 1), *line))]
+        seed = program.alloc(512, GRADS)
+        program.free(*reversed(kept), seed, batch)
+    advised = measures_of(program.recording())[Measure.CHECKPOINTING]
+    # When the last block makes its output: that of the others, and what it makes it of.
+    assert advised.peak_bytes == (2 + 8 * 2 + 8) * MIB
+    assert advised.action == "Checkpoint the 4 blocks (model.py:88) and the 4 blocks (model.py:95)"
 
 
 def test_blocks_that_are_not_repeated_are_not_advised() -> None:
@@ -286,6 +338,9 @@ def calls_of(*blocks: str) -> list[int]:
         (("abc", "abc", "ab"), [3, 3, 2]),
         (("abbc", "aabc", "abc", "aabbc"), [4, 4, 3, 5]),  # convolutions: cuDNN takes scratch memory for some sizes
         (("aabcxyd", "aabcd", "aabcd"), [7, 5, 5]),  # T5: the first block computes what the others are given
+        (("abcdef", "abxdef", "abcdef", "abxdef", "abxdef"), [6, 6, 6, 6, 6]),  # attention of windows in some blocks
+        (("abbbcd", "abcd", "abbcd"), [6, 4, 5]),  # as many experts as tokens were sent to
+        (("abcdaefg",), []),
         (("abcd",), []),
     ],
 )

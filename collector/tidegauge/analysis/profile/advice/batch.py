@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Optional
 
-from tidegauge.analysis.profile.advice.checkpointing import cast_sizes
+from tidegauge.analysis.profile.advice.autocast import cached_casts
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
 from tidegauge.analysis.profile.lives import BlockLife
@@ -23,9 +23,8 @@ def growing_blocks(steps: RecordedSteps) -> list[BlockLife]:
     found = [one.block for one in steps.of(Category.INPUTS) if one.block not in evaluated]
     kept_sizes: set[int] = set()
     for one in steps.passes:
-        activations = steps.activations(one)
-        casts = cast_sizes(steps, activations)
-        grown = [kept.block for kept in activations if kept.block.requested_bytes not in casts]
+        casts = cached_casts(steps, one)
+        grown = [kept.block for kept in steps.activations(one) if kept.block.made not in casts]
         kept_sizes.update(block.requested_bytes for block in grown)
         found += grown
     again = (kept for kept in steps.of(Category.ACTIVATIONS) if kept.phase is StepPhase.RECOMPUTATION)

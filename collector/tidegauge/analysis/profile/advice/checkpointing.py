@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.analysis.profile.advice.autocast import cached_casts
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out_from
 from tidegauge.analysis.profile.advice.repeats import Call, RepeatedBlocks, repeated_blocks
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
@@ -14,23 +15,37 @@ from tidegauge.core.evidence.owners import is_library
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
 from tidegauge.core.profile.categories import Category
 
+MIN_FURTHER_SHARE = 0.01
+"""Of today's peak, that a further kind of blocks has to save beside the first."""
+
 
 def checkpointing(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]:
-    """Of all kinds of repeated blocks, the one whose checkpointing lowers the peak most."""
+    """Of all kinds of repeated blocks, the one whose checkpointing lowers the peak most, and those beside it that lower
+    it further, as the decoder's beside the encoder's."""
     found: dict[Stack, _Tried] = {}
     for one in steps.passes:
         for blocks in repeated_blocks(steps.made_forward(one), steps.recording.trace.stacks):
-            tried = found.get(blocks.kind, _Tried(0, blocks.site, ()))
+            tried = found.get(blocks.kind, _Tried(0, blocks.site, (), frozenset()))
             changes = (*tried.changes, *_changes(steps, one, blocks))
-            found[blocks.kind] = _Tried(max(tried.blocks, len(blocks.calls)), tried.site, changes)
-    peaks = [(curve.peak_bytes(tried.changes), tried.blocks, tried.site) for tried in found.values()]
-    if peaks:
-        peak_bytes, count, site = min(peaks, key=lambda one: one[:2])
+            made = tried.made.union(own.block.made for call in blocks.calls for own in call.made)
+            found[blocks.kind] = _Tried(max(tried.blocks, len(blocks.calls)), tried.site, changes, made)
+    today = curve.peak_bytes()
+    peaks = [(curve.peak_bytes(tried.changes), tried) for tried in found.values()]
+    by_peak = sorted(peaks, key=lambda one: (one[0], one[1].blocks))
+    if by_peak:
+        peak_bytes, best = by_peak[0]
+        chosen = [best]
+        for _, tried in by_peak[1:]:
+            if all(tried.made.isdisjoint(one.made) for one in chosen):
+                together = curve.peak_bytes(change for one in (*chosen, tried) for change in one.changes)
+                if peak_bytes - together >= MIN_FURTHER_SHARE * today:
+                    peak_bytes, chosen = together, [*chosen, tried]
+        named = " and ".join(f"the {one.blocks} blocks ({place_of(one.site)})" for one in chosen)
         yield AdvisedMeasure(
             Measure.CHECKPOINTING,
             peak_bytes,
-            curve.peak_bytes() - peak_bytes,
-            action=f"Checkpoint the {count} blocks ({place_of(site)})",
+            today - peak_bytes,
+            action=f"Checkpoint {named}",
             price="a step computes each block's forward pass twice",
         )
 
@@ -39,6 +54,8 @@ class _Tried(NamedTuple):
     blocks: int
     site: Stack
     changes: tuple[LifeChange, ...]
+    made: frozenset[int]
+    """By which events: blocks within blocks share them."""
 
 
 def place_of(stack: Stack) -> str:
@@ -54,7 +71,7 @@ def short_place(frame: Frame) -> str:
 
 def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterator[LifeChange]:
     activations = steps.activations(one)
-    casts = cast_sizes(steps, activations)
+    casts = cached_casts(steps, one)
     for call in blocks.calls:
         kept = call.kept
         if not kept:
@@ -65,7 +82,7 @@ def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterato
         again = begins_again(steps, one, call)
         for own in kept:
             # Autocast keeps the copies that it makes of weights until its region ends.
-            begin = one.backward if own.block.requested_bytes in casts else left
+            begin = one.backward if own.block.made in casts else left
             yield left_out_from(own.block, begin, again)
             yield left_out_from(own.block, _freed_again(steps, one, own))
         output = call.output
@@ -143,14 +160,3 @@ def _more_while_computing(made: Sequence[NamedBlock], last: int) -> int:
         held += more_bytes
         highest = max(highest, held)
     return max(0, highest - kept_bytes)
-
-
-def cast_sizes(steps: RecordedSteps, activations: Sequence[NamedBlock]) -> frozenset[int]:
-    """Sizes of autocast's copies of weights: as many activations of half a parameter's size as there are such ones."""
-    parameters: dict[int, int] = {}
-    for size in steps.parameter_bytes:
-        parameters[size // 2] = parameters.get(size // 2, 0) + 1
-    kept: dict[int, int] = {}
-    for one in activations:
-        kept[one.block.requested_bytes] = kept.get(one.block.requested_bytes, 0) + 1
-    return frozenset(size for size, count in kept.items() if parameters.get(size) == count)

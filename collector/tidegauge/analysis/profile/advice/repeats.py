@@ -107,18 +107,15 @@ def _calls(made: Sequence[tuple[NamedBlock, Stack]]) -> list[Call]:
 
 def _are_alike(stacks: Sequence[Stack], begins: Sequence[int]) -> bool:
     """Whether parts that begin alike are calls of one function that differ a little, as those of a ResNet do, some of
-    which have a shortcut: the shortest is in all others, in order, and makes up more than half of them."""
-    parts = [_lines(stacks[begin:end]) for begin, end in zip(begins, [*begins[1:], len(stacks)])]
-    shortest = min(parts, key=len)
-    if 2 * len(shortest) <= max(map(len, parts)):
+    which have a shortcut, or those of a transformer whose attention is of a window in some: the lines that all have
+    come in the same order, and are more than half of each one's. How often a line comes is not compared: whether a
+    convolution takes scratch memory is up to its sizes."""
+    parts = [list(dict.fromkeys(stacks[begin:end])) for begin, end in zip(begins, [*begins[1:], len(stacks)])]
+    common = set(parts[0]).intersection(*parts[1:])
+    shared = [stack for stack in parts[0] if stack in common]
+    if any(shared != [stack for stack in part if stack in common] for part in parts):
         return False
-    rests = [iter(part) for part in parts]
-    return all(all(stack in rest for stack in shortest) for rest in rests)
-
-
-def _lines(stacks: Sequence[Stack]) -> list[Stack]:
-    """Each of a row of equal ones once: whether a convolution takes scratch memory is up to its sizes."""
-    return [stack for at, stack in enumerate(stacks) if not at or stack != stacks[at - 1]]
+    return all(2 * len(shared) > len(part) for part in parts)
 
 
 def _function(stack: Stack) -> tuple[str, str]:

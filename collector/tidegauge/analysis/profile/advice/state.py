@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegauge.analysis.profile.advice.checkpointing import cast_sizes
+from tidegauge.analysis.profile.advice.autocast import cached_casts
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, advised, left_out
 from tidegauge.analysis.profile.advice.steps import RecordedSteps
 from tidegauge.core.profile.advice import AdvisedMeasure, Measure
@@ -70,10 +70,9 @@ def half_activations(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeas
     """The most that autocast could save: it leaves norms, softmax and the loss in fp32, and copies the weights."""
     changes = []
     for one in steps.passes:
-        activations = steps.activations(one)
-        if cast_sizes(steps, activations):
+        if cached_casts(steps, one):
             return  # autocast is on
-        changes += [left_out(two.block, 0.5) for two in activations]
+        changes += [left_out(two.block, 0.5) for two in steps.activations(one)]
         changes.append(LifeChange(one.forward, one.end, sum(steps.parameter_bytes) // 2))
     yield advised(
         Measure.HALF_ACTIVATIONS,
