@@ -438,7 +438,7 @@ def test_ranks_are_numbers(ranks_text: str, capsys: pytest.CaptureFixture[str]) 
     assert "are not ranks, such as 0,3" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("width", "categories"), [(40, 1), (80, 4), (200, 6)])
+@pytest.mark.parametrize(("width", "categories"), [(40, 2), (80, 4), (200, 6)])
 def test_the_table_of_ranks_keeps_whole_words_and_the_largest_categories_on_a_narrow_terminal(
     width: int, categories: int
 ) -> None:
