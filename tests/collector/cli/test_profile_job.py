@@ -19,7 +19,8 @@ from slow_work import slow_terminal
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.main import main
-from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full
+from tidegauge.cli.output import narrowed, plain_lines
+from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full, ranks_table
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
 from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.ids import JobKey
@@ -458,3 +459,16 @@ def test_ranks_are_numbers(ranks_text: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["profile", "4711", "--ranks", ranks_text])
     assert "are not ranks, such as 0,3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "categories"), [(40, 2), (80, 4), (200, 6)])
+def test_the_table_of_ranks_keeps_whole_words_and_the_largest_categories_on_a_narrow_terminal(
+    width: int, categories: int
+) -> None:
+    table = ranks_table([rank_profile(rank) for rank in range(20)])
+    header, rows = narrowed(table.header, table.rows, table.gives_way, width)
+    assert max(map(len, plain_lines(header, rows))) <= width
+    shown = [name for name in header if name in {one.value for one in Category}]
+    assert len(shown) == categories
+    largest = [category.value for category, _ in rank_profile().profile().peak.largest_first]
+    assert shown == largest[: len(shown)]

@@ -60,7 +60,7 @@ class CommandsTestCase(unittest.TestCase):
         self.folder = os.path.join(self.run_dir, str(os.geteuid()))
         self.backend = FakeBackend()
         self.backend.hold(0, MIB, 2 * MIB)
-        self.backend.snapshot_taken = torch_snapshot([block(BASE, MIB, 7)])
+        self.backend.snapshot_taken = torch_snapshot([block(BASE, MIB, 7)], events=1)
         self.said: list[str] = []
         self.searched: list[Sequence[tuple[int, int]]] = []
         self.found = HolderSearch(wanted_bytes=5)

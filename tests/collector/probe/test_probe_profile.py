@@ -282,6 +282,12 @@ class Ending(ProfileTestCase):
         assert self.recording is not None
         self.assertIn("NoRoomError", self.recording.window.problem or "")
 
+    def test_steps_that_allocate_nothing_have_no_profile(self) -> None:
+        self.allocations = 0
+        found = self.profiled()
+        self.assertEqual(found.problem, "nothing was allocated in the recorded steps")
+        self.assertEqual((found.snapshot_file, self.written()), (None, ["12-34.profile.json"]))
+
     def test_an_earlier_recording_goes_first(self) -> None:
         self.profiled()
         self.no_more_steps = True

@@ -290,7 +290,7 @@ def _parts(
     yield from profile_page(profile, top, profile.advice, of_steps=True)
     yield from _outside_table(worst)
     yield from rank_doubts(worst)
-    yield _ranks_table(found)
+    yield ranks_table(found)
     if uneven is not None:
         yield uneven.told
 
@@ -307,7 +307,7 @@ def _outside_table(one: RankProfile) -> Iterator[PageTable]:
         yield PageTable("Outside PyTorch on its GPU", ("what", "bytes", "source"), rows)
 
 
-def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
+def ranks_table(found: Sequence[RankProfile]) -> PageTable:
     """Ranks side by side: the largest categories of any rank, and the rest."""
     largest: dict[Category, int] = {}
     for one in found:
@@ -320,8 +320,10 @@ def _ranks_table(found: Sequence[RankProfile]) -> PageTable:
         rest = one.allocated_bytes - sum(cells)
         in_bytes = (format_bytes(held) for held in (one.allocated_bytes, *cells, rest))
         rows.append((str(one.rank), one_line(one.hostname), one.phase.value, *in_bytes))
-    header = ("rank", "host", "phase", "peak", *(category.value for category in shown), "rest")
-    return PageTable("Allocated at the peak of each rank", header, rows, gives_way=("host", "phase", "rest"))
+    names = [category.value for category in shown]
+    header = ("rank", "host", "phase", "peak", *names, "rest")
+    gives_way = ("host", "phase", "rest", *names[:0:-1])
+    return PageTable("Allocated at the peak of each rank", header, rows, gives_way=gives_way)
 
 
 def _page(

@@ -144,10 +144,10 @@ class ProfileRecording:
             device, is_complete = _device(packed), self._has_all(packed, pacer)
             if not is_complete:
                 self._problems.append(_lacking(packed, window.ask.max_events))
-            try:
-                file, _ = files.write_snapshot(PROFILE_SNAPSHOT_SUFFIX, packed, pacer)
-            except OSError as error:
-                self._problems.append(f"the snapshot could not be written ({describe(error)})")
+            if any(len(one.events["action"]) for one in packed.devices):
+                file = self._write_snapshot(packed, files, pacer)
+            elif is_complete:
+                self._problems.append("nothing was allocated in the recorded steps")
             self._read_on()
             if self._after is not None:
                 owned = self._after.owned(pacer.pace)
@@ -174,6 +174,14 @@ class ProfileRecording:
             roots=roots,
             problem="; ".join(dict.fromkeys(filter(None, [window.problem, *self._problems]))) or None,
         )
+
+    def _write_snapshot(self, packed: PackedSnapshot, files: EvidenceFiles, pacer: Pacer) -> Optional[str]:
+        """Its name, or a problem more."""
+        try:
+            return files.write_snapshot(PROFILE_SNAPSHOT_SUFFIX, packed, pacer)[0]
+        except OSError as error:
+            self._problems.append(f"the snapshot could not be written ({describe(error)})")
+            return None
 
     def _find(self) -> None:
         """Find the modules and optimizers, before the recording begins."""

@@ -68,20 +68,18 @@ def accumulation(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]
 def _added(steps: RecordedSteps, made: int) -> int:
     """The event by which a gradient is added to what is there: the next allocation, but of a layer with a bias what its
     sum takes, and gives back at once, comes before."""
-    at = steps.next_made(made, Category.GRADIENTS)
-    following = steps.made_in(made + 1, steps.events)
+    at = steps.next_but_gradients(made)
     number = steps.made_before(made)
-    beside = steps.in_order[max(0, number - 1) : number] + following[:1]
+    beside = steps.in_order[max(0, number - 1) : number] + steps.in_order[number + 1 : number + 2]
     if all(one.category is not Category.GRADIENTS for one in beside):
         return at
-    scratch = next((one.block for one in following if one.block.made == at), None)
+    scratch = next((one.block for one in steps.made_in(at, at + 1)), None)
     if scratch is None or scratch.freed is None:
         return at
     within = (one.block.freed for one in steps.made_in(at + 1, scratch.freed))
     if any(freed is None or freed > scratch.freed for freed in within):
         return at
-    after = steps.made_in(scratch.freed, steps.events)
-    return after[0].block.made if after else steps.events
+    return steps.next_made(scratch.freed)
 
 
 def _without_old(steps: RecordedSteps, one: Pass, sizes: set[int]) -> Iterator[LifeChange]:

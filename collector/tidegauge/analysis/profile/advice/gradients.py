@@ -75,10 +75,11 @@ def _freed_at_once(steps: RecordedSteps) -> Iterator[LifeChange]:
         if one.optimizer is not None:
             yield from map(left_out, (two.block for two in scratch))
         share = _scratch_share(scratch, gradients)
+        late = gradients[int(_LATE * (len(gradients) - 1))].block.made if gradients else one.end
         for number, gradient in enumerate(gradients):
             block = gradient.block
-            used = _second_use(steps, one, gradient) if number < _LATE * len(gradients) else None
-            end = steps.next_made(block.made if used is None else used, Category.GRADIENTS)
+            used = _second_use(steps, gradient, late, one.end) if number < _LATE * len(gradients) else None
+            end = steps.next_but_gradients(block.made if used is None else used)
             end = min(end, one.end)
             yield left_out_from(block, end)
             yield LifeChange(end - 1, end, round(share * block.size_bytes))
@@ -105,13 +106,11 @@ def _scratch_share(scratch: Sequence[NamedBlock], gradients: Sequence[NamedBlock
     return highest[0] / (sum(sizes) if highest[1] >= len(sizes) / 2 else max(sizes))
 
 
-def _second_use(steps: RecordedSteps, one: Pass, gradient: NamedBlock) -> Optional[int]:
+def _second_use(steps: RecordedSteps, gradient: NamedBlock, late: int, end: int) -> Optional[int]:
     """Where a parameter that is used twice (an embedding that is the head as well) gets the second part of its
     gradient, which is added to the first in place: late in the pass, and of its size."""
     size, made = gradient.block.requested_bytes, gradient.block.made
-    late = steps.gradients(one)
-    since = late[int(_LATE * (len(late) - 1))].block.made
-    for two in steps.made_in(max(since, made + 1), one.end):
+    for two in steps.made_in(max(late, made + 1), end):
         if two.category is Category.TEMPORARIES and two.block.requested_bytes == size:
             return two.block.made
     return None

@@ -59,7 +59,7 @@ def _changes(steps: RecordedSteps, one: Pass, largest: NamedBlock) -> Iterator[L
         made = weight.block.made
         # The sum over the chunks is there from the first of them on, and each chunk's part beside it.
         yield LifeChange(one.backward, made, weight.block.size_bytes)
-        yield LifeChange(made, min(steps.next_made(made, Category.GRADIENTS), one.end), weight.block.size_bytes)
+        yield LifeChange(made, min(steps.next_but_gradients(made), one.end), weight.block.size_bytes)
         # So are the parts of the gradient of the head's input, which its backward pass makes right after.
         for block in steps.made_in(made + 1, one.end)[:1]:
             yield LifeChange(one.backward, block.block.made, block.block.size_bytes)

@@ -35,6 +35,7 @@ class RecordedSteps:
         self.events = len(recording.trace)
         self.in_order = sorted(recording.blocks, key=lambda one: one.block.made)
         self._made = [one.block.made for one in self.in_order]
+        self._made_but_gradients = [one.block.made for one in self.in_order if one.category is not Category.GRADIENTS]
         self.evaluations: list[list[NamedBlock]] = []
         """What each run of forward passes without a backward pass made, in order."""
         self.passes = list(self._passes_without_evaluation())
@@ -85,6 +86,11 @@ class RecordedSteps:
         """Where it was allocated; empty where that was not recorded."""
         return self.recording.trace.stacks[one.block.stack] if one.block.stack >= 0 else ()
 
+    def next_made(self, event: int) -> int:
+        """The first event from ``event`` on that allocates."""
+        at = self.made_before(event)
+        return self._made[at] if at < len(self._made) else self.events
+
     def made_before(self, event: int) -> int:
         """How many blocks were made before ``event``."""
         return bisect_left(self._made, event)
@@ -111,12 +117,10 @@ class RecordedSteps:
         freed = block.block.freed
         return one is not self.passes[-1] if freed is None else freed >= one.end
 
-    def next_made(self, event: int, but: Category) -> int:
-        """The first event behind ``event`` that allocates anything but ``but``."""
-        for at in range(bisect_left(self._made, event + 1), len(self._made)):
-            if self.in_order[at].category is not but:
-                return self._made[at]
-        return self.events
+    def next_but_gradients(self, event: int) -> int:
+        """The first event behind ``event`` that allocates anything but a gradient."""
+        at = bisect_left(self._made_but_gradients, event + 1)
+        return self._made_but_gradients[at] if at < len(self._made_but_gradients) else self.events
 
 
 def _is_gone(one: NamedBlock, at: int) -> bool:
