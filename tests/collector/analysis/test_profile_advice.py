@@ -237,6 +237,23 @@ def test_the_gradient_of_a_weight_is_added_once_that_of_its_bias_is_there_too() 
     assert advised.peak_bytes == (1 + 20 + 2 * 17 + 16) * MIB + 256
 
 
+def test_the_gradient_of_a_tied_parameter_is_added_once_its_last_part_is_there_too() -> None:
+    """Of an embedding that is the head as well: its first part waits through the whole backward pass."""
+    program = Program()
+    program.alloc(16 * MIB, MADE)
+    for _ in range(2):
+        batch, kept = program.alloc(2 * MIB, BATCH), program.alloc(40 * MIB, FORWARD)
+        seed = program.alloc(512, GRADS)
+        first = program.alloc(16 * MIB, AUTOGRAD)
+        program.free(program.alloc(2 * MIB, AUTOGRAD))
+        program.free(program.alloc(24 * MIB, AUTOGRAD), kept)
+        program.free(program.alloc(16 * MIB, AUTOGRAD), seed)
+        program.free(batch, program.alloc(4 * MIB, OPTIMIZER), first)
+    advised = measures_of(program.recording())[Measure.ACCUMULATION]
+    # Half the batch with what is kept of it and scratch memory, the weight, and its gradient with the first part.
+    assert advised.peak_bytes == (1 + 20 + 12 + 16 + 2 * 16) * MIB + 256
+
+
 def test_a_forward_pass_that_the_backward_pass_goes_with_is_no_evaluation() -> None:
     program = Program()
     a_step(program)

@@ -9,6 +9,7 @@ from tidegauge.analysis.profile.advice.autocast import cached_casts
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
 from tidegauge.analysis.profile.lives import BlockLife
+from tidegauge.analysis.profile.recording import NamedBlock
 from tidegauge.core.profile.advice import AdvisedMeasure, BatchRoom, Measure
 from tidegauge.core.profile.categories import Category, StepPhase
 
@@ -52,7 +53,8 @@ def accumulation(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure]
         for gradient in gradients:
             made, size = gradient.block.made, gradient.block.size_bytes
             second.append(LifeChange(one.forward, made, size))
-            second.append(LifeChange(made, min(_added(steps, made), one.end), size))
+            added = max(_added(steps, made), _last_part(steps, one, gradient))
+            second.append(LifeChange(made, min(added, one.end), size))
         second += _without_old(steps, one, {gradient.block.requested_bytes for gradient in gradients})
     peak_bytes = max(curve.peak_bytes(halved), curve.peak_bytes([*halved, *second]))
     yield AdvisedMeasure(
@@ -80,6 +82,17 @@ def _added(steps: RecordedSteps, made: int) -> int:
     if any(freed is None or freed > scratch.freed for freed in within):
         return at
     return steps.next_made(scratch.freed)
+
+
+def _last_part(steps: RecordedSteps, one: Pass, gradient: NamedBlock) -> int:
+    """The event by which the last part of a tied parameter's gradient is there, of which the first one becomes the sum:
+    only then it is added to what is there. 0: the parameter is used once, or has the size of another one."""
+    size = gradient.block.requested_bytes
+    if steps.parameter_bytes.count(size) != 1:
+        return 0
+    behind = steps.made_in(gradient.block.made + 1, one.end)
+    parts = (other for other in behind if other.block.requested_bytes == size)
+    return max((part.block.freed or 0 for part in parts if part.category is Category.TEMPORARIES), default=0)
 
 
 def _without_old(steps: RecordedSteps, one: Pass, sizes: set[int]) -> Iterator[LifeChange]:
