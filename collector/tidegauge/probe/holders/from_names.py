@@ -263,8 +263,7 @@ class Forward:
     def _settle(self, units: int) -> Work[int]:
         """Follow what must not be kept, then yield for ``units`` of work and those of this: how many these were."""
         units += self._follow_fleeting()
-        yield from repeat(False, units)
-        while self._attributes or self._graphs:
+        while self._attributes or self._graphs:  # first: a step may replace a sum's tensor, but not its graph
             if not self._attributes:
                 yield from self._walk_graph(*self._graphs.popleft())
                 continue
@@ -274,6 +273,7 @@ class Forward:
                 self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {}, Place(reference))
             del tensor  # training may let go of it meanwhile
             yield from repeat(False, 1 + self._follow_fleeting())
+        yield from repeat(False, units)
         return units
 
     def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
