@@ -1067,7 +1067,7 @@ class WorkOfASliceTest(unittest.TestCase):
                 for size in range(300):
                     node = Node("Gelu", (size_bytes // 4 - 128 * size,), node)
                 path = RefPath(RefStep(Via.GLOBAL, f"loss_{number}", "Tensor"))
-                nodes, _ = yield from finds.graph(functools.partial(next, itertools.repeat(node)), "loss", path)
+                nodes, _ = yield from finds.graph(node, "loss", path)
                 yield from itertools.repeat(False, nodes)
             yield from finds.share_out()
             yield from finds.pair_replaced()

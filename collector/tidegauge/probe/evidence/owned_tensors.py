@@ -318,9 +318,7 @@ class _Census:
                 self.others[address] = (size_bytes, _text_of(trail))
         return False
 
-    def graph(
-        self, _root: Callable[[], Optional[Any]], _name: str, _trail: RefPath
-    ) -> Work[tuple[int, Sequence[weakref.ref[Any]]]]:
+    def graph(self, _node: Any, _name: str, _trail: RefPath) -> Work[tuple[int, Sequence[Any]]]:
         yield False
         return 0, ()
 

@@ -10,10 +10,8 @@ import gc
 import platform
 import sys
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import repeat
 from typing import Any, Optional, TypeVar
 
@@ -98,19 +96,22 @@ class _Census:
             self.parameter_bytes += self._tensors.look(tensor).own_bytes
         return True
 
-    def graph(
-        self, root: Callable[[], Optional[Any]], _name: str, _trail: RefPath
-    ) -> Work[tuple[int, Sequence[weakref.ref[Any]]]]:
-        graph = yield from self.graphs.walk(root)
+    def graph(self, node: Any, _name: str, _trail: RefPath) -> Work[tuple[int, Sequence[Any]]]:
+        walk = self.graphs.walk(node)
+        del node
+        graph = yield from walk
         return (0, ()) if graph is None else (graph.walked_last, graph.contexts)
 
     def stray(self, young: YoungTensor) -> Work[None]:
         """Count the graph of a tensor that no name leads to."""
         tensor = young.reference()
         is_met = tensor is None or self._met.has(tensor, self._tensors.address(tensor))
-        del tensor
-        if not is_met:
-            graph = yield from self.graphs.walk(partial(self._tensors.node_of, young.reference))
+        node = None if is_met else self._tensors.node(tensor)
+        tensor = None
+        if node is not None:
+            walk = self.graphs.walk(node)
+            node = None
+            graph = yield from walk
             yield from repeat(False, 0 if graph is None else graph.walked_last)
 
     def second_way(self, _known: RefPath, _other: RefPath) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from tidegauge.core.evidence.rank_evidence import ContainerBound
@@ -239,11 +239,13 @@ class Finds:
         return True
 
     def graph(
-        self, root: Callable[[], Optional[Any]], name: str, trail: RefPath, cycle: Sequence[RefStep] = ()
-    ) -> Work[tuple[int, Sequence[weakref.ref[Any]]]]:
+        self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()
+    ) -> Work[tuple[int, Sequence[Any]]]:
         """Walk the graph of a tensor called ``name``, as far as it was not walked before: how many nodes were walked
-        since the last yield, and the Python nodes in it. ``root`` gives the tensor's node."""
-        graph = yield from self._graphs.walk(root)
+        since the last yield, and the Python nodes in it."""
+        walk = self._graphs.walk(node)
+        del node
+        graph = yield from walk
         if graph is None:
             return 0, ()
         group = self._group(self.rooted, trail)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import repeat
@@ -104,11 +104,9 @@ class FindSink(Protocol):
     def tensor(self, tensor: Any, trail: RefPath, /) -> bool:
         """Note a tensor; whether it is on a device and was not met before."""
 
-    def graph(
-        self, root: Callable[[], Optional[Any]], name: str, trail: RefPath, /
-    ) -> Work[tuple[int, Sequence[weakref.ref[Any]]]]:
-        """Walk the graph of a tensor called ``name``, whose node ``root`` gives: how many nodes were walked since the
-        last yield, and the Python nodes in it."""
+    def graph(self, node: Any, name: str, trail: RefPath, /) -> Work[tuple[int, Sequence[Any]]]:
+        """Walk the graph of a tensor called ``name``: how many nodes were walked since the last yield, and the Python
+        nodes in it."""
 
     def second_way(self, known: RefPath, other: RefPath, /) -> None:
         """Note that ``other`` leads to the same object as ``known``: from a hook, or from further up a chain."""
@@ -265,8 +263,7 @@ class Forward:
     def _settle(self, units: int) -> Work[int]:
         """Follow what must not be kept, then yield for ``units`` of work and those of this: how many these were."""
         units += self._follow_fleeting()
-        yield from repeat(False, units)
-        while self._attributes or self._graphs:
+        while self._attributes or self._graphs:  # first: a step may replace a sum's tensor, but not its graph
             if not self._attributes:
                 yield from self._walk_graph(*self._graphs.popleft())
                 continue
@@ -276,21 +273,22 @@ class Forward:
                 self._meet(ObjectLink(Via.ATTRIBUTE, text, tensor), row, {}, Place(reference))
             del tensor  # training may let go of it meanwhile
             yield from repeat(False, 1 + self._follow_fleeting())
+        yield from repeat(False, units)
         return units
 
     def _walk_graph(self, reference: weakref.ref[Any], row: int) -> Work[None]:
         tensor = reference()
-        if tensor is None:
+        node = None if tensor is None else self._tensors.node(tensor)
+        if node is None:
             return
         name = self._tensors.look(tensor).name
         del tensor
-        root = partial(self._tensors.node_of, reference)
-        nodes, contexts = yield from self._finds.graph(root, name, self.trails.path(row))
+        walked = self._finds.graph(node, name, self.trails.path(row))
+        del node
+        nodes, contexts = yield from walked
         for context in contexts:
-            node = context()
-            if node is not None:
-                self._meet(ObjectLink(Via.GRAPH, "grad_fn", node), row, {}, Place(context))
-            del node
+            self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), row, {}, Place(_gone))
+        contexts = context = ()
         yield from repeat(False, nodes + self._follow_fleeting())
 
     def _follow_fleeting(self) -> int:

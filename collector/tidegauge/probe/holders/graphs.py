@@ -10,9 +10,8 @@ Python 3.9.
 from __future__ import annotations
 
 import math
-import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Optional
 
@@ -23,11 +22,7 @@ from tidegauge.probe.holders.pace import Work
 MAX_NODES = 200_000
 """In all. A node costs some 3 us."""
 NODES_AT_ONCE = 1_000
-"""Walked while training stands still. Where a walk goes on is found again from the graph's tensor on, so that no node
-and nothing that it saved is kept alive."""
-MAX_DEPTH = 10_000
-"""Nodes one after the other that are found again, at some 0.5 us each. A deeper graph is kept until it is walked: it is
-of many steps."""
+"""Walked while training stands still: those of a larger graph, and what they saved, stay alive until all are walked."""
 _VIEWS = frozenset(
     f"{name}Backward0"
     for name in (
@@ -52,7 +47,7 @@ class Graph(NamedTuple):
     sizes: Counter[tuple[int, str]]
     """Bytes of a node's outputs and of its input that needs no gradient, rounded as the allocator does, and the node's
     name."""
-    contexts: Sequence[weakref.ref[Any]]
+    contexts: Sequence[Any]
     """Nodes that are Python's: ``ctx`` of a ``torch.autograd.Function``."""
 
     @property
@@ -69,102 +64,31 @@ class Graphs:
         self._seen: set[int] = set()
         self.nodes = 0
 
-    def walk(self, root: Callable[[], Optional[Any]]) -> Work[Optional[Graph]]:
-        """Walk from a tensor's node on, which ``root`` gives again and again; ``None``: its graph was walked before, or
-        there were too many nodes."""
-        walk = _Walk()
-        while self._go_on(walk, root):
-            yield from repeat(False, NODES_AT_ONCE)
-        return Graph(walk.first, walk.nodes, walk.sizes, walk.contexts) if walk.nodes else None
-
-    def _go_on(self, walk: _Walk, root: Callable[[], Optional[Any]]) -> bool:
-        """Walk some nodes; whether there are more."""
-        before = walk.nodes
-        if not walk.find(root()):
-            node = root()
-            if walk.number is not None or node is None or not self._visit(walk, node):
-                return False
-            walk.begin(node)
-        while walk.turns and self.nodes < MAX_NODES:
-            node = walk.next_node()
-            if node is not None and self._visit(walk, node):
-                walk.enter(node)
-                if walk.nodes - before >= NODES_AT_ONCE:
-                    walk.let_go()
-                    return True
-        walk.following.clear()
-        return False
-
-    def _visit(self, walk: _Walk, node: Any) -> bool:
-        """Count a node; whether it was not met before."""
-        number = node._sequence_nr()
-        if number in self._seen or number == _NO_NUMBER:
-            return False
-        self._seen.add(number)
-        self.nodes += 1
-        walk.nodes += 1
-        name = clean(node.name())
-        if name not in _VIEWS:
-            walk.sizes.update((size_bytes, name) for size_bytes in _output_bytes(node))
-        if has_base(node, self._python_node):
-            walk.contexts.append(weakref.ref(node))
-        elif name in _FACTORS:
-            walk.sizes.update((size_bytes, name) for size_bytes in _input_bytes(node, *_FACTORS[name]))
-        return True
-
-
-class _Walk:
-    """One graph's: depth first."""
-
-    def __init__(self) -> None:
-        self.first = ""
-        self.number: Optional[int] = None
-        """Of the tensor's node; ``None``: not begun."""
-        self.nodes = 0
-        self.sizes: Counter[tuple[int, str]] = Counter()
-        self.contexts: list[weakref.ref[Any]] = []
-        self.turns: list[int] = []
-        """How many of the nodes that follow each node on the way were looked at."""
-        self.following: list[Sequence[Any]] = []
-        """The nodes that follow those; empty while training goes on."""
-
-    def begin(self, node: Any) -> None:
-        self.first, self.number = clean(node.name()), node._sequence_nr()
-        self.enter(node)
-
-    def enter(self, node: Any) -> None:
-        self.turns.append(0)
-        self.following.append(node.next_functions)
-
-    def next_node(self) -> Optional[Any]:
-        """The next to look at, if there is one after the last node; else go back."""
-        turn = self.turns[-1]
-        if turn >= len(self.following[-1]):
-            self.turns.pop()
-            self.following.pop()
-            return None
-        self.turns[-1] += 1
-        return self.following[-1][turn][0]
-
-    def let_go(self) -> None:
-        """Training goes on."""
-        if len(self.turns) < MAX_DEPTH:
-            self.following.clear()
-
-    def find(self, node: Optional[Any]) -> bool:
-        """Find the way again, as far as it was gone; whether it has begun and is there."""
-        if self.following:
-            return True
-        if node is None or self.number is None or node._sequence_nr() != self.number:
-            return False
-        self.following.append(node.next_functions)
-        for turn in self.turns[:-1]:
-            node = self.following[-1][turn - 1][0]
-            if node is None:
-                self.following.clear()
-                return False
-            self.following.append(node.next_functions)
-        return True
+    def walk(self, node: Any) -> Work[Optional[Graph]]:
+        """Walk from a tensor's node on; ``None``: its graph was walked before, or there were too many nodes."""
+        first = clean(node.name())
+        sizes: Counter[tuple[int, str]] = Counter()
+        contexts, nodes = [], 0
+        waiting = [node]
+        while waiting and self.nodes < MAX_NODES:
+            node = waiting.pop()
+            number = node._sequence_nr()
+            if number in self._seen or number == _NO_NUMBER:
+                continue
+            self._seen.add(number)
+            self.nodes += 1
+            nodes += 1
+            name = clean(node.name())
+            if name not in _VIEWS:
+                sizes.update((size_bytes, name) for size_bytes in _output_bytes(node))
+            if has_base(node, self._python_node):
+                contexts.append(node)
+            elif name in _FACTORS:
+                sizes.update((size_bytes, name) for size_bytes in _input_bytes(node, *_FACTORS[name]))
+            waiting += [following for following, _ in node.next_functions if following is not None]
+            if nodes % NODES_AT_ONCE == 0:
+                yield from repeat(False, NODES_AT_ONCE)
+        return Graph(first, nodes, sizes, contexts) if nodes else None
 
 
 def fits(block_bytes: int, size_bytes: int) -> bool:

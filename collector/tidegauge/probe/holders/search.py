@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, Optional
 
@@ -225,20 +224,22 @@ class _Search:
         trail = _with_exit_callbacks(origin.trail, len(kind))
         for stray in kind:
             units = 1
-            is_met = self._is_met(stray)
+            node = self._unmet_node(stray)
             if stray.block in self._finds.blocks:
                 group = self._finds.held_by(trail)
                 group.cycle = origin.cycle
                 self._finds.claim(group, stray.look, stray.block)
-            if not is_met:
-                root = partial(self._tensors.node_of, stray.reference)
-                nodes, _ = yield from self._finds.graph(root, stray.look.name, trail, origin.cycle)
+            if node is not None:
+                walk = self._finds.graph(node, stray.look.name, trail, origin.cycle)
+                del node
+                nodes, _ = yield from walk
                 units += nodes
+                del walk, _
             yield from repeat(False, units)
 
-    def _is_met(self, stray: _Stray) -> bool:
+    def _unmet_node(self, stray: _Stray) -> Optional[Any]:
         tensor = stray.reference()
-        return tensor is None or self._finds.was_met(tensor)
+        return None if tensor is None or self._finds.was_met(tensor) else self._tensors.node(tensor)
 
     def _rest_holder(self) -> Optional[Holder]:
         blocks = self._finds.blocks

@@ -201,11 +201,6 @@ class Tensors:
         except Exception:
             return None
 
-    def node_of(self, reference: weakref.ref[Any]) -> Optional[Any]:
-        """The node of a tensor, if that is still alive."""
-        tensor = reference()
-        return None if tensor is None else self.node(tensor)
-
     def owned(self, tensor: Any) -> Any:
         """The tensor, kept alive by its Python object: before torch 2.10 C++ may have been its only owner, and may drop
         it under the hands of whoever got it from a weak reference (``torch.Tensor._fix_weakref``)."""
