@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
@@ -35,6 +35,7 @@ class RecordedSteps:
         self.events = len(recording.trace)
         self.in_order = sorted(recording.blocks, key=lambda one: one.block.made)
         self._made = [one.block.made for one in self.in_order]
+        self._freed = sorted(one.block.freed for one in self.in_order if one.block.freed is not None)
         self.evaluations: list[list[NamedBlock]] = []
         """What each run of forward passes without a backward pass made, in order."""
         self.passes = list(self._passes_without_evaluation())
@@ -84,6 +85,10 @@ class RecordedSteps:
     def stack_of(self, one: NamedBlock) -> Stack:
         """Where it was allocated; empty where that was not recorded."""
         return self.recording.trace.stacks[one.block.stack] if one.block.stack >= 0 else ()
+
+    def frees_between(self, begin: int, end: int) -> bool:
+        """Whether a block is given back after event ``begin`` and before ``end``."""
+        return bisect_right(self._freed, begin) < bisect_left(self._freed, end)
 
     def made_before(self, event: int) -> int:
         """How many blocks were made before ``event``."""
