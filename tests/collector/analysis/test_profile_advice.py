@@ -151,6 +151,25 @@ def test_checkpointing_leaves_the_copies_that_autocast_keeps_of_weights_until_it
     assert not copies[0].union(copies[1]).intersection(one.made for one in growing_blocks(steps))
 
 
+def test_a_block_is_not_computed_again_before_the_operation_behind_it_is_done() -> None:
+    """A head makes the gradient of its weight first, then that of its input, and lets go of the logits' then."""
+    program = Program()
+    for _ in range(2):
+        batch = program.alloc(2 * MIB, BATCH)
+        kept = [(program.alloc(8 * MIB, FIRST), program.alloc(2 * MIB, SECOND)) for _ in range(4)]
+        seed, logits = program.alloc(512, GRADS), program.alloc(32 * MIB, AUTOGRAD)
+        gradient, incoming = program.alloc(4 * MIB, AUTOGRAD), program.alloc(2 * MIB, AUTOGRAD)
+        program.free(logits)
+        for inner, output in reversed(kept):
+            program.free(output)
+            outgoing = program.alloc(2 * MIB, AUTOGRAD)
+            program.free(inner, incoming)
+            incoming = outgoing
+        program.free(program.alloc(1 * MIB, OPTIMIZER), gradient, incoming, seed, batch)
+    advised = measures_of(program.recording())[Measure.CHECKPOINTING]
+    assert advised.peak_bytes == (2 + 4 * 2 + 32 + 4 + 2) * MIB + 512
+
+
 def test_blocks_of_two_kinds_are_checkpointed_together() -> None:
     """Those of an encoder and of a decoder."""
     program = Program()

@@ -122,7 +122,9 @@ def _own_use_of_output(steps: RecordedSteps, one: Pass, call: Call) -> Optional[
     if not gradients:
         return None
     for other in steps.made_in(gradients[-1] + 1, output.block.freed):
-        if other.block.freed is None or other.block.freed > output.block.freed:  # else it is scratch of that operation
+        is_scratch = other.block.freed is not None and other.block.freed <= output.block.freed
+        # An operation gives back what it was given, when it is done.
+        if not is_scratch and steps.frees_between(gradients[-1], other.block.made):
             return other.block.made
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
@@ -36,6 +36,7 @@ class RecordedSteps:
         self.in_order = sorted(recording.blocks, key=lambda one: one.block.made)
         self._made = [one.block.made for one in self.in_order]
         self._made_but_gradients = [one.block.made for one in self.in_order if one.category is not Category.GRADIENTS]
+        self._freed = sorted(one.block.freed for one in self.in_order if one.block.freed is not None)
         self.evaluations: list[list[NamedBlock]] = []
         """What each run of forward passes without a backward pass made, in order."""
         self.passes = list(self._passes_without_evaluation())
@@ -90,6 +91,10 @@ class RecordedSteps:
         """The first event from ``event`` on that allocates."""
         at = self.made_before(event)
         return self._made[at] if at < len(self._made) else self.events
+
+    def frees_between(self, begin: int, end: int) -> bool:
+        """Whether a block is given back after event ``begin`` and before ``end``."""
+        return bisect_right(self._freed, begin) < bisect_left(self._freed, end)
 
     def made_before(self, event: int) -> int:
         """How many blocks were made before ``event``."""
