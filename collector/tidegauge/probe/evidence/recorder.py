@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.core.torch_version import torch_at_least
+from tidegauge.probe.evidence.loading import PROFILE_MODULES, load
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
 from tidegauge.probe.evidence.recorded_window import RecordedWindow
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
@@ -82,6 +83,7 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
 
 
 def _recording(ask: ProfileAsk, snapshots: RankSnapshots, history: History, **means: Any) -> ProfileRecording:
+    load(PROFILE_MODULES, Pacer().rest)
     from tidegauge.probe.evidence.profile_work import ProfileRecording  # likewise
 
     return ProfileRecording(ask, snapshots, history, **means)

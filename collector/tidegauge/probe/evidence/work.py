@@ -20,6 +20,7 @@ from tidegauge.core.evidence.rank_evidence import (
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
+from tidegauge.probe.evidence.loading import EVIDENCE_MODULES, load
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
 from tidegauge.probe.evidence.window import EvidenceWindow
@@ -77,6 +78,7 @@ class _Work:
 
     def evidence(self) -> RankEvidence:
         """The findings, once the window is over. Raises ``StoppedError``."""
+        load(EVIDENCE_MODULES, self._pacer.rest)
         roots = roots_or_none(self._pacer, self._problems)
         early = self._next(EARLY_SUFFIX)
         early_facts = self._facts() if early is not None else NO_FACTS
