@@ -18,6 +18,7 @@ import json
 import os
 import pickle
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -333,15 +334,14 @@ class Job:
             hook.remove()
 
 
-def trained(torch: Any, case: Case, *, measure: str | None) -> tuple[int, int]:
-    """The peak of three steps, from before the model is made, and what was allocated before."""
-    before = torch.cuda.memory_allocated()
+def trained(torch: Any, case: Case, *, measure: str | None) -> int:
+    """The peak of three steps, from before the model is made."""
     job = Job(torch, case, *([measure] if measure else []))
     for _ in range(STEPS):
         job.step()
     torch.cuda.synchronize()
     job.end()
-    return int(torch.cuda.memory_stats()["allocated_bytes.all.peak"]), before
+    return int(torch.cuda.memory_stats()["allocated_bytes.all.peak"])
 
 
 def cleared(torch: Any) -> None:
@@ -352,8 +352,8 @@ def cleared(torch: Any) -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
-def predicted(torch: Any, case: Case) -> tuple[int, int, int]:
-    """Today's peak as PyTorch counts it, what the advice says of the measure, and what was allocated before."""
+def predicted(torch: Any, case: Case) -> tuple[int, int]:
+    """Today's peak as PyTorch counts it, and what the advice says of the measure."""
     from tidegauge.analysis.profile.advice.advise import advice_of
     from tidegauge.analysis.profile.advice.batch import peak_with_batch
     from tidegauge.analysis.profile.advice.curve import Curve
@@ -364,7 +364,7 @@ def predicted(torch: Any, case: Case) -> tuple[int, int, int]:
 
     torch.cuda.memory._record_memory_history(None)
     torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=200_000, clear_history=True)
-    today, before = trained(torch, case, measure=None)
+    today = trained(torch, case, measure=None)
     snapshot = pickle.dumps(torch.cuda.memory._snapshot(), protocol=4)
     torch.cuda.memory._record_memory_history(None)
     folder = os.environ.get("PROFILE_ADVICE_KEEP")
@@ -377,9 +377,9 @@ def predicted(torch: Any, case: Case) -> tuple[int, int, int]:
         print(f"{case.name}: the profile's peak is {advice.peak_bytes:,}, PyTorch's {today:,}", file=sys.stderr)
     if case.measure == "twice the batch":
         steps = RecordedSteps(recording)
-        return today, peak_with_batch(steps, Curve(steps.events, (one.block for one in recording.blocks)), 2.0), before
+        return today, peak_with_batch(steps, Curve(steps.events, (one.block for one in recording.blocks)), 2.0)
     found = [one for one in advice.measures if one.measure.name == MEASURES[case.measure]]
-    return today, found[0].peak_bytes if found else today, before
+    return today, found[0].peak_bytes if found else today
 
 
 MEASURES = {
@@ -398,23 +398,32 @@ def outcomes(torch: Any, cases: tuple[Case, ...], *, warm_up: bool = True) -> It
         trained(torch, Case("", model), measure=None)  # what libraries take once in a process is no part of a measure
     for case in cases:
         cleared(torch)
-        today, expected, before = predicted(torch, case)
+        today, expected = predicted(torch, case)
         cleared(torch)
-        real, before_it = trained(torch, case, measure=case.measure)
-        # FSDP keeps a buffer of a model that is gone: no part of the next one.
-        yield Outcome(case.name, today, expected, real - (before_it - before))
+        yield Outcome(case.name, today, expected, trained(torch, case, measure=case.measure))
 
 
-def in_rank(rank: int, backend: str, cases: tuple[Case, ...], out: str) -> None:
-    """One of two ranks; the first writes its outcomes."""
+def of_ranks(torch: Any, cases: tuple[Case, ...], backend: str, scratch: Path) -> Iterator[Outcome]:
+    """The same in two ranks. Each run has processes of its own: DDP keeps buckets of a model that is gone."""
+    for case in cases:
+        told = []
+        for number, measure in enumerate((None, case.measure)):
+            out = scratch / f"{number}.json"
+            torch.multiprocessing.spawn(in_rank, (backend, case, measure, str(out)), nprocs=RANKS)
+            told += json.loads(out.read_text(encoding="utf-8"))
+        yield Outcome(case.name, *told)
+
+
+def in_rank(rank: int, backend: str, case: Case, measure: str | None, out: str) -> None:
+    """One of two ranks. The first writes its peak with the measure; without one today's, and what is predicted."""
     import torch
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT="29517")
     torch.cuda.set_device(rank)
     torch.distributed.init_process_group(backend)
-    found = [one._asdict() for one in outcomes(torch, cases)]
+    told = predicted(torch, case) if measure is None else [trained(torch, case, measure=measure)]
     if rank == 0:
-        Path(out).write_text(json.dumps(found), encoding="utf-8")
+        Path(out).write_text(json.dumps(told), encoding="utf-8")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -439,13 +448,11 @@ def main() -> int:
     shown(found)
     cases = tuple(case for case in OF_TWO_RANKS if args.only in case.name)
     if cases and torch.cuda.device_count() >= RANKS:
-        part = args.out.with_suffix(".ranks.json")
         backend = "nccl" if args.on == "gpu" else "gloo"
-        torch.multiprocessing.spawn(in_rank, (backend, cases, str(part)), nprocs=RANKS)
-        of_ranks = [Outcome(**one) for one in json.loads(part.read_text(encoding="utf-8"))]
-        part.unlink()
-        shown(of_ranks)
-        found += of_ranks
+        with tempfile.TemporaryDirectory(prefix="profile-advice-") as scratch:
+            in_ranks = list(of_ranks(torch, cases, backend, Path(scratch)))
+        shown(in_ranks)
+        found += in_ranks
     missed = [one.case for one in found if abs(one.error) > MAX_ERROR]
     print(
         f"{len(found) - len(missed)} of {len(found)} within {MAX_ERROR:.0%}; torch {torch.__version__}, "
