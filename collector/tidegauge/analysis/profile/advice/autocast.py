@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator
 
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
@@ -19,7 +18,7 @@ def cached_casts(steps: RecordedSteps, one: Pass) -> frozenset[int]:
     """
     kept = _by_end(steps.activations(one))
     ends = [freed for freed, _ in kept]
-    left = Counter(steps.parameter_bytes)
+    left = steps.parameters_of_size.copy()
     found = set()
     # The same happens to activations that are cast; of those of a parameter's size gradients tell the parameters.
     for half, whole in sorted(_halves(steps, one), key=lambda pair: pair[1].category is not Category.GRADIENTS):
@@ -36,9 +35,8 @@ def _halves(steps: RecordedSteps, one: Pass) -> Iterator[tuple[NamedBlock, Named
     made = steps.made_in(one.backward, one.end)
     by_end = _by_end(made)
     ends = [freed for freed, _ in by_end]
-    sizes = frozenset(steps.parameter_bytes)
     for whole, behind in zip(made, [*(following.block.made for following in made[1:]), one.end]):
-        if whole.block.requested_bytes in sizes:
+        if whole.block.requested_bytes in steps.parameters_of_size:
             gone = by_end[bisect_right(ends, whole.block.made) : bisect_left(ends, behind)]
             for _, half in gone:
                 if 2 * half.block.requested_bytes == whole.block.requested_bytes and half is not whole:

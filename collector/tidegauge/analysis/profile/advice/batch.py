@@ -87,12 +87,10 @@ def _added(steps: RecordedSteps, made: int) -> int:
 def _last_part(steps: RecordedSteps, one: Pass, gradient: NamedBlock) -> int:
     """The event by which the last part of a tied parameter's gradient is there, of which the first one becomes the sum:
     only then it is added to what is there. 0: the parameter is used once, or has the size of another one."""
-    size = gradient.block.requested_bytes
-    if steps.parameter_bytes.count(size) != 1:
+    if steps.parameters_of_size[gradient.block.requested_bytes] != 1:
         return 0
-    behind = steps.made_in(gradient.block.made + 1, one.end)
-    parts = (other for other in behind if other.block.requested_bytes == size)
-    return max((part.block.freed or 0 for part in parts if part.category is Category.TEMPORARIES), default=0)
+    parts = steps.further_parts(gradient, gradient.block.made, one.end)
+    return max((part.block.freed or 0 for part in parts), default=0)
 
 
 def _without_old(steps: RecordedSteps, one: Pass, sizes: set[int]) -> Iterator[LifeChange]:

@@ -24,9 +24,10 @@ def checkpointing(steps: RecordedSteps, curve: Curve) -> Iterator[AdvisedMeasure
     it further, as the decoder's beside the encoder's."""
     found: dict[Stack, _Tried] = {}
     for one in steps.passes:
+        casts = cached_casts(steps, one)
         for blocks in repeated_blocks(steps.made_forward(one), steps.recording.trace.stacks):
             tried = found.get(blocks.kind, _Tried(0, blocks.site, (), frozenset()))
-            changes = (*tried.changes, *_changes(steps, one, blocks))
+            changes = (*tried.changes, *_changes(steps, one, blocks, casts))
             made = tried.made.union(own.block.made for call in blocks.calls for own in call.made)
             found[blocks.kind] = _Tried(max(tried.blocks, len(blocks.calls)), tried.site, changes, made)
     today = curve.peak_bytes()
@@ -69,9 +70,8 @@ def short_place(frame: Frame) -> str:
     return f"{frame.filename.replace(chr(92), '/').rpartition('/')[2]}:{frame.line}"
 
 
-def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks) -> Iterator[LifeChange]:
+def _changes(steps: RecordedSteps, one: Pass, blocks: RepeatedBlocks, casts: frozenset[int]) -> Iterator[LifeChange]:
     activations = steps.activations(one)
-    casts = cached_casts(steps, one)
     for call in blocks.calls:
         kept = call.kept
         if not kept:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Optional
 
 from tidegauge.analysis.profile.advice.curve import Curve, LifeChange, left_out, left_out_from
 from tidegauge.analysis.profile.advice.steps import Pass, RecordedSteps
@@ -78,8 +77,8 @@ def _freed_at_once(steps: RecordedSteps) -> Iterator[LifeChange]:
         late = gradients[int(_LATE * (len(gradients) - 1))].block.made if gradients else one.end
         for number, gradient in enumerate(gradients):
             block = gradient.block
-            used = _second_use(steps, gradient, late, one.end) if number < _LATE * len(gradients) else None
-            end = steps.next_but_gradients(block.made if used is None else used)
+            part = next(steps.further_parts(gradient, late, one.end), None) if number < _LATE * len(gradients) else None
+            end = steps.next_but_gradients((part or gradient).block.made)
             end = min(end, one.end)
             yield left_out_from(block, end)
             yield LifeChange(end - 1, end, round(share * block.size_bytes))
@@ -104,13 +103,3 @@ def _scratch_share(scratch: Sequence[NamedBlock], gradients: Sequence[NamedBlock
         return 0.0
     # Either for all parameters at once (`foreach`), or for one after the other.
     return highest[0] / (sum(sizes) if highest[1] >= len(sizes) / 2 else max(sizes))
-
-
-def _second_use(steps: RecordedSteps, gradient: NamedBlock, late: int, end: int) -> Optional[int]:
-    """Where a parameter that is used twice (an embedding that is the head as well) gets the second part of its
-    gradient, which is added to the first in place: late in the pass, and of its size."""
-    size, made = gradient.block.requested_bytes, gradient.block.made
-    for two in steps.made_in(max(late, made + 1), end):
-        if two.category is Category.TEMPORARIES and two.block.requested_bytes == size:
-            return two.block.made
-    return None

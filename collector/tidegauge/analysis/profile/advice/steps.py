@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
@@ -41,6 +42,7 @@ class RecordedSteps:
         """What each run of forward passes without a backward pass made, in order."""
         self.passes = list(self._passes_without_evaluation())
         self.parameter_bytes = [one.block.requested_bytes for one in self.of(Category.PARAMETERS)]
+        self.parameters_of_size = Counter(self.parameter_bytes)
         self.weight_sizes = {size for whole in self.parameter_bytes for size in (whole, whole // 2)}
         """Of parameters, and of their copies in half the bits."""
         self.optimizers = [one for one in recording.stretches if one.phase is StepPhase.OPTIMIZER]
@@ -82,6 +84,14 @@ class RecordedSteps:
     def made_in(self, begin: int, end: int) -> list[NamedBlock]:
         """The blocks made from event ``begin`` on and before ``end``, in order."""
         return self.in_order[bisect_left(self._made, begin) : bisect_left(self._made, end)]
+
+    def further_parts(self, gradient: NamedBlock, begin: int, end: int) -> Iterator[NamedBlock]:
+        """What is added in place to the gradient of a parameter that is used twice (an embedding that is the head as
+        well): scratch memory of its size, made from event ``begin`` on and before ``end``."""
+        size = gradient.block.requested_bytes
+        for one in self.made_in(max(begin, gradient.block.made + 1), end):
+            if one.category is Category.TEMPORARIES and one.block.requested_bytes == size:
+                yield one
 
     def stack_of(self, one: NamedBlock) -> Stack:
         """Where it was allocated; empty where that was not recorded."""
