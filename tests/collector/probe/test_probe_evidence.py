@@ -11,12 +11,15 @@ import unittest
 import zlib
 from collections.abc import Sequence
 from typing import Any, Optional
+from unittest import mock
 
 from probe_fakes import MIB, FakeBackend, block, torch_snapshot
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
+from tidegauge.probe.evidence import work
+from tidegauge.probe.evidence.loading import EVIDENCE_MODULES
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.evidence.work import Searches, SoFar, gather
@@ -53,7 +56,9 @@ class WindowTestCase(unittest.TestCase):
         snapshots = RankSnapshots(
             self.backend, self.history, identity=lambda: None, devices=lambda: [0], steps=lambda: self.steps
         )
-        return EvidenceWindow(ask, snapshots, self.history, clock_s=lambda: self.now_s)
+        window = EvidenceWindow(ask, snapshots, self.history, clock_s=lambda: self.now_s)
+        window.open()
+        return window
 
     def train(self, window: EvidenceWindow, steps: int, *, step_s: float = 1.0) -> None:
         for _ in range(steps):
@@ -187,6 +192,30 @@ class AWindow(WindowTestCase):
         self.train(window, 8)
         self.gather(window)
         self.assertEqual((self.looked_for, self.evidence().search), ([], None))
+
+    def test_a_window_begins_once_it_is_open(self) -> None:
+        window = self.window()
+        window._is_open = False
+        self.train(window, 10)
+        self.assertIs(self.history.recorder(), Recorder.NOBODY)
+        window.open()
+        self.train(window, 1)
+        self.assertEqual((self.history.recorder(), window.began_step), (Recorder.OURS, window.step))
+
+    def test_modules_are_loaded_before_the_window_begins(self) -> None:
+        window = self.window()
+        window._is_open = False
+        done: list[str] = []
+
+        def load(modules: Sequence[str], _pacer: Pacer) -> None:
+            self.assertEqual(modules, EVIDENCE_MODULES)
+            self.train(window, 10)
+            done.append(window.phase.value)
+            self.now_s += window.ask.most_s
+
+        with mock.patch.object(work, "load", load):
+            self.gather(window)
+        self.assertEqual((done, self.backend.recording.calls), (["warming"], []))
 
     def test_at_boundaries_within_a_capture_it_waits(self) -> None:
         window = self.window()

@@ -76,7 +76,7 @@ class CommandsTestCase(unittest.TestCase):
             process_facts=facts_of_this_process,
             with_helper=False,
         )
-        probe.evidence = EvidenceRecorder(
+        probe.evidence = self.recorder = EvidenceRecorder(
             {**environ},
             self.backend,
             probe.faults,
@@ -94,7 +94,24 @@ class CommandsTestCase(unittest.TestCase):
         return probe
 
     def start(self, run: Callable[[], None]) -> threading.Thread:
-        self.threads.append(start_thread(run))
+        window, opened = self.recorder.window, threading.Event()
+        assert window is not None
+        open_window = window.open
+
+        def open_and_tell() -> None:
+            open_window()
+            opened.set()
+
+        def run_and_tell() -> None:
+            try:
+                run()
+            finally:
+                opened.set()
+
+        window.open = open_and_tell  # type: ignore[method-assign] # SAFETY: calls the method
+        self.threads.append(start_thread(run_and_tell))
+        if isinstance(window, EvidenceWindow):  # a profile's opens when steps have been made
+            self.assertTrue(opened.wait(PATIENCE_S))
         return self.threads[-1]
 
     def search(
@@ -363,6 +380,16 @@ class AskingForAProfile(CommandsTestCase):
         self.assertEqual(self.files(), ["profile.json", "profile.snap"])
         self.assertTrue(self.backend.recording.as_it_was)
         self.assertEqual((probe.faults.count, probe.evidence.window), (0, None))
+
+    def test_a_profile_that_cannot_be_made_is_over_and_counted(self) -> None:
+        probe = self.probe()
+        probe.evidence._make_recording = mock.Mock(side_effect=ImportError("no such module"))
+        self.ask(**PROFILE)
+        self.finished()
+        status = self.ask("profile_status", id="p1")
+        self.assertEqual(status["state"], "done")
+        self.assertIn("no such module", status["problem"])
+        self.assertEqual((probe.faults.count, self.ask(**{**PROFILE, "id": "p2"})["ok"]), (1, True))
 
     def test_asking_for_a_profile_again_is_harmless_and_another_has_to_wait(self) -> None:
         probe = self.probe()

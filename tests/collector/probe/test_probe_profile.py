@@ -132,8 +132,9 @@ class ProfileTestCase(unittest.TestCase):
             self.backend, self.history, identity=lambda: None, devices=lambda: self.devices, steps=lambda: self.steps
         )
         recording = self.recording = ProfileRecording(
-            ask, snapshots, self.history, torch=self.torch, stepped=lambda: self.stepped, at_boundary=self.at_boundary,
-            compiles=lambda: self.compiled, faults=self.faults, clock_s=lambda: self.now_s,
+            ProfileWindow(ask, snapshots, self.history, clock_s=lambda: self.now_s), torch=self.torch,
+            stepped=lambda: self.stepped, at_boundary=self.at_boundary, compiles=lambda: self.compiled,
+            faults=self.faults,
         )  # fmt: skip
         opened = recording.window.open
 

@@ -1,14 +1,17 @@
 """Loads the modules that a window needs before it begins, one after the other.
 
-The training thread waits for the interpreter's lock while one is loaded: all in one go hold a step up by 25 ms, by over
-60 where none is compiled yet. A process that never has a window does not load them. Source-compatible with Python 3.9.
+The training thread waits for the interpreter's lock while one is loaded: all of them take 25 ms of processor time, over
+60 where none is compiled yet, and so would hold one step up by that. A process that never has a window does not load
+them. Source-compatible with Python 3.9.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
+
+from tidegauge.probe.pacing import Pacer
 
 _HOLDERS, _EVIDENCE = "tidegauge.probe.holders.", "tidegauge.probe.evidence."
 _OF_BOTH = (
@@ -45,13 +48,18 @@ PROFILE_MODULES = (
 )
 
 
-def load(modules: Sequence[str], rest: Callable[[], None]) -> None:
-    """Load those that are not there yet, with a rest after each. One that cannot be loaded is left to whoever needs
-    it."""
+RESTS = 25
+"""After each module: longer than a step of a small model, so that no step waits for two."""
+
+
+def load(modules: Sequence[str], pacer: Pacer) -> None:
+    """Load those that are not there yet, with rests after each. One that cannot be loaded is left to whoever needs
+    it. Raises ``StoppedError``."""
     for name in modules:
         if name not in sys.modules:
             try:
                 import_module(name)
             except ImportError:
                 return
-            rest()
+            for _ in range(RESTS):
+                pacer.rest()

@@ -32,7 +32,14 @@ class ProfileAsk(NamedTuple):
 
 
 class ProfileWindow(RecordedWindow):
-    """A window of a memory profile. It begins once it is ``open``."""
+    """A window of a memory profile. Whoever opens it sets what is called then."""
+
+    read_before: Callable[[], None]
+    """Reads the job's tensors at the first boundary. Raises nothing, as the next two."""
+    read_after: Callable[[], None]
+    """Reads them at the last."""
+    over: Callable[[], None]
+    """Called when recording ends, however it does and in whatever thread, if the window was opened."""
 
     def __init__(
         self,
@@ -40,13 +47,8 @@ class ProfileWindow(RecordedWindow):
         snapshots: RankSnapshots,
         history: History,
         *,
-        read_before: Callable[[], None],
-        read_after: Callable[[], None],
-        over: Callable[[], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``read_before`` and ``read_after`` read the job's tensors at the first boundary and at the last. ``over`` is
-        called when recording ends, however it does and in whatever thread; none of them raises."""
         super().__init__(
             ask.recording_id, snapshots, history, most_s=ask.most_s, max_events=ask.max_events, clock_s=clock_s
         )
@@ -56,10 +58,6 @@ class ProfileWindow(RecordedWindow):
         self.ended_step = self.began_step
         self.allocations: Mapping[int, int] = {}
         """By device, how often memory was allocated in the steps so far."""
-        self._read_before = read_before
-        self._read_after = read_after
-        self._over = over
-        self._is_open = False
         self._allocations_before: Mapping[int, int] = {}
 
     @property
@@ -67,18 +65,12 @@ class ProfileWindow(RecordedWindow):
         """Whether history went on for it, so that all events are its own."""
         return self._ours
 
-    def open(self) -> None:
-        """Begin at the next boundary."""
-        self._is_open = True
-
     def _advance(self, step: int, now_s: float, now_us: int, least_s: float) -> None:
         del least_s  # a call of the model is a step here
-        if not self._is_open:
-            return
         allocations = self._snapshots.allocations()
         if not self.boundaries_us:
             self._allocations_before = allocations
-            self._read_before()
+            self.read_before()
             self._begin(step)
             self.phase = WindowPhase.RECORDING
         before, self.allocations = self.allocations, self._since_beginning(allocations)
@@ -89,11 +81,12 @@ class ProfileWindow(RecordedWindow):
         if steps and (steps >= self.ask.steps or self._is_time_up(now_s) or is_full):
             if steps < self.ask.steps and is_full:
                 self._note_few_steps(steps)
-            self._read_after()
+            self.read_after()
             self._take_last(recorded=self._events(self.allocations) if self._ours else None)
 
     def _end(self, problem: Optional[str]) -> None:
-        self._over()
+        if self._is_open:
+            self.over()
         super()._end(problem)
 
     def _since_beginning(self, allocations: Mapping[int, int]) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -13,7 +12,7 @@ from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
 from tidegauge.probe.evidence.further_tensors import further_tensors
 from tidegauge.probe.evidence.module_names import ModuleNames
 from tidegauge.probe.evidence.owned_tensors import OwnedTensors, TensorReading
-from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
+from tidegauge.probe.evidence.profile_window import ProfileWindow
 from tidegauge.probe.evidence.recorded_window import WindowPhase
 from tidegauge.probe.evidence.snapshot_packing import ALLOC, let_go, pack_columns
 from tidegauge.probe.evidence.work import roots_or_none
@@ -21,8 +20,6 @@ from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.holders.pace import AtBoundary, Budget, NoBoundaryError, OutOfWorkError, Slices, Work, do_some
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
-from tidegauge.probe.runtime.history import History
-from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
 
 MAX_READ_S = 0.01
 """At the boundary at which the recording begins or ends; what is left is read at later ones."""
@@ -39,21 +36,16 @@ class ProfileRecording:
 
     def __init__(
         self,
-        ask: ProfileAsk,
-        snapshots: RankSnapshots,
-        history: History,
+        window: ProfileWindow,
         *,
         torch: Any,
         stepped: Callable[[], Sequence[Any]],
         at_boundary: AtBoundary,
         compiles: Callable[[], bool],
         faults: Faults,
-        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.window = ProfileWindow(
-            ask, snapshots, history,
-            read_before=self._read_before, read_after=self._read_after, over=self._no_more_names, clock_s=clock_s,
-        )  # fmt: skip
+        self.window = window
+        window.read_before, window.read_after, window.over = self._read_before, self._read_after, self._no_more_names
         self._torch = torch
         self._stepped = stepped
         self._at_boundary = at_boundary

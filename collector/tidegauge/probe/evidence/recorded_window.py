@@ -72,8 +72,14 @@ class RecordedWindow:
         self._shortest_step_s = math.inf
         self._boundary_us = 0
         """The same as Unix time, by which the allocator dates its events."""
+        self._is_open = False
+        self._is_begun = False
         self._ours = False
         """Whether this window switched history on, and so switches it off."""
+
+    def open(self) -> None:
+        """Begin at the next boundary. Until then the evidence thread makes ready for it."""
+        self._is_open = True
 
     # ----------------------------------------------------------------- in the training thread
 
@@ -88,7 +94,8 @@ class RecordedWindow:
                 self._longest_step_s = max(self._longest_step_s, began_s - self._boundary_s)
                 self._shortest_step_s = min(self._shortest_step_s, began_s - self._boundary_s)
             try:
-                self._advance(self._snapshots.steps(), began_s, began_us, least_s)
+                if self._is_open:
+                    self._advance(self._snapshots.steps(), began_s, began_us, least_s)
             except NoSnapshotError as error:
                 self._end(str(error))
             except Exception as error:
@@ -118,6 +125,7 @@ class RecordedWindow:
         raise NotImplementedError
 
     def _begin(self, step: int) -> None:
+        self._is_begun = True
         self.began_step, self.began_unix_s = step, time.time()
         self._ours = self._history.begin(entries=self._entries(), step=step)
         if not self._ours and self._history.recorder() is Recorder.JOB:

@@ -15,12 +15,12 @@ from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.evidence.loading import PROFILE_MODULES, load
 from tidegauge.probe.evidence.profile_window import ProfileAsk, ProfileWindow
-from tidegauge.probe.evidence.recorded_window import RecordedWindow
+from tidegauge.probe.evidence.recorded_window import RecordedWindow, WindowPhase
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.evidence.work import Searches, gather
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import TRACE
-from tidegauge.probe.pacing import Pacer, start_thread
+from tidegauge.probe.pacing import Pacer, StoppedError, start_thread
 from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_files import RunFiles
@@ -82,11 +82,11 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
     return read_facts(torch, **means)
 
 
-def _recording(ask: ProfileAsk, snapshots: RankSnapshots, history: History, **means: Any) -> ProfileRecording:
-    load(PROFILE_MODULES, Pacer().rest)
+def _recording(window: ProfileWindow, **means: Any) -> ProfileRecording:
+    load(PROFILE_MODULES, Pacer(lambda: window.stopped))
     from tidegauge.probe.evidence.profile_work import ProfileRecording  # likewise
 
-    return ProfileRecording(ask, snapshots, history, **means)
+    return ProfileRecording(window, **means)
 
 
 class EvidenceRecorder:
@@ -250,23 +250,13 @@ class EvidenceRecorder:
         no_room = files.no_room_for_recording()
         if no_room is not None:
             raise RequestRefusedError("busy", no_room)  # by and by there may be some
-        recording = self._make_recording(
-            ask,
-            snapshots,
-            self.recording(),
-            torch=self._backend.torch,
-            stepped=self._stepped,
-            at_boundary=self._at_boundary,
-            compiles=self._backend.compiles,
-            faults=self._faults,
-        )
-        self._profile = recording.window
+        window = self._profile = ProfileWindow(ask, snapshots, self.recording())
         try:
-            self._begin(recording.window, lambda: self._guarded(lambda: recording.gather(files)))
+            self._begin(window, lambda: self._guarded(lambda: self._record_profile(window, files)))
         except BaseException:
             self._profile = None
             raise
-        return recording.window
+        return window
 
     def _refuse_beside_evidence(self) -> None:
         known = self._evidence
@@ -312,6 +302,25 @@ class EvidenceRecorder:
             ),
         )
         self._guarded(lambda: gather(window, files, looks))
+
+    def _record_profile(self, window: ProfileWindow, files: EvidenceFiles) -> None:
+        try:
+            recording = self._make_recording(
+                window,
+                torch=self._backend.torch,
+                stepped=self._stepped,
+                at_boundary=self._at_boundary,
+                compiles=self._backend.compiles,
+                faults=self._faults,
+            )
+        except StoppedError:
+            window.phase = WindowPhase.DONE
+        except Exception as error:
+            window.give_way(f"no recording could be made ({describe(error)})")
+            window.phase = WindowPhase.DONE
+            raise
+        else:
+            recording.gather(files)
 
     def _guarded(self, gather: Callable[[], None]) -> None:
         try:

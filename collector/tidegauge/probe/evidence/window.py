@@ -56,7 +56,7 @@ class EvidenceWindow(RecordedWindow):
 
     def _advance(self, step: int, now_s: float, now_us: int, least_s: float) -> None:
         del now_us
-        if self._boundary_s is None:
+        if not self._is_begun:
             self._begin(step)
         elif self._early_step is None:
             if self._warm(step, now_s):

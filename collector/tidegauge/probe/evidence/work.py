@@ -78,8 +78,9 @@ class _Work:
 
     def evidence(self) -> RankEvidence:
         """The findings, once the window is over. Raises ``StoppedError``."""
-        load(EVIDENCE_MODULES, self._pacer.rest)
+        load(EVIDENCE_MODULES, self._pacer)
         roots = roots_or_none(self._pacer, self._problems)
+        self._window.open()
         early = self._next(EARLY_SUFFIX)
         early_facts = self._facts() if early is not None else NO_FACTS
         late = self._next(LATE_SUFFIX) if early is not None else None
