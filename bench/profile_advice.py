@@ -99,6 +99,11 @@ OF_TWO_RANKS = (
 )
 
 
+SETTLE_S = 0.3
+"""After a step of two ranks: NCCL's watchdog lets go of a step's buckets, which DDP replaces after the first, within
+0.1 s."""
+
+
 class Outcome(NamedTuple):
     case: str
     today_bytes: int
@@ -339,7 +344,9 @@ def trained(torch: Any, case: Case, *, measure: str | None) -> int:
     job = Job(torch, case, *([measure] if measure else []))
     for _ in range(STEPS):
         job.step()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        if torch.distributed.is_initialized():
+            time.sleep(SETTLE_S)
     job.end()
     return int(torch.cuda.memory_stats()["allocated_bytes.all.peak"])
 
@@ -428,11 +435,16 @@ def in_rank(rank: int, backend: str, case: Case, measure: str | None, out: str) 
     torch.distributed.destroy_process_group()
 
 
-def shown(found: list[Outcome]) -> None:
+def shown(outcomes: Iterator[Outcome]) -> list[Outcome]:
+    """All of them, each printed as it comes."""
     print(f"{'case':<62} {'today':>9} {'predicted':>9} {'measured':>9} {'error':>7}")
-    for one in found:
+    found = []
+    for one in outcomes:
         sizes = (f"{size / 2**20:9.1f}" for size in one[1:])
-        print(f"{one.case:<62} {' '.join(sizes)} {one.error:7.2%}{'' if abs(one.error) <= MAX_ERROR else '  MISSED'}")
+        missed = "" if abs(one.error) <= MAX_ERROR else "  MISSED"
+        print(f"{one.case:<62} {' '.join(sizes)} {one.error:7.2%}{missed}", flush=True)
+        found.append(one)
+    return found
 
 
 def main() -> int:
@@ -444,15 +456,12 @@ def main() -> int:
     import torch
 
     began = time.monotonic()
-    found = list(outcomes(torch, tuple(case for case in CASES if args.only in case.name)))
-    shown(found)
+    found = shown(outcomes(torch, tuple(case for case in CASES if args.only in case.name)))
     cases = tuple(case for case in OF_TWO_RANKS if args.only in case.name)
     if cases and torch.cuda.device_count() >= RANKS:
         backend = "nccl" if args.on == "gpu" else "gloo"
         with tempfile.TemporaryDirectory(prefix="profile-advice-") as scratch:
-            in_ranks = list(of_ranks(torch, cases, backend, Path(scratch)))
-        shown(in_ranks)
-        found += in_ranks
+            found += shown(of_ranks(torch, cases, backend, Path(scratch)))
     missed = [one.case for one in found if abs(one.error) > MAX_ERROR]
     print(
         f"{len(found) - len(missed)} of {len(found)} within {MAX_ERROR:.0%}; torch {torch.__version__}, "
