@@ -20,7 +20,7 @@ import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -435,7 +435,7 @@ def in_rank(rank: int, backend: str, case: Case, measure: str | None, out: str) 
     torch.distributed.destroy_process_group()
 
 
-def shown(outcomes: Iterator[Outcome]) -> list[Outcome]:
+def shown(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """All of them, each printed as it comes."""
     print(f"{'case':<62} {'today':>9} {'predicted':>9} {'measured':>9} {'error':>7}")
     found = []
