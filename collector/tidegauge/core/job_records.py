@@ -15,7 +15,7 @@ NO_STEPS_OOM_S = 60.0
 
 
 class JobEnd(str, Enum):
-    """How a job ended, as far as its ranks and their nodes tell. The exit status is the scheduler's to know."""
+    """How a job ended: ``ENDED``, ``KILLED`` and ``OOM`` by its ranks and their nodes, the others by its scheduler."""
 
     UNKNOWN = "unknown"
     """Its nodes, or the service, were away when it ended."""
@@ -23,6 +23,14 @@ class JobEnd(str, Enum):
     """Every process ended by itself, with whatever exit status."""
     KILLED = "killed"
     """A signal ended a rank: SIGTERM, SIGKILL, or a crash."""
+    COMPLETED = "completed"
+    """Its scheduler, or ``tidegauge run``, saw it end with exit status 0."""
+    FAILED = "failed"
+    """The same with another exit status, a signal of its own or a time limit."""
+    CANCELLED = "cancelled"
+    """Its scheduler ended it because somebody wished so."""
+    REQUEUED = "requeued"
+    """It was ended to start again as another attempt."""
     OOM = "oom"
     """A rank ended in the step in which it ran out of GPU memory."""
 
@@ -33,7 +41,7 @@ class JobEnd(str, Enum):
 
 
 class RankPeak(NamedTuple):
-    """The highest GPU memory of one rank."""
+    """The highest memory of one rank. ``None`` is unknown."""
 
     rank: int
     hostname: str
@@ -41,6 +49,17 @@ class RankPeak(NamedTuple):
     reserved_bytes: int
     limit_bytes: Optional[int]
     """What it may take on its GPU: its cap, else the GPU's total."""
+    nontorch_bytes: Optional[int] = None
+    """GPU memory outside PyTorch."""
+    host_bytes: Optional[int] = None
+    """Host memory of its process and its descendants."""
+    inactive_split_bytes: Optional[int] = None
+    """Free parts of blocks that PyTorch has split, at its last reading: fragmentation."""
+    alloc_retries: Optional[int] = None
+    ooms: Optional[int] = None
+    steps: int = 0
+    step_s: Optional[float] = None
+    """The median time of a step."""
 
 
 class JobRecord(NamedTuple):
@@ -70,6 +89,23 @@ class JobRecord(NamedTuple):
     signal: Optional[Signal]
     ooms: int
     """Ranks seen with an out-of-memory error at the same time, whether or not the job survived it."""
+    account: Optional[str] = None
+    """Of Slurm, as the next two are of Slurm and Kubernetes."""
+    partition: Optional[str] = None
+    namespace: Optional[str] = None
+    script: Optional[str] = None
+    """What was run: the path of ``__main__``, or ``-m module``. The job's claim, as are the next four."""
+    script_sha256: Optional[str] = None
+    arguments: Optional[str] = None
+    """Of the script, cut off."""
+    torch_version: Optional[str] = None
+    alloc_conf: Optional[str] = None
+    gpus: int = 0
+    """GPUs that its ranks used; 0: unknown."""
+    incidents: tuple[int, ...] = ()
+    """Numbers of its incidents."""
+    actions: tuple[str, ...] = ()
+    """Actions that were carried out on it, oldest first."""
 
 
 def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: float) -> JobRecord:

@@ -45,6 +45,10 @@ HOW = {
     JobEnd.UNKNOWN: "not known",
     JobEnd.ENDED: "by itself",
     JobEnd.KILLED: "killed",
+    JobEnd.COMPLETED: "completed",
+    JobEnd.FAILED: "failed",
+    JobEnd.CANCELLED: "cancelled",
+    JobEnd.REQUEUED: "requeued",
     JobEnd.OOM: "OOM",
 }
 NO_SUCH_PAGE = 404

@@ -110,6 +110,9 @@ def _row(record: JobRecord) -> dict[str, Any]:
         "updated_s": record.updated_unix_s,
         "ended_s": record.ended_unix_s,
         "value": JOB_RECORD.write(record),
+        "job_name": column_name(record.job_name or ""),
+        "account": column_name(record.account or ""),
+        "how": record.end.value if record.end is not None else "",
     }
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
 from sqlalchemy.sql import text
 
 metadata = MetaData()
@@ -138,8 +150,38 @@ job_records = Table(
     Column("updated_s", Double, nullable=False),
     Column("ended_s", Double),
     Column("value", Text, nullable=False),
+    Column("job_name", Text, nullable=False, server_default=""),
+    Column("account", Text, nullable=False, server_default=""),
+    Column("how", Text, nullable=False, server_default=""),
+    Index("job_records_by_name", "job_name", "ended_s"),
     Index("job_records_by_tenant", "tenant", "updated_s"),
     Index("job_records_by_user", "user_name", "ended_s"),
     Index("job_records_by_end", "ended_s"),
 )
-"""One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice."""
+"""One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice. ``how``
+is ``JobRecord.end``."""
+
+job_memory = Table(
+    "job_memory",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    Column("uid", BigInteger, primary_key=True, autoincrement=False),
+    Column("started_s", Double, primary_key=True),
+    Column("value", Text, nullable=False),
+    ForeignKeyConstraint(
+        ["job_id", "attempt", "uid", "started_s"],
+        [job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s],
+        ondelete="CASCADE",
+    ),
+)
+"""The peaks of each rank of a recorded job, and how the memory of the fullest ranks went."""
+
+incident_memory = Table(
+    "incident_memory",
+    metadata,
+    Column("number", Integer, ForeignKey("incidents.number", ondelete="CASCADE"), primary_key=True,
+           autoincrement=False),
+    Column("value", Text, nullable=False),
+)  # fmt: skip
+"""How the memory of an incident's ranks went, for its page."""

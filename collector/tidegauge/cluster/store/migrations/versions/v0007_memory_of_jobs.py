@@ -1,0 +1,54 @@
+"""What people look for in records of jobs, and the memory of each rank of a job and of an incident."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+MAX_NAME_CHARS = 200
+"""As ``values.column_name`` had it then: a longer name is found by its id."""
+
+
+def upgrade() -> None:
+    for name in ("job_name", "account", "how"):
+        op.add_column("job_records", sa.Column(name, sa.Text(), nullable=False, server_default=""))
+    _fill()
+    op.create_index("job_records_by_name", "job_records", ["job_name", "ended_s"])
+    op.create_table(
+        "job_memory",
+        sa.Column("job_id", sa.Text(), primary_key=True),
+        sa.Column("attempt", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("uid", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("started_s", sa.Double(), primary_key=True),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id", "attempt", "uid", "started_s"],
+            ["job_records.job_id", "job_records.attempt", "job_records.uid", "job_records.started_s"],
+            ondelete="CASCADE",
+        ),
+    )
+    op.create_table(
+        "incident_memory",
+        sa.Column("number", sa.Integer(), sa.ForeignKey("incidents.number", ondelete="CASCADE"), primary_key=True,
+                  autoincrement=False),
+        sa.Column("value", sa.Text(), nullable=False),
+    )  # fmt: skip
+
+
+def _fill() -> None:
+    records = sa.table("job_records", *map(sa.column, ("job_id", "attempt", "uid", "started_s", "job_name", "how")))
+    key = (records.c.job_id, records.c.attempt, records.c.uid, records.c.started_s)
+    connection = op.get_bind()
+    for *of, text in connection.execute(sa.select(*key, sa.column("value")).select_from(records)).all():
+        value = json.loads(text)
+        name = str(value.get("job_name") or "").replace("\\", "\\\\").replace("\0", "\\0")
+        name = name.encode("utf-8", "backslashreplace").decode("utf-8")[:MAX_NAME_CHARS]
+        same = [column == part for column, part in zip(key, of)]
+        connection.execute(sa.update(records).where(*same).values(job_name=name, how=value.get("end") or ""))
