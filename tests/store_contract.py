@@ -49,8 +49,13 @@ from tidegauge.core.incidents import (
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_memory import JobMemory, RankCurve
+from tidegauge.core.job_records import RankPeak
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
+
+POINTS = (MemoryPoint(NOW_S, 1, 10, 20, None), MemoryPoint(NOW_S + 1.5, 3, 1 << 60, 20, 5))
 
 SAVE_AND_HANG = """
 import sys
@@ -908,3 +913,37 @@ class StoreContract:
         odd = JOB._replace(attempt=1 << 70)
         store.jobs.save([job_record(job=odd), job_record()])
         assert store.jobs.latest([odd, JOB]).keys() == {JOB}
+
+    # the memory of ranks
+
+    def test_the_memory_of_a_jobs_ranks_comes_back_and_goes_with_its_record(self, store: Store) -> None:
+        record = job_record()
+        peaks = (record.fullest._replace(host_bytes=7, step_s=0.25, steps=9), RankPeak(1, "node1", 2, 3, None))
+        memory = JobMemory(peaks, (RankCurve(3, (*POINTS,)), RankCurve(0, ())))
+        store.jobs.save([record])
+        assert store.jobs.memory(record) is None
+        for value in (JobMemory(), memory):
+            store.jobs.save_memory({record: value, job_record(job=JOB._replace(job_id="unknown")): value})
+            assert store.jobs.memory(record) == value
+        store.jobs.save([record._replace(steps=record.steps + 1)])
+        assert store.jobs.memory(record) == memory
+        store.jobs.prune(before_s=NOW_S + 1e6)
+        assert store.jobs.memory(record) is None
+
+    def test_the_memory_of_an_incidents_ranks_comes_back_and_goes_with_it(self, store: Store) -> None:
+        store.incidents.save([opened(7)])
+        store.incidents.save_memory({7: [RankCurve(0, POINTS)], 8: []})
+        assert (list(store.incidents.memory(7)), list(store.incidents.memory(8))) == ([RankCurve(0, POINTS)], [])
+        store.incidents.save_memory({7: [RankCurve(0, POINTS[:1])]})
+        assert list(store.incidents.memory(7)) == [RankCurve(0, POINTS[:1])]
+        with store.database.writing() as connection:
+            connection.execute(text("DELETE FROM incidents"))
+        assert list(store.incidents.memory(7)) == []
+
+    def test_memory_that_cannot_be_read_is_named(self, store: Store) -> None:
+        store.incidents.save([opened(7)])
+        store.incidents.save_memory({7: []})
+        with store.database.writing() as connection:
+            connection.execute(text("UPDATE incident_memory SET value = :value"), {"value": b"no zlib"})
+        with pytest.raises(StoreError, match="memory of incident 7 in the database cannot be read"):
+            store.incidents.memory(7)

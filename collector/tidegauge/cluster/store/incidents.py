@@ -9,11 +9,13 @@ from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
-from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
+from tidegauge.cluster.store.memory import read_memory, write_memory
+from tidegauge.cluster.store.tables import decisions, incident_changes, incident_memory, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_memory import JobMemory, RankCurve
 from tidegauge.core.verdicts import Severity
 
 
@@ -72,6 +74,27 @@ class IncidentStore:
         """The incident; ``None``: it does not exist, or was pruned."""
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
         return read_incident(rows[0]) if rows else None
+
+    def save_memory(self, curves: Mapping[int, Sequence[RankCurve]]) -> None:
+        """Write how the memory of the ranks of these incidents went, in place of what there was. The numbers are of
+        incidents that are saved; others are passed over."""
+        with self._database.writing() as connection:
+            asked = select(incidents.c.number).where(incidents.c.number.in_(list(curves)))
+            for number in connection.scalars(asked).all():
+                value = write_memory(JobMemory(curves=tuple(curves[number])))
+                insert = counts.insert_into(connection, incident_memory).values(number=number, value=value)
+                connection.execute(
+                    insert.on_conflict_do_update(index_elements=["number"], set_={"value": insert.excluded["value"]})
+                )
+
+    def memory(self, number: int) -> Sequence[RankCurve]:
+        """What ``save_memory`` wrote for this incident."""
+        with self._database.reading() as connection:
+            value = connection.scalar(select(incident_memory.c.value).where(incident_memory.c.number == number))
+        try:
+            return () if value is None else read_memory(value).curves
+        except ValueError as error:
+            raise StoreError(f"the memory of incident {number} in the database cannot be read: {error}") from error
 
     def lines(
         self, number: int, *, most: int | None = None, most_figures: int | None = None

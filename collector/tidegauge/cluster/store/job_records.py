@@ -9,9 +9,11 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tup
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
-from tidegauge.cluster.store.tables import job_records
+from tidegauge.cluster.store.memory import read_memory, write_memory
+from tidegauge.cluster.store.tables import job_memory, job_records
 from tidegauge.cluster.store.values import JOB_RECORD, column_name, fits_column
 from tidegauge.core.ids import JobKey
+from tidegauge.core.job_memory import JobMemory
 from tidegauge.core.job_records import JobRecord
 from tidegauge.core.jobs.tenants import tenant_of
 
@@ -50,6 +52,32 @@ class JobRecordStore:
             for tenant in {row["tenant"] for row in rows}:
                 _delete_beyond(connection, self._room.of_tenant, job_records.c.tenant == tenant)
             _keep_shares(connection, self._room.in_all)
+
+    def save_memory(self, memory: Mapping[JobRecord, JobMemory]) -> None:
+        """Write the memory of ranks beside records that are saved, in place of what there was."""
+        with self._database.writing() as connection:
+            for record, value in memory.items():
+                row = {name: part for name, part in _row(record).items() if name in job_memory.c and name != "value"}
+                known = select(job_records.c.uid).where(*(job_records.c[name] == part for name, part in row.items()))
+                if connection.execute(known).first() is None:
+                    continue  # it was deleted for somebody else's room
+                insert = counts.insert_into(connection, job_memory).values({**row, "value": write_memory(value)})
+                connection.execute(
+                    insert.on_conflict_do_update(index_elements=list(row), set_={"value": insert.excluded["value"]})
+                )
+
+    def memory(self, record: JobRecord) -> JobMemory | None:
+        """What ``save_memory`` wrote beside this record."""
+        row = {name: part for name, part in _row(record).items() if name in job_memory.c and name != "value"}
+        query = select(job_memory.c.value).where(*(job_memory.c[name] == part for name, part in row.items()))
+        with self._database.reading() as connection:
+            value = connection.scalar(query)
+        try:
+            return None if value is None else read_memory(value)
+        except ValueError as error:
+            raise StoreError(
+                f"the memory of job {record.job.job_id} in the database cannot be read: {error}"
+            ) from error
 
     def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
         """The record of the latest start of each of these attempts, as far as there is one."""

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -168,7 +169,7 @@ job_memory = Table(
     Column("attempt", BigInteger, primary_key=True, autoincrement=False),
     Column("uid", BigInteger, primary_key=True, autoincrement=False),
     Column("started_s", Double, primary_key=True),
-    Column("value", Text, nullable=False),
+    Column("value", LargeBinary, nullable=False),
     ForeignKeyConstraint(
         ["job_id", "attempt", "uid", "started_s"],
         [job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s],
@@ -182,6 +183,6 @@ incident_memory = Table(
     metadata,
     Column("number", Integer, ForeignKey("incidents.number", ondelete="CASCADE"), primary_key=True,
            autoincrement=False),
-    Column("value", Text, nullable=False),
+    Column("value", LargeBinary, nullable=False),
 )  # fmt: skip
 """How the memory of an incident's ranks went, for its page."""

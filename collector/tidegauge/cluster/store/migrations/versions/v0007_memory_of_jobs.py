@@ -27,7 +27,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("uid", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("started_s", sa.Double(), primary_key=True),
-        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("value", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id", "attempt", "uid", "started_s"],
             ["job_records.job_id", "job_records.attempt", "job_records.uid", "job_records.started_s"],
@@ -38,7 +38,7 @@ def upgrade() -> None:
         "incident_memory",
         sa.Column("number", sa.Integer(), sa.ForeignKey("incidents.number", ondelete="CASCADE"), primary_key=True,
                   autoincrement=False),
-        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("value", sa.LargeBinary(), nullable=False),
     )  # fmt: skip
 
 
