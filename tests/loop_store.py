@@ -41,7 +41,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.views import JobView

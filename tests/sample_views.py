@@ -9,7 +9,7 @@ from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
-from tidegauge.core.job_records import JobEnd, JobRecord, RankPeak
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView

@@ -49,8 +49,8 @@ from tidegauge.core.incidents import (
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_memory import JobMemory, RankCurve
-from tidegauge.core.job_records import RankPeak
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
+from tidegauge.core.job_records.record import RankPeak
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -919,7 +919,7 @@ class StoreContract:
     def test_the_memory_of_a_jobs_ranks_comes_back_and_goes_with_its_record(self, store: Store) -> None:
         record = job_record()
         peaks = (record.fullest._replace(host_bytes=7, step_s=0.25, steps=9), RankPeak(1, "node1", 2, 3, None))
-        memory = JobMemory(peaks, (RankCurve(3, (*POINTS,)), RankCurve(0, ())))
+        memory = JobMemory(peaks, (RankMemory(3, (*POINTS,)), RankMemory(0, ())))
         store.jobs.save([record])
         assert store.jobs.memory(record) is None
         for value in (JobMemory(), memory):
@@ -932,10 +932,10 @@ class StoreContract:
 
     def test_the_memory_of_an_incidents_ranks_comes_back_and_goes_with_it(self, store: Store) -> None:
         store.incidents.save([opened(7)])
-        store.incidents.save_memory({7: [RankCurve(0, POINTS)], 8: []})
-        assert (list(store.incidents.memory(7)), list(store.incidents.memory(8))) == ([RankCurve(0, POINTS)], [])
-        store.incidents.save_memory({7: [RankCurve(0, POINTS[:1])]})
-        assert list(store.incidents.memory(7)) == [RankCurve(0, POINTS[:1])]
+        store.incidents.save_memory({7: [RankMemory(0, POINTS)], 8: []})
+        assert (list(store.incidents.memory(7)), list(store.incidents.memory(8))) == ([RankMemory(0, POINTS)], [])
+        store.incidents.save_memory({7: [RankMemory(0, POINTS[:1])]})
+        assert list(store.incidents.memory(7)) == [RankMemory(0, POINTS[:1])]
         with store.database.writing() as connection:
             connection.execute(text("DELETE FROM incidents"))
         assert list(store.incidents.memory(7)) == []

@@ -20,7 +20,7 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode
-from tidegauge.core.job_records import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.verdicts import LeakState
 from tidegauge.settings import Settings
 

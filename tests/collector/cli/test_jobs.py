@@ -17,7 +17,7 @@ from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, Request, UnavailableError, json_route
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, JobKey, known_as
-from tidegauge.core.job_records import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity

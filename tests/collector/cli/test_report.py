@@ -22,12 +22,12 @@ from tidegauge.cli.main import main
 from tidegauge.cli.report import files
 from tidegauge.cluster.api.http_api import HttpApi, NotFoundError, Request, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
-from tidegauge.cluster.api.memory_api import RankMemory
 from tidegauge.cluster.api.overview import JobPage, job_page
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.job_records.memory import RankMemory
 from tidegauge.core.snapshot_columns import pack
 from tidegauge.core.verdicts import OK
 from tidegauge.core.wire import to_json

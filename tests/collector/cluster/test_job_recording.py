@@ -14,7 +14,7 @@ from tidegauge.cluster.incident_loops.job_recording import KEEP_UP_S, MISSED_AFT
 from tidegauge.cluster.store import JobRecordStore, Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.job_records import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.views import NodeSummary, RankSummary
 
 JOB = JobKey("4711", 0, 1001)

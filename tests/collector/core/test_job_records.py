@@ -9,7 +9,7 @@ import pytest
 
 from sample_views import GIB, LEAK, NOW_S, identity, job_view, rank_summary
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.job_records import JobEnd, JobRecord, RankPeak, lost, record_of
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak, lost, record_of
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity

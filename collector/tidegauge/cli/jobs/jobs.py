@@ -19,7 +19,7 @@ from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
 from tidegauge.core.incidents.wording import list_ranks
-from tidegauge.core.job_records import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes, format_duration

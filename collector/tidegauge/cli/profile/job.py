@@ -28,7 +28,7 @@ from tidegauge.cli.service_api import ANSWER_S, LONG_ANSWER_S, ask, read, send, 
 from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
 from tidegauge.core.ids import JobKey
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, cause_of, imbalance_of
 from tidegauge.core.profile.rank_profile import RankProfile

@@ -27,11 +27,11 @@ from tidegauge.cli.report.files import (
     tried_settings,
 )
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, ask_story, read
-from tidegauge.cluster.api.memory_api import RankMemory
 from tidegauge.cluster.api.overview import JobPage, RankLine
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import capitalised, name_ranks, rank_place
+from tidegauge.core.job_records.memory import RankMemory
 from tidegauge.core.verdicts import OK, Verdict
 
 if TYPE_CHECKING:

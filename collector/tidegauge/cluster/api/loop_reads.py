@@ -14,7 +14,7 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 
 

@@ -14,7 +14,7 @@ from tidegauge.core.evidence import Evidence, brief_of
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import belongs, says_most_first
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.job_records.memory import RankMemory
 from tidegauge.http.access import Viewer
 
 MAX_RANKS = 64
@@ -50,13 +50,6 @@ class JobAsked(NamedTuple):
 def rank_asked(request: Request) -> int | None:
     """The rank of a request, if it names one. Raises ``BadRequestError``."""
     return request.number("rank", default=0) if "rank" in request.query else None
-
-
-class RankMemory(NamedTuple):
-    """Memory history of one rank, oldest point first."""
-
-    rank: int
-    points: tuple[MemoryPoint, ...]
 
 
 def memory_routes(coordinator: Coordinator) -> dict[str, Route]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from tidegauge import __version__
 from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.loop_api import FEW, MANY
-from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES, RankMemory
+from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
 from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ProfileProblem, ServiceStatus
@@ -25,7 +25,8 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.memory import RankMemory
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError
-from tidegauge.core.job_records import JobRecord, lost, record_of
+from tidegauge.core.job_records.record import JobRecord, lost, record_of
 from tidegauge.core.views import JobView
 
 log = logging.getLogger(__name__)

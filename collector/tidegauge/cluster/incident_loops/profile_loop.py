@@ -20,7 +20,7 @@ from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.evidence.rank_evidence import MAX_ID_CHARS
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import AuditError, RankTarget
-from tidegauge.core.job_records import JobEnd, end_of
+from tidegauge.core.job_records.record import JobEnd, end_of
 from tidegauge.core.orders import Reply
 from tidegauge.core.profile.rank_profile import PROFILE_ASKED, RankProfile
 from tidegauge.core.profile.request import MAX_S, TRIP_S, profile_request

@@ -15,7 +15,7 @@ from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_memory import JobMemory, RankCurve
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.verdicts import Severity
 
 
@@ -75,7 +75,7 @@ class IncidentStore:
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
         return read_incident(rows[0]) if rows else None
 
-    def save_memory(self, curves: Mapping[int, Sequence[RankCurve]]) -> None:
+    def save_memory(self, curves: Mapping[int, Sequence[RankMemory]]) -> None:
         """Write how the memory of the ranks of these incidents went, in place of what there was. The numbers are of
         incidents that are saved; others are passed over."""
         with self._database.writing() as connection:
@@ -87,7 +87,7 @@ class IncidentStore:
                     insert.on_conflict_do_update(index_elements=["number"], set_={"value": insert.excluded["value"]})
                 )
 
-    def memory(self, number: int) -> Sequence[RankCurve]:
+    def memory(self, number: int) -> Sequence[RankMemory]:
         """What ``save_memory`` wrote for this incident."""
         with self._database.reading() as connection:
             value = connection.scalar(select(incident_memory.c.value).where(incident_memory.c.number == number))

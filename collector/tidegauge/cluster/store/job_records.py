@@ -13,8 +13,8 @@ from tidegauge.cluster.store.memory import read_memory, write_memory
 from tidegauge.cluster.store.tables import job_memory, job_records
 from tidegauge.cluster.store.values import JOB_RECORD, column_name, fits_column
 from tidegauge.core.ids import JobKey
-from tidegauge.core.job_memory import JobMemory
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.memory import JobMemory
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.jobs.tenants import tenant_of
 
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from tidegauge.cluster.store.values import ValueText
-from tidegauge.core.job_memory import JobMemory
+from tidegauge.core.job_records.memory import JobMemory
 
 _MEMORY = ValueText(JobMemory)
 _MAX_BYTES = 32 << 20

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import Decision
-from tidegauge.core.job_records import JobRecord
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 
 V = TypeVar("V")

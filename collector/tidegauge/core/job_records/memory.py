@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegauge.core.job_records import RankPeak
+from tidegauge.core.job_records.record import RankPeak
 from tidegauge.core.memory_history import MemoryPoint
 
 MAX_PEAKS = 1024
@@ -15,7 +15,7 @@ MAX_INCIDENT_CURVES = 16
 """Ranks of an incident whose points are kept, the ones to look at first."""
 
 
-class RankCurve(NamedTuple):
+class RankMemory(NamedTuple):
     """How the memory of one rank went: ``memory_history.BUCKETS`` points at most, the oldest first."""
 
     rank: int
@@ -27,4 +27,4 @@ class JobMemory(NamedTuple):
 
     peaks: tuple[RankPeak, ...] = ()
     """The fullest rank first."""
-    curves: tuple[RankCurve, ...] = ()
+    curves: tuple[RankMemory, ...] = ()

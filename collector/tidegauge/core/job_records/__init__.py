@@ -1,0 +1,1 @@
+"""What stays of a job when it has ended."""
