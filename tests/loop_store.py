@@ -42,6 +42,7 @@ from tidegauge.core.incidents.actions import (
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.record import JobRecord
+from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.views import JobView
@@ -209,6 +210,23 @@ class FakeJobs:
 
 
 @dataclass
+class FakeUsage:
+    """``loop_reads.UsageReads``."""
+
+    rows: list[GpuUsage] = field(default_factory=list)
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+
+    def usage(
+        self, by: UsageBy, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
+    ) -> Sequence[GpuUsage]:
+        self.asked.append((by, since_s, limit, user_name, job_name))
+        return [one for one in self.rows if user_name in (None, one.user_name)][:limit]
+
+    def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
+        return sorted({one.limit_bytes for one in self.rows})
+
+
+@dataclass
 class FakeGrades:
     """``loop_reads.Grades`` over the incidents and decisions of a ``FakeStore``."""
 
@@ -256,6 +274,7 @@ class FakeStore:
     evidence: FakeEvidence = field(default_factory=FakeEvidence)
     jobs: FakeJobs = field(default_factory=FakeJobs)
     profiles: FakeProfiles = field(default_factory=FakeProfiles)
+    usage: FakeUsage = field(default_factory=FakeUsage)
     problem: str | None = None
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import select, text, update
 
 from evidence_values import NAMED, evidence
 from rank_profiles import rank_profile
-from sample_views import NOW_S, job_record
+from sample_views import GIB, NOW_S, job_record
 from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore
@@ -50,7 +50,8 @@ from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposi
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
-from tidegauge.core.job_records.record import RankPeak
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.job_records.right_size import UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -947,3 +948,43 @@ class StoreContract:
             connection.execute(text("UPDATE incident_memory SET value = :value"), {"value": b"no zlib"})
         with pytest.raises(StoreError, match="memory of incident 7 in the database cannot be read"):
             store.incidents.memory(7)
+
+    # what jobs had and needed
+
+    def test_runs_are_summed_up_by_what_is_asked(self, store: Store) -> None:
+        full = RankPeak(0, "node1", 1, 60 * GIB, 80 * GIB, nontorch_bytes=10 * GIB)
+        runs = [
+            run_of("small", "ada", hours=1.0, account="physics"),
+            run_of("small", "ada", hours=3.0, account="physics", fullest=SMALL._replace(reserved_bytes=8 * GIB)),
+            run_of("small", "bob", hours=1.0, end=JobEnd.OOM, account="chemistry"),
+            run_of("full", "ada", hours=10.0, fullest=full, account="physics"),
+            run_of("short", "ada", hours=0.1),
+            run_of("unknown", "ada", hours=9.0, fullest=SMALL._replace(limit_bytes=None)),
+            run_of("runs", "ada", hours=9.0, ended_unix_s=None, end=None),
+        ]
+        store.jobs.save(runs)
+        found = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert [(one.name, one.user_name, one.runs, one.ooms) for one in found] == [
+            ("small", "ada", 2, 0), ("full", "ada", 1, 0), ("small", "bob", 1, 1),
+        ]  # fmt: skip
+        ada = found[0]
+        assert (ada.gpus, ada.highest_bytes, ada.mean_bytes) == (4, 8 * GIB, 6 * GIB)
+        assert (ada.gpu_seconds, ada.had_byte_seconds) == (16 * 3600.0, 16 * 3600.0 * 80 * GIB)
+        assert ada.needed_byte_seconds == 4 * 3600.0 * (4 + 3 * 8) * GIB
+        assert found[1].highest_bytes == 70 * GIB
+        by_account = store.usage.usage(UsageBy.ACCOUNT, since_s=0.0, limit=1)
+        assert [(one.name, one.user_name, one.runs) for one in by_account] == [("physics", "", 3)]
+        only = store.usage.usage(UsageBy.USER, since_s=0.0, limit=9, user_name="bob", job_name="small")
+        assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
+        assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
+        assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+
+
+SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)
+
+
+def run_of(name: str, user_name: str, *, hours: float, **changes: Any) -> JobRecord:
+    """A run of four GPUs."""
+    job = JobKey(f"{name}-{user_name}-{hours}", 0, 1001)
+    whole = {"fullest": SMALL, "ended_unix_s": NOW_S, "gpus": 4, **changes}
+    return job_record(job=job, job_name=name, user_name=user_name, started_unix_s=NOW_S - hours * 3600.0, **whole)

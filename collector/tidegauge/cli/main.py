@@ -34,6 +34,7 @@ GROUPS = {
         "attach": "tidegauge.cli.attach.command",
         "jobs": "tidegauge.cli.jobs.jobs",
         "top": "tidegauge.cli.top.command",
+        "efficiency": "tidegauge.cli.jobs.efficiency",
         "incidents": "tidegauge.cli.jobs.incidents",
         "snapshot": "tidegauge.cli.snapshot.command",
         "profile": "tidegauge.cli.profile.command",

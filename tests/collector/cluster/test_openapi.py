@@ -41,7 +41,7 @@ FULL = {
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
     "/api/v1/ended-jobs": "jobs", "/api/v1/profiled-jobs": "jobs", "/api/v1/profiles": "profiles",
-    "/api/v1/profile": "profile",
+    "/api/v1/profile": "profile", "/api/v1/usage": "usage",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()

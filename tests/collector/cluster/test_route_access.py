@@ -186,6 +186,7 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/profiles": Page(f"/api/v1/profiles?{job}", about_one=True),
         "/api/v1/profile": Page(f"/api/v1/profile?{job}&rank=1", about_one=True),
         "/api/v1/ended-jobs": Page("/api/v1/ended-jobs"),
+        "/api/v1/usage": Page("/api/v1/usage"),
         "/api/v1/grades": Page("/api/v1/grades"),
         "/report": Page(f"/report?incident={number}", about_one=True),
         "/grade": Page(f"/grade?incident={number}", about_one=True),

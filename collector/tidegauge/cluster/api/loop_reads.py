@@ -15,6 +15,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.record import JobRecord
+from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 
 
@@ -98,6 +99,16 @@ class JobReads(Protocol):
     def count_ended(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
 
+class UsageReads(Protocol):
+    """The methods of ``store.UsageStore``."""
+
+    def usage(
+        self, by: UsageBy, /, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
+    ) -> Sequence[GpuUsage]: ...
+
+    def gpu_sizes(self, *, since_s: float) -> Sequence[int]: ...
+
+
 class LoopStore(Protocol):
     """The tables of ``store.Store``."""
 
@@ -118,3 +129,6 @@ class LoopStore(Protocol):
 
     @property
     def profiles(self) -> ProfileReads: ...
+
+    @property
+    def usage(self) -> UsageReads: ...

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from tidegauge import __version__
 from tidegauge.cluster.api.http_api import FORM_TYPE
-from tidegauge.cluster.api.loop_api import FEW, MANY
+from tidegauge.cluster.api.loop_api import FEW, MANY, MAX_NAME_CHARS
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
@@ -27,6 +27,7 @@ from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatu
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.job_records.memory import RankMemory
 from tidegauge.core.job_records.record import JobRecord
+from tidegauge.core.job_records.right_size import SizedUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView
@@ -93,6 +94,7 @@ _GROUP = Parameter(
     {"type": "string", "maxLength": MAX_JOB_ID_CHARS},
 )
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
 _OWN_JOB = (_JOB_ID, _ATTEMPT, Parameter("uid", "The job's owner.", _whole(), required=True), _GROUP)
 _RANKS = {"type": "string", "maxLength": MAX_RANKS_CHARS, "pattern": "^[0-9]{1,9}(,[0-9]{1,9})*$"}
 _RANK = Parameter("rank", "Only this rank.", _whole())
@@ -173,6 +175,17 @@ PAGES: Mapping[str, ApiPage] = {
     "/api/v1/ended-jobs": ApiPage(
         "Records of ended jobs, the last one first",
         {"jobs": tuple[JobRecord, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT), text=_SEEN_AS,
+    ),
+    "/api/v1/usage": ApiPage(
+        "What ended runs of 10 minutes and more had and needed, those that left most memory unused first",
+        {"usage": tuple[SizedUsage, ...], "seen_as": str | None},
+        (
+            Parameter("by", "What runs are summed up by.", {"type": "string", "enum": [by.value for by in UsageBy]}),
+            Parameter("user", "Only runs of this user.", _NAME),
+            Parameter("name", "Only runs with this job name.", _NAME),
+            _SINCE, _LIMIT,
+        ),
+        text=_SEEN_AS,
     ),
     "/api/v1/evidence": ApiPage(
         "Evidence of growth for a job or an incident", {"evidence": tuple[Evidence, ...]},

@@ -20,6 +20,10 @@ from tidegauge.core.jobs.tenants import tenant_of
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
 
 
+MAX_GPUS = 1 << 20
+"""Of one job: its ranks may claim any number."""
+
+
 class RecordRoom(NamedTuple):
     """Maximum numbers of records; those that were updated longest ago are deleted beyond them."""
 
@@ -141,6 +145,11 @@ def _row(record: JobRecord) -> dict[str, Any]:
         "job_name": column_name(record.job_name or ""),
         "account": column_name(record.account or ""),
         "how": record.end.value if record.end is not None else "",
+        "partition": column_name(record.partition or ""),
+        "namespace": column_name(record.namespace or ""),
+        "gpus": min(record.gpus or record.world_size, MAX_GPUS),
+        "need_bytes": record.fullest.reserved_bytes + (record.fullest.nontorch_bytes or 0),
+        "limit_bytes": record.fullest.limit_bytes or 0,
     }
 
 

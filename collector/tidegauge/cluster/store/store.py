@@ -19,6 +19,7 @@ from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.job_records import JobRecordStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
+from tidegauge.cluster.store.usage import UsageStore
 from tidegauge.core.incidents.actions import DecisionStatus
 
 VERSION_TABLE = "tidegauge_schema"
@@ -36,6 +37,7 @@ class Store:
     grades: GradeStore
     jobs: JobRecordStore
     profiles: ProfileStore
+    usage: UsageStore
     database: Database
 
     def newest_s(self) -> float | None:
@@ -87,7 +89,7 @@ def open_store(url: str) -> Store:
         raise
     return Store(
         IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database),
-        JobRecordStore(database), ProfileStore(database), database,
+        JobRecordStore(database), ProfileStore(database), UsageStore(database), database,
     )  # fmt: skip
 
 

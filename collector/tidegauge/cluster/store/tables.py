@@ -154,13 +154,18 @@ job_records = Table(
     Column("job_name", Text, nullable=False, server_default=""),
     Column("account", Text, nullable=False, server_default=""),
     Column("how", Text, nullable=False, server_default=""),
+    Column("partition", Text, nullable=False, server_default=""),
+    Column("namespace", Text, nullable=False, server_default=""),
+    Column("gpus", Integer, nullable=False, server_default="0"),
+    Column("need_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("limit_bytes", BigInteger, nullable=False, server_default="0"),
     Index("job_records_by_name", "job_name", "ended_s"),
     Index("job_records_by_tenant", "tenant", "updated_s"),
     Index("job_records_by_user", "user_name", "ended_s"),
     Index("job_records_by_end", "ended_s"),
 )
 """One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice. ``how``
-is ``JobRecord.end``."""
+is ``JobRecord.end``; the three last are for sums (``core.job_records.right_size``), 0 where they are unknown."""
 
 job_memory = Table(
     "job_memory",

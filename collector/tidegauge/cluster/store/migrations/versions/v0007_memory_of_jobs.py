@@ -17,8 +17,11 @@ MAX_NAME_CHARS = 200
 
 
 def upgrade() -> None:
-    for name in ("job_name", "account", "how"):
+    for name in ("job_name", "account", "how", "partition", "namespace"):
         op.add_column("job_records", sa.Column(name, sa.Text(), nullable=False, server_default=""))
+    op.add_column("job_records", sa.Column("gpus", sa.Integer(), nullable=False, server_default="0"))
+    for name in ("need_bytes", "limit_bytes"):
+        op.add_column("job_records", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
     _fill()
     op.create_index("job_records_by_name", "job_records", ["job_name", "ended_s"])
     op.create_table(

@@ -1,0 +1,86 @@
+"""``tidegauge efficiency`` lists what ended jobs had and what they needed, and what would have done."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from tidegauge.cli.arguments import add_examples
+from tidegauge.cli.errors import FINE
+from tidegauge.cli.output import print_json, print_table
+from tidegauge.cli.service_api import add_api_arguments, ask, read
+from tidegauge.cli.times import ago, since_unix_s
+from tidegauge.core.job_records.right_size import MIN_RUN_S, SizedUsage, UsageBy
+from tidegauge.core.units import format_bytes, format_duration
+
+HELP = "list what ended jobs had and needed of their GPUs, and what the next run could ask for"
+DEFAULT_SINCE = "7d"
+DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
+HOUR_S, GIB = 3600.0, 1 << 30
+GIVES_WAY = ("runs", "gpus", "user", "of", "unused")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument(
+        "--by", type=UsageBy, choices=tuple(UsageBy), default=UsageBy.JOB, metavar="WHAT",
+        help=f"sum runs up by {', '.join(by.value for by in UsageBy)} (default: job)",
+    )  # fmt: skip
+    parser.add_argument("--user", help="only runs of this user")
+    parser.add_argument("--name", help="only runs with this job name")
+    parser.add_argument(
+        "--since", type=ago, default=ago(DEFAULT_SINCE), metavar="SINCE",
+        help=f"runs that ended within this time (default: {DEFAULT_SINCE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", type=int, default=DEFAULT_LIMIT, help=f"lines at most (default: {DEFAULT_LIMIT}, up to {MAX_LIMIT})"
+    )
+    add_examples(
+        parser,
+        "tidegauge efficiency                       jobs of the last week, most unused memory first",
+        "tidegauge efficiency --by user --since 30d  the same by user",
+        "tidegauge efficiency --name train --json    one job, for scripts",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    query = {"by": args.by.value, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
+    query |= {name: given for name, given in (("user", args.user), ("name", args.name)) if given}
+    answer = ask(args, f"/api/v1/usage?{urlencode(query)}")
+    if args.json:
+        print_json(answer)
+        return FINE
+    found = [read(SizedUsage, raw) for raw in answer["usage"]]
+    if not found:
+        print(
+            f"no run of {format_duration(MIN_RUN_S)} or longer ended in the last {format_duration(args.since)}; "
+            "`tidegauge efficiency --since 90d` looks further back"
+        )
+        return FINE
+    by_job = args.by is UsageBy.JOB
+    header = (args.by.value, *(["user"] if by_job else []), "runs", "gpus", "of", "needed", "full", "GPU h", "unused")
+    print_table(header, [_row(one, by_job=by_job) for one in found], gives_way=GIVES_WAY)
+    advised = [f"{_name(one)}: {one.advice}" for one in found if one.advice and by_job]
+    if advised:
+        print("", *advised, sep="\n")
+    return FINE
+
+
+def _name(one: SizedUsage) -> str:
+    return one.usage.name or "(none)"
+
+
+def _row(one: SizedUsage, *, by_job: bool) -> Sequence[str]:
+    usage = one.usage
+    return (
+        _name(one),
+        *([usage.user_name] if by_job else []),
+        str(usage.runs),
+        str(usage.gpus),
+        format_bytes(usage.limit_bytes),
+        format_bytes(usage.highest_bytes),
+        f"{usage.needed_byte_seconds / usage.had_byte_seconds:.0%}" if usage.had_byte_seconds else "-",
+        f"{usage.gpu_seconds / HOUR_S:,.1f}",
+        f"{usage.unused_byte_seconds / HOUR_S / GIB:,.0f} GiB h",
+    )

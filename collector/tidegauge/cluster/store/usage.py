@@ -1,0 +1,70 @@
+"""Sums over records of ended jobs: what they had and what they needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import ColumnElement, Double, case, cast, func, literal, select
+
+from tidegauge.cluster.store.database import Database
+from tidegauge.cluster.store.tables import job_records
+from tidegauge.cluster.store.values import column_name
+from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.job_records.right_size import MIN_RUN_S, GpuUsage, UsageBy
+
+_NAMES: Mapping[UsageBy, ColumnElement[str]] = {
+    UsageBy.JOB: job_records.c.job_name,
+    UsageBy.USER: job_records.c.user_name,
+    UsageBy.ACCOUNT: job_records.c.account,
+    UsageBy.PARTITION: job_records.c.partition,
+    UsageBy.NAMESPACE: job_records.c.namespace,
+}
+
+
+class UsageStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def usage(
+        self, by: UsageBy, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
+    ) -> Sequence[GpuUsage]:
+        """Runs that ended since then, summed up, those that left most unused first."""
+        of = job_records.c
+        ran_s = of.ended_s - of.started_s
+        gpu_s = ran_s * of.gpus
+        had, needed = gpu_s * of.limit_bytes, gpu_s * of.need_bytes
+        keys = [_NAMES[by], *([of.user_name] if by is UsageBy.JOB else [])]
+        wanted = [of.ended_s >= since_s, ran_s >= MIN_RUN_S, of.limit_bytes > 0, of.need_bytes > 0]
+        if user_name is not None:
+            wanted.append(of.user_name == column_name(user_name))
+        if job_name is not None:
+            wanted.append(of.job_name == column_name(job_name))
+        query = (
+            select(
+                _NAMES[by].label("name"),
+                (of.user_name if by in (UsageBy.JOB, UsageBy.USER) else literal("")).label("user_name"),
+                func.count().label("runs"),
+                func.sum(case((of.how == JobEnd.OOM.value, 1), else_=0)).label("ooms"),
+                func.max(of.gpus).label("gpus"),
+                func.sum(gpu_s).label("gpu_seconds"),
+                func.sum(had).label("had_byte_seconds"),
+                func.sum(needed).label("needed_byte_seconds"),
+                func.max(of.limit_bytes).label("limit_bytes"),
+                func.max(of.need_bytes).label("highest_bytes"),
+                func.avg(cast(of.need_bytes, Double)).label("mean_bytes"),
+            )
+            .where(*wanted)
+            .group_by(*keys)
+            .order_by(func.sum(had - needed).desc(), *keys)
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [GpuUsage(**row._mapping) for row in connection.execute(query)]
+
+    def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
+        """Bytes of the GPUs of jobs that ended since then, or of their caps, the smallest first."""
+        query = select(job_records.c.limit_bytes).where(job_records.c.ended_s >= since_s).distinct()
+        with self._database.reading() as connection:
+            return sorted(int(size) for size in connection.scalars(query) if size)

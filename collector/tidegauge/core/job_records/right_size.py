@@ -1,0 +1,116 @@
+"""What ended jobs needed, beside what they had: how full their GPUs were, and what would have done. Pure.
+
+A job *needs* on each of its GPUs what its fullest rank held at its highest: memory that PyTorch reserved, and memory of
+its process outside PyTorch. Ranks that held less are counted as if they had held that much, so waste is never told too
+high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.units import format_bytes
+
+MIN_MARGIN = 0.10
+"""Of the need, above it."""
+SHARES = (8, 4, 2)
+"""Parts of a GPU's memory that can be had: MIG has eighths, quarters and halves; ``--gpu-share`` any."""
+MIN_RUN_S = 600.0
+"""A shorter run tells nothing of what its job needs."""
+MIN_RUNS = 3
+"""Of one job, before its own runs show a margin."""
+
+
+class UsageBy(str, Enum):
+    """What runs are summed up by."""
+
+    JOB = "job"
+    """Runs of one user with one job name."""
+    USER = "user"
+    ACCOUNT = "account"
+    PARTITION = "partition"
+    NAMESPACE = "namespace"
+
+
+class GpuUsage(NamedTuple):
+    """Runs of at least ``MIN_RUN_S``, summed up. Byte-seconds are of all GPUs."""
+
+    name: str
+    """The job's name, the user, …; empty: it has none."""
+    user_name: str
+    """Empty where the sum is over several users."""
+    runs: int
+    ooms: int
+    """Runs that ended in an out-of-memory error."""
+    gpus: int
+    """Of the largest run."""
+    gpu_seconds: float
+    had_byte_seconds: float
+    """Memory that the GPUs had, or that the runs' caps allowed, while the runs lasted."""
+    needed_byte_seconds: float
+    limit_bytes: int
+    """Of the largest GPU, or cap."""
+    highest_bytes: int
+    """The need of the run that needed most; ``mean_bytes`` is the mean over runs."""
+    mean_bytes: float
+
+    @property
+    def unused_byte_seconds(self) -> float:
+        return max(self.had_byte_seconds - self.needed_byte_seconds, 0.0)
+
+    @property
+    def safe_bytes(self) -> int:
+        """What the next run should have: as far above the highest need as that was above the mean, and at least
+        ``MIN_MARGIN``."""
+        swing = self.highest_bytes - self.mean_bytes if self.runs >= MIN_RUNS else 0.0
+        return int(self.highest_bytes + max(MIN_MARGIN * self.highest_bytes, swing))
+
+    @property
+    def share(self) -> Optional[int]:
+        """``n``, if 1/n of the GPU's memory is enough; ``None``: it needs more than half, or ran out of memory."""
+        if self.ooms or not self.limit_bytes:
+            return None
+        return next((share for share in SHARES if self.safe_bytes * share <= self.limit_bytes), None)
+
+    def smaller_gpu(self, sizes: Iterable[int]) -> Optional[int]:
+        """The smallest of ``sizes`` (bytes of the cluster's GPUs) that is enough and smaller than what the runs had."""
+        fits = [size for size in sizes if self.safe_bytes <= size < 0.9 * self.limit_bytes]
+        return min(fits, default=None) if not self.ooms else None
+
+
+class SizedUsage(NamedTuple):
+    """Runs, and what the next one could ask for."""
+
+    usage: GpuUsage
+    safe_bytes: int
+    """As ``GpuUsage.safe_bytes``; so is ``share``."""
+    share: Optional[int]
+    advice: Optional[str]
+    """A sentence; ``None``: what they had is right, or too little is known."""
+
+    @classmethod
+    def of(cls, usage: GpuUsage, sizes: Iterable[int]) -> SizedUsage:
+        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes))
+
+
+def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:
+    """One sentence on what the next run could ask for; ``None``: what it had is right, or too little is known.
+
+    ``sizes``: bytes of the GPUs that the cluster has.
+    """
+    share, smaller = usage.share, usage.smaller_gpu(sizes)
+    if share is None and smaller is None:
+        return None
+    gpus = f"{usage.gpus} × " if usage.gpus > 1 else ""
+    each = " each" if usage.gpus > 1 else ""
+    had = f"{gpus}{format_bytes(usage.limit_bytes)}"
+    runs = "the last run" if usage.runs == 1 else f"{usage.runs} runs"
+    could = [f"a GPU of {format_bytes(smaller)}"] if smaller is not None else []
+    if share is not None:
+        could.append(f"1/{share} of this GPU (MIG, or --gpu-share 1/{share})")
+    return (
+        f"had {had}, needed {format_bytes(usage.highest_bytes)}{each} at most in {runs}; with a margin "
+        f"({format_bytes(usage.safe_bytes)}) {' or '.join(could)} would do"
+    )

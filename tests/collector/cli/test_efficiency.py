@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from loop_store import FakeStore, FakeUsage
+from sample_views import GIB
+from still_service import OBSERVING
+from tidegauge.cli.main import main
+from tidegauge.cluster.api.http_api import HttpApi
+from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+
+HOUR_S = 3600.0
+ROW = GpuUsage("train", "ada", 4, 0, 8, 320 * HOUR_S, 320 * HOUR_S * 80 * GIB, 320 * HOUR_S * 8 * GIB, 80 * GIB,
+               9 * GIB, 8.5 * GIB)  # fmt: skip
+FULL = ROW._replace(name="", needed_byte_seconds=320 * HOUR_S * 76 * GIB, highest_bytes=76 * GIB, mean_bytes=76.0 * GIB)
+
+
+@pytest.fixture
+def table() -> FakeUsage:
+    return FakeUsage([ROW, FULL])
+
+
+@pytest.fixture
+def url(table: FakeUsage) -> Iterator[str]:
+    api = HttpApi(loop_routes(FakeStore(usage=table), lambda: OBSERVING), host="127.0.0.1", port=0)
+    api.start()
+    yield api.url
+    api.stop()
+
+
+def test_jobs_that_left_most_unused_come_first_with_what_would_have_done(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["efficiency", "--api", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["job", "user", "runs", "gpus", "of", "needed", "full", "GPU", "h", "unused"]
+    assert " ".join(lines[1].split()) == "train ada 4 8 80.0 GiB 9.0 GiB 10% 320.0 23,040 GiB h"
+    assert " ".join(lines[2].split()) == "(none) ada 4 8 80.0 GiB 76.0 GiB 95% 320.0 1,280 GiB h"
+    assert lines[3:] == [
+        "",
+        "train: had 8 × 80.0 GiB, needed 9.0 GiB each at most in 4 runs; with a margin (9.9 GiB) 1/8 of this GPU (MIG, "
+        "or --gpu-share 1/8) would do",
+    ]
+
+
+def test_sums_are_by_what_was_asked_and_of_whom(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--by", "account", "--user", "ada", "--name", "a b&c", "--since", "30d", "--limit", "5000"]
+    assert main(["efficiency", *asked, "--api", url]) == 0
+    (by, _, limit, user, name) = table.asked[0]
+    assert (by, limit, user, name) == (UsageBy.ACCOUNT, 1000, "ada", "a b&c")
+    assert capsys.readouterr().out.splitlines()[0].startswith("account")
+
+
+def test_json_has_figures_and_advice(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["efficiency", "--json", "--api", url]) == 0
+    first, second = json.loads(capsys.readouterr().out)["usage"]
+    assert (first["usage"]["highest_bytes"], first["share"]) == (9 * GIB, 8)
+    assert second["advice"] is None
+
+
+def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
+    table.rows.clear()
+    assert main(["efficiency", "--api", url]) == 0
+    assert "no run of 10 min or longer ended in the last 7 d" in capsys.readouterr().out

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sample_views import GIB
+from tidegauge.core.job_records.right_size import GpuUsage, SizedUsage, advice
+
+
+def usage(**changes: Any) -> GpuUsage:
+    """Eight GPUs of 80 GiB for ten hours a run, of which 9 GiB were needed."""
+    told = GpuUsage(
+        name="train", user_name="ada", runs=4, ooms=0, gpus=8, gpu_seconds=4 * 8 * 36_000.0,
+        had_byte_seconds=4 * 8 * 36_000.0 * 80 * GIB, needed_byte_seconds=4 * 8 * 36_000.0 * 8 * GIB,
+        limit_bytes=80 * GIB, highest_bytes=9 * GIB, mean_bytes=8.5 * GIB,
+    )  # fmt: skip
+    return told._replace(**changes)
+
+
+def test_advice_says_what_was_had_what_was_needed_and_what_would_do() -> None:
+    assert advice(usage(), [24 * GIB, 40 * GIB, 80 * GIB]) == (
+        "had 8 × 80.0 GiB, needed 9.0 GiB each at most in 4 runs; with a margin (9.9 GiB) a GPU of 24.0 GiB or 1/8 of "
+        "this GPU (MIG, or --gpu-share 1/8) would do"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({}, 8),
+        ({"highest_bytes": 30 * GIB, "mean_bytes": 30 * GIB}, 2),
+        ({"highest_bytes": 37 * GIB, "mean_bytes": 37 * GIB}, None),
+        ({"highest_bytes": 18 * GIB, "mean_bytes": 18 * GIB}, 4),
+        ({"highest_bytes": 18 * GIB, "mean_bytes": 10 * GIB}, 2),
+        ({"highest_bytes": 18 * GIB, "mean_bytes": 10 * GIB, "runs": 2}, 4),
+        ({"ooms": 1}, None),
+        ({"limit_bytes": 0}, None),
+    ],
+)
+def test_a_share_leaves_the_margin_that_earlier_runs_show(changes: dict[str, Any], share: int | None) -> None:
+    assert usage(**changes).share == share
+
+
+def test_there_is_no_advice_where_the_gpu_is_right_or_the_job_ran_out_of_memory() -> None:
+    assert advice(usage(highest_bytes=70 * GIB, mean_bytes=70.0 * GIB), [80 * GIB]) is None
+    assert advice(usage(ooms=1), [24 * GIB]) is None
+
+
+def test_one_run_on_one_gpu_is_told_in_the_singular() -> None:
+    told = advice(usage(runs=1, gpus=1))
+    assert told is not None
+    assert told.startswith("had 80.0 GiB, needed 9.0 GiB at most in the last run; ")
+
+
+@given(
+    runs=st.integers(1, 50), highest=st.integers(1, 200 * GIB), mean=st.floats(0.1, 1.0),
+    limit=st.integers(1, 200 * GIB), sizes=st.lists(st.integers(1, 200 * GIB)),
+)  # fmt: skip
+def test_whatever_is_advised_holds_the_highest_need_and_a_tenth_more(
+    runs: int, highest: int, mean: float, limit: int, sizes: list[int]
+) -> None:
+    told = usage(runs=runs, highest_bytes=highest, mean_bytes=mean * highest, limit_bytes=limit)
+    assert told.safe_bytes >= int(1.1 * highest)
+    assert told.share is None or told.safe_bytes * told.share <= limit
+    smaller = told.smaller_gpu(sizes)
+    assert smaller is None or told.safe_bytes <= smaller < limit
+    sized = SizedUsage.of(told, sizes)
+    assert (sized.advice is None) == (sized.share is None and smaller is None)
+    assert told.unused_byte_seconds >= 0
