@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,14 +24,16 @@ from tidegauge.cli.verdict.answer import (
     default_report,
     live_lines,
     profile_lines,
+    size_lines,
     try_report,
     verdict_sentence,
 )
 from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.cli.verdict.process import VerdictProcess
-from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank, ProcessId
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.osproc.processes import identity_of
@@ -186,6 +190,16 @@ def test_the_end_line_of_a_profile_tells_the_fullest_rank_and_its_largest_catego
     assert line.endswith(f"on rank 0 in steps 1,000 to 1,002 ({d} 90%, {a} 10%)")
 
 
+def is_read_by_another(folder: Path) -> bool:
+    """Whether a process other than its own has a ring below ``folder`` open."""
+    for ring in folder.rglob("*.ring"):
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):
+                if link.readlink() == ring and not ring.name.startswith(f"{link.parts[2]}-"):
+                    return True
+    return False
+
+
 class RunOfRank:
     """``tidegauge run`` of a command that writes a ring, in ``folder``, which has its own run directory.
 
@@ -256,6 +270,40 @@ def test_nothing_is_judged_where_a_service_watches_or_nobody_wants_it(tmp_path: 
     ]
 
 
+def test_what_a_job_used_is_said_at_its_end_where_a_service_watches(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    watched = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(watched, fcntl.LOCK_SH)
+    run = RunOfRank(tmp_path, waits=True)
+    eventually(lambda: is_read_by_another(tmp_path / "run"))
+    assert run.end() == 7
+    os.close(watched)
+    assert [line.partition(" of 80.0 GiB")[0] for line in run.lines] == [
+        "tidegauge: watching job mine (auto); see `tidegauge jobs`",
+        "tidegauge: rank 0: 1,999 steps, peak 6.0 GiB reserved",
+        "tidegauge: `tidegauge job mine` has all of it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "reserved", "told"),
+    [
+        (600.0, 9 << 30, "this job had 2 × 80.0 GiB, needed 9.0 GiB each at most in the last run; with a margin "
+                         "(9.9 GiB) 1/8 of this GPU (MIG, or --gpu-share 1/8) would do"),
+        (599.0, 9 << 30, None),
+        (600.0, 70 << 30, None),
+    ],
+)  # fmt: skip
+def test_what_the_next_run_could_ask_for_is_said_after_ten_minutes(
+    ran_s: float, reserved: int, told: str | None
+) -> None:
+    full = replace(healthy(0, 7), reserved_bytes=reserved, limit_bytes=80 << 30, uuid=DeviceUuid("GPU-a"))
+    ranks = [full, replace(full, uuid=DeviceUuid("GPU-b"), reserved_bytes=1)]
+    assert size_lines(ranks, ran_s=ran_s) == ([told] if told else [])
+    ranks[1] = replace(full, last_oom=OomRecord(0.0, 7, 1, 1, 1, 1, 1))
+    assert size_lines(ranks, ran_s=ran_s) == []
+
+
 def test_a_service_that_begins_later_takes_over(tmp_path: Path) -> None:
     run = RunOfRank(tmp_path, "--live", waits=True)
     run.read_until("rank 0: step 1,999")
@@ -264,7 +312,8 @@ def test_a_service_that_begins_later_takes_over(tmp_path: Path) -> None:
     run.read_until("tidegauge: a service watches this job now; see `tidegauge jobs`")
     run.end()
     os.close(watched)
-    assert run.lines[-1] == "tidegauge: a service watches this job now; see `tidegauge jobs`"
+    assert run.lines[-3] == "tidegauge: a service watches this job now; see `tidegauge jobs`"
+    assert run.lines[-2].startswith("tidegauge: rank 0: 1,999 steps, peak 6.0 GiB reserved")
 
 
 @pytest.mark.parametrize(("begins_after_s", "told"), [(float("inf"), b""), (0.0, b"ended\n")])

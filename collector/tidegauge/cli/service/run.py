@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
 
             return run_with_service(command, environ)
         if other is None:
-            return _keep(command, environ, args, verdict)
+            at_end = _at_end(command, environ, args, level=level) if verdict is None else verdict.end
+            return _keep(command, environ, args, at_end)
         os.execvpe(command[0], command, environ)
     except OSError as error:
         raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
@@ -173,9 +175,22 @@ def _start_verdict(
         return None, str(error)
 
 
-def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace, verdict: VerdictProcess | None) -> int:
-    """Run ``command`` with a keeper, or without if there cannot be one. The pipes to ``verdict`` go with this process:
-    it ends by itself where the command does not start."""
+def _at_end(command: list[str], environ: dict[str, str], args: argparse.Namespace, *, level: str) -> Callable[[], None]:
+    """What to do when a command has ended that is not judged here: say what it used, if somebody else watches it."""
+    if args.no_verdict or level not in WATCHING_LEVELS or sys.version_info < EXTRAS_NEED_PYTHON:
+        return lambda: None
+    from tidegauge.cli.verdict.process import start_verdict
+
+    try:
+        return start_verdict(command, environ, figures=True).end
+    except OSError as error:
+        _say(f"what the job used is not printed at its end: {error}")
+        return lambda: None
+
+
+def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace, at_end: Callable[[], None]) -> int:
+    """Run ``command`` with a keeper, or without if there cannot be one. The pipes to a judging process go with this
+    process: it ends by itself where the command does not start."""
     try:
         return keep(
             command,
@@ -184,7 +199,7 @@ def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace,
             requeueable=args.requeue,
             exempt=args.no_actions,
             gpu_share=parse_fraction(environ.get(SHARE_VARIABLE, "")),
-            at_end=(lambda: None) if verdict is None else verdict.end,
+            at_end=at_end,
         )
     except CannotKeepError as error:
         _say(f"this job cannot be requeued or notified ({error})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from tidegauge.cli.output import write_output
 from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
+from tidegauge.core.job_records.right_size import MIN_RUN_S, GpuUsage, advice
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.text import one_line
@@ -72,6 +74,33 @@ def answer_lines(answer: JobAnswer) -> list[str]:
             if alike:
                 lines += [_healthy(alike), *[NO_STEPS] * (not has_steps)]
     return lines
+
+
+def figure_lines(ranks: Sequence[RankView], *, job_id: str, ran_s: float) -> list[str]:
+    """What a job used, where a service judges it: a line for each group of ranks, what could be asked for instead, and
+    where the rest is; none without ranks."""
+    if not ranks:
+        return []
+    groups = sorted({rank.group for rank in ranks})
+    lines = [_of_alike([rank for rank in ranks if rank.group == group]) for group in groups]
+    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all of it"]
+
+
+def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:
+    """What the next run could ask for, in a line; none after a short run, an OOM, or where the GPUs were right."""
+    limited = [rank for rank in ranks if rank.limit_bytes]
+    if not limited or ran_s < MIN_RUN_S or any(rank.last_oom is not None for rank in ranks):
+        return []
+    need = [rank.highest_reserved_bytes + (rank.nontorch_bytes or 0) for rank in ranks]
+    limit_bytes = max(rank.limit_bytes or 0 for rank in limited)
+    gpus = len({rank.uuid or rank.process for rank in ranks})
+    usage = GpuUsage(
+        name="", user_name="", runs=1, ooms=0, gpus=gpus, gpu_seconds=gpus * ran_s,
+        had_byte_seconds=gpus * ran_s * limit_bytes, needed_byte_seconds=gpus * ran_s * max(need),
+        limit_bytes=limit_bytes, highest_bytes=max(need), mean_bytes=max(need),
+    )  # fmt: skip
+    told = advice(usage)
+    return [] if told is None else [f"this job {told}"]
 
 
 def profile_lines(profiles: Mapping[ProcessId, RankProfile], ranks: Sequence[RankView]) -> list[str]:
@@ -223,16 +252,19 @@ def try_report(answer: JobAnswer, path: Path, *, job_name: str, command: str) ->
 
 def _healthy(ranks: Sequence[RankView]) -> str:
     """ "ranks 0 and 1: ok, 301 steps, peak 188.0 MiB reserved of 80.0 GiB"; steps and peak are the highest."""
+    return _of_alike(ranks, state_word(LeakState.OK, None, has_steps=any(rank.step for rank in ranks)))
+
+
+def _of_alike(ranks: Sequence[RankView], *words: str) -> str:
     numbers = [int(rank.identity.rank) for rank in ranks]
     steps = max(rank.step for rank in ranks)
-    word = state_word(LeakState.OK, None, has_steps=steps > 0)
     fullest = max(ranks, key=lambda rank: rank.highest_reserved_bytes)
     of_limit = "" if fullest.limit_bytes is None else f" of {format_bytes(fullest.limit_bytes)}"
     figures = [format_count(steps, "step")] * (steps > 0) + [
         f"peak {format_bytes(fullest.highest_reserved_bytes)} reserved"
     ]
     group = f"{ranks[0].group}: " if ranks[0].group else ""
-    return f"{group}{name_ranks(numbers)}: {word}, {', '.join(figures)}{of_limit}"
+    return f"{group}{name_ranks(numbers)}: {', '.join([*words, *figures])}{of_limit}"
 
 
 def _named(rank: RankView) -> str:

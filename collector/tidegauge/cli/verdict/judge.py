@@ -170,6 +170,16 @@ class Judge:
         self._escalation.turn()
         self._take_profiles()
 
+    def pause(self) -> None:
+        """Poll no more."""
+        self._runner.stop()
+
+    def read(self) -> tuple[RankView, ...]:
+        """Instead of ``start``, or after ``pause``: read once what the ranks have written, and judge nothing."""
+        for _ in range(2):  # the first sees who has ended, the second what they wrote until then
+            self._agent.poll()
+        return self.ranks()
+
     def close(self) -> None:
         self._runner.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)

@@ -35,6 +35,8 @@ TURN_S = 0.5
 END_WITHIN_S = 30.0
 """From the end of the command to the last line of the verdict."""
 LIVE_EVERY_S = 10.0
+FIGURES_EVERY_S = 10.0
+"""Of a job that a service judges: ranks are found while they live, and read again when they have ended."""
 NICE = 10
 SERVER = "tidegauge.cli.verdict.process"
 """This module, which is the process."""
@@ -73,12 +75,17 @@ class VerdictProcess:
 
 
 def start_verdict(
-    command: Sequence[str], environ: Mapping[str, str], *, report: Path | None, live: bool
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    report: Path | None = None,
+    live: bool = False,
+    figures: bool = False,
 ) -> VerdictProcess:
-    """Start to judge the job that ``environ`` is for. Raises ``OSError``."""
+    """Start to judge the job that ``environ`` is for; with ``figures`` only tell what it used. Raises ``OSError``."""
     arguments = [sys.executable, "-m", SERVER, environ["TIDEGAUGE_JOB_ID"]]
     arguments += ["--job-name", environ.get("TIDEGAUGE_JOB_NAME", ""), "--command", shlex.join(command)]
-    arguments += ["--report", str(report)] * (report is not None) + ["--live"] * live
+    arguments += ["--report", str(report)] * (report is not None) + ["--live"] * live + ["--figures"] * figures
     theirs_in, control = os.pipe()
     done, theirs_out = os.pipe()
     try:
@@ -203,6 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path)
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--figures", action="store_true", help="a service judges the job: tell what it used")
     args = parser.parse_args(argv)
     with contextlib.suppress(OSError):
         os.nice(NICE)
@@ -223,16 +231,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _figures(judge: Judge, command: _Command, *, job_id: str, began_s: float) -> list[str]:
+    """Look now and then until the command has ended; lines on what it used."""
+    from tidegauge.cli.verdict.answer import figure_lines
+
+    judge.read()
+    wait_s = TURN_S
+    while not command.has_ended(within_s=wait_s):
+        judge.read()
+        wait_s = min(2.0 * wait_s, FIGURES_EVERY_S)
+    return figure_lines(judge.read(), job_id=job_id, ran_s=time.monotonic() - began_s)
+
+
 def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> list[str]:
     """Judge until the command has ended; the lines to print then."""
-    from tidegauge.cli.verdict.answer import answer_lines, answer_of, default_report, profile_lines, try_report
+    from tidegauge.cli.verdict import answer as words
     from tidegauge.cli.verdict.judge import Judge, ranks_of
 
-    folders = run_dirs(os.environ)
+    folders, began_s = run_dirs(os.environ), time.monotonic()
     judge = Judge(ranks_of(args.job_id), run_dirs=folders, asks_for_profiles=True)
     live = _Live() if args.live else None
     leaving.judge = judge
     try:
+        if args.figures:
+            return _figures(judge, command, job_id=args.job_id, began_s=began_s)
         judge.start()
         look_s = time.monotonic() + LOOK_EVERY_S
         while not command.has_ended(within_s=TURN_S):
@@ -242,19 +264,22 @@ def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> li
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + LOOK_EVERY_S
                 if is_watched(folders):
-                    return ["a service watches this job now; see `tidegauge jobs`"]
+                    say("a service watches this job now; see `tidegauge jobs`")
+                    judge.pause()
+                    return _figures(judge, command, job_id=args.job_id, began_s=began_s)
         judge.end()
-        answer = answer_of(judge)
+        answer = words.answer_of(judge)
     finally:
         judge.close()
-    lines = answer_lines(answer)
+    lines = words.answer_lines(answer)
     if answer.growing and not judge.has_nvml:
         lines.append(NO_NVML)
     elif not answer.growing:
-        lines += profile_lines(judge.profiles(), answer.ranks)
-    report = args.report or default_report(answer, args.job_id)
+        lines += words.profile_lines(judge.profiles(), answer.ranks)
+        lines += words.size_lines(answer.ranks, ran_s=time.monotonic() - began_s)
+    report = args.report or words.default_report(answer, args.job_id)
     if report is not None and answer.ranks:
-        lines.append(try_report(answer, report, job_name=args.job_name or args.job_id, command=args.command))
+        lines.append(words.try_report(answer, report, job_name=args.job_name or args.job_id, command=args.command))
     return lines
 
 
