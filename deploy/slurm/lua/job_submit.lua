@@ -11,7 +11,20 @@ if not loaded then
   slurm.log_error("tidegauge: words in comments are ignored: %s", tostring(tidegauge))
 end
 
+-- What earlier runs needed is said and never more: no error of it, nor its absence, holds a submission up.
+local has_history, history = pcall(dofile, folder .. "tidegauge_history.lua")
+
+local function say_history(job)
+  if has_history then
+    local worked, sentence = pcall(history.sentence, folder, job.user_name, job.name)
+    if worked and sentence ~= nil then
+      slurm.log_user("tidegauge: %s", sentence)
+    end
+  end
+end
+
 function slurm_job_submit(job, partitions, uid)
+  say_history(job)
   if not loaded then
     return slurm.SUCCESS
   end

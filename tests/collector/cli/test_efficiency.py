@@ -62,6 +62,17 @@ def test_json_has_figures_and_advice(url: str, capsys: pytest.CaptureFixture[str
     assert second["advice"] is None
 
 
+def test_submissions_are_told_of_jobs_that_need_less(
+    url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.rows.append(ROW._replace(name="a\tb\nc"))
+    assert main(["efficiency", "--for-submission", "--api", url]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [["ada", "train"]]
+    assert lines[0][2].startswith("earlier runs had 8 × 80.0 GiB, needed 9.0 GiB each at most in 4 runs; ")
+    assert table.asked[0][2] == 1000
+
+
 def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
     table.rows.clear()
     assert main(["efficiency", "--api", url]) == 0

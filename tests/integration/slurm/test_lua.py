@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def box(start_box: StartBox) -> SlurmBox:
     files = {
         "job_submit.lua": (LUA / "job_submit.lua").read_text(),
         "tidegauge_comment.lua": words,
+        "tidegauge_history.lua": (LUA / "tidegauge_history.lua").read_text(),
         "filter/cli_filter.lua": (LUA / "cli_filter.lua").read_text(),
         "filter/tidegauge_comment.lua": words,
         "filter/slurm.conf": "include /etc/slurm/slurm.conf\nCliFilterPlugins=cli_filter/lua\n",
@@ -127,3 +129,39 @@ def test_a_missing_or_broken_file_beside_them_stops_no_submission(box: SlurmBox,
         for folder in ("", "filter/"):
             box.write_file(f"{folder}tidegauge_comment.lua", (LUA / "tidegauge_comment.lua").read_text())
         box.run("touch", "/etc/slurm/job_submit.lua")
+
+
+SENTENCE = "earlier runs had 8 × 80.0 GiB, needed 9.0 GiB each"
+
+
+@pytest.fixture
+def history(box: SlurmBox) -> Iterator[str]:
+    """Where the sentences are; they are gone after the test."""
+    yield "tidegauge_history.tsv"
+    box.run("rm", "-rf", "/etc/slurm/tidegauge_history.tsv")
+    box.write_file("tidegauge_history.lua", (LUA / "tidegauge_history.lua").read_text())
+    box.run("touch", "/etc/slurm/job_submit.lua")
+
+
+def test_what_earlier_runs_needed_is_said_at_submission(box: SlurmBox, history: str) -> None:
+    box.write_file(history, f"bob\ttrain\tanother's\nalice\ttrain\t{SENTENCE}\nalice\ttrain2\t%s%n\x1b[31m\n")
+    done = box.run("sbatch", "--job-name=train", user="alice", stdin="#!/bin/sh\n")
+    assert f"sbatch: tidegauge: {SENTENCE}" in done.stderr
+    assert "Submitted" in done.stdout
+    assert f"tidegauge: {SENTENCE}" in box.run("srun", "--job-name=train", "true", user="alice").stderr
+    assert "tidegauge: %s%n?[31m" in box.run("srun", "--job-name=train2", "true", user="alice").stderr
+    assert "tidegauge" not in box.run("srun", "--job-name=other", "true", user="alice").stderr
+
+
+@pytest.mark.parametrize("content", [None, "", "no tabs\n\n\t\t\n", "alice\ttrain\n", "x" * 3_000_000])
+def test_a_history_that_cannot_be_read_says_nothing_and_stops_nothing(
+    box: SlurmBox, history: str, content: str | None
+) -> None:
+    if content is None:
+        box.run("mkdir", f"/etc/slurm/{history}")
+        box.write_file("tidegauge_history.lua", "this is no lua")
+    else:
+        box.write_file(history, content)
+    box.run("touch", "-d", "1 minute", "/etc/slurm/job_submit.lua")
+    done = box.run("srun", "--job-name=train", "true", user="alice")
+    assert "tidegauge" not in done.stderr

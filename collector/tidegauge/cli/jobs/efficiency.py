@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from tidegauge.cli.arguments import add_examples
+from tidegauge.cli.arguments import OUTPUT, add_examples, group
 from tidegauge.cli.errors import FINE
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, read
@@ -36,6 +36,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, help=f"lines at most (default: {DEFAULT_LIMIT}, up to {MAX_LIMIT})"
     )
+    group(parser, OUTPUT).add_argument(
+        "--for-submission", action="store_true",
+        help="print what Slurm's job_submit.lua says to who submits a job: user, job name and sentence, with tabs",
+    )  # fmt: skip
     add_examples(
         parser,
         "tidegauge efficiency                       jobs of the last week, most unused memory first",
@@ -45,6 +49,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.for_submission:
+        args.by, args.limit = UsageBy.JOB, MAX_LIMIT
     query = {"by": args.by.value, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
     query |= {name: given for name, given in (("user", args.user), ("name", args.name)) if given}
     answer = ask(args, f"/api/v1/usage?{urlencode(query)}")
@@ -52,6 +58,11 @@ def run(args: argparse.Namespace) -> int:
         print_json(answer)
         return FINE
     found = [read(SizedUsage, raw) for raw in answer["usage"]]
+    if args.for_submission:
+        for one in found:
+            if one.advice and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
+                print(one.usage.user_name, one.usage.name, f"earlier runs {one.advice}", sep="\t")
+        return FINE
     if not found:
         print(
             f"no run of {format_duration(MIN_RUN_S)} or longer ended in the last {format_duration(args.since)}; "
