@@ -11,6 +11,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 
 
@@ -94,8 +95,23 @@ def loop_figures(fleet: Fleet, moment: Moment) -> LoopFigures:
         incidents_open=still_open,
         actions_total=actions,
         of_jobs=of_jobs,
+        usage={by: usage(by) for by in UsageBy},
         nodes={"ok": fleet.nodes + 1 - silent, "waiting": 0, "stale": silent, "gone": 0},
     )
+
+
+def usage(by: UsageBy) -> tuple[GpuUsage, ...]:
+    """Four rows: the first needs a ninth of its GPUs, the last all of them."""
+    gib, hour_s = 1 << 30, 3600.0
+    return tuple(
+        GpuUsage(
+            name=f"{by.value}-{number}", user_name="ada" if by is UsageBy.JOB else "", runs=4 - number, ooms=0, gpus=8,
+            gpu_seconds=320 * hour_s, had_byte_seconds=320 * hour_s * 80 * gib,
+            needed_byte_seconds=320 * hour_s * need * gib, limit_bytes=80 * gib, highest_bytes=need * gib,
+            mean_bytes=need * gib,
+        )
+        for number, need in enumerate((9, 30, 50, 79))
+    )  # fmt: skip
 
 
 def _scripts(fleet: Fleet) -> Iterator[tuple[int, int, _Incident]]:

@@ -13,6 +13,7 @@ FLEET: Final = "tidegauge-fleet"
 JOB: Final = "tidegauge-job"
 RANK: Final = "tidegauge-rank"
 INCIDENTS: Final = "tidegauge-incidents"
+EFFICIENCY: Final = "tidegauge-efficiency"
 """Uids of the dashboards; links of other people rely on them."""
 
 TimeRange = tuple[float, float | None]

@@ -13,7 +13,7 @@ from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 from tidegauge_exporter.dashboards.model.queries import Marks
 from tidegauge_exporter.dashboards.model.tables import Table
 from tidegauge_exporter.dashboards.model.variables import LabelValues
-from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK
+from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, RANK
 
 NARROWEST = 4
 """In units of the grid: 218 pixels of a laptop's 1,366."""
@@ -32,8 +32,8 @@ def asking(board: Dashboard) -> Iterator[dict[str, Any]]:
             yield panel.to_json()
 
 
-def test_there_are_four_and_their_uids_are_those_that_other_people_link_to() -> None:
-    assert [board.uid for board in dashboards()] == [FLEET, JOB, RANK, INCIDENTS]
+def test_there_are_five_and_their_uids_are_those_that_other_people_link_to() -> None:
+    assert [board.uid for board in dashboards()] == [FLEET, JOB, RANK, INCIDENTS, EFFICIENCY]
 
 
 @boards

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK
+from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, RANK
 
 OBSERVABILITY = Path(__file__).parents[2] / "deploy" / "observability"
 GRAFANA = OBSERVABILITY / "grafana"
@@ -41,7 +41,13 @@ def test_every_dashboard_becomes_a_config_map_of_its_own() -> None:
     assert kustomization["generatorOptions"]["labels"] == {"grafana_dashboard": "1"}
     listed = [GRAFANA / file for one in kustomization["configMapGenerator"] for file in one["files"]]
     assert sorted(listed) == sorted((GRAFANA / "dashboards").glob("*.json"))
-    assert {json.loads(file.read_text(encoding="utf-8"))["uid"] for file in listed} == {FLEET, JOB, RANK, INCIDENTS}
+    assert {json.loads(file.read_text(encoding="utf-8"))["uid"] for file in listed} == {
+        FLEET,
+        JOB,
+        RANK,
+        INCIDENTS,
+        EFFICIENCY,
+    }
     assert max(file.stat().st_size for file in listed) < KUBERNETES_LIMIT_BYTES
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tidegauge_exporter.dashboards import fleet, incidents, job, rank
+from tidegauge_exporter.dashboards import efficiency, fleet, incidents, job, rank
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 
 
@@ -14,7 +14,13 @@ def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
     ``service_url``: the coordinator's API as people reach it (setting ``public_url``); without it nothing links to
     the reports of incidents.
     """
-    return fleet.dashboard(), job.dashboard(service_url), rank.dashboard(), incidents.dashboard(service_url)
+    return (
+        fleet.dashboard(),
+        job.dashboard(service_url),
+        rank.dashboard(),
+        incidents.dashboard(service_url),
+        efficiency.dashboard(),
+    )
 
 
 def files(service_url: str | None = None) -> dict[str, str]:

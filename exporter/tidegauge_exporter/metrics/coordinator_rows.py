@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.job_records.right_size import GpuUsage
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.metrics.families import JOB_LABELS, CountedMetric, MetricKind
+from tidegauge_exporter.metrics.families import JOB_LABELS, CountedMetric, MetricKind, label_value
 
 _Numbers = Mapping[tuple[str, ...], float]
 
@@ -80,6 +81,52 @@ LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
         "user_breakers_open",
         "Users whose circuit breaker is open: the policy acted on too many of their jobs.",
         lambda figures: figures.user_breakers_open,
+    ),
+)
+
+
+def _of_usage(
+    what: str, text: str, read: Callable[[GpuUsage], float], unit: str | None = None
+) -> CountedMetric[LoopFigures]:
+    def read_all(figures: LoopFigures) -> _Numbers:
+        numbers: dict[tuple[str, ...], float] = {}
+        for by, rows in figures.usage.items():
+            for usage in rows:  # of names that are alike once they are cut, the one that left most unused
+                numbers.setdefault((by.value, label_value(usage.name), label_value(usage.user_name)), read(usage))
+        return numbers
+
+    name, labels = f"tidegauge_ended_{what}", ("cluster", "by", "name", "user_name")
+    return CountedMetric(name, MetricKind.GAUGE, text, labels, "database", unit, read_all=read_all)
+
+
+USAGE_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
+    _of_usage(
+        "runs",
+        "Runs of 10 minutes and more that ended in the last 7 days, by job, user, account, partition or namespace.",
+        lambda usage: usage.runs,
+    ),
+    _of_usage("gpu_seconds", "GPU time of these runs.", lambda usage: usage.gpu_seconds, "seconds"),
+    _of_usage(
+        "had_byte_seconds",
+        "GPU memory that these runs had, times their time.",
+        lambda usage: usage.had_byte_seconds,
+        "byte_seconds",
+    ),
+    _of_usage(
+        "needed_byte_seconds",
+        "GPU memory that these runs needed, if each rank had held as much as the fullest, times their time.",
+        lambda usage: usage.needed_byte_seconds,
+        "byte_seconds",
+    ),
+    _of_usage(
+        "limit_bytes", "Memory of the largest GPU of these runs, or its cap.", lambda usage: usage.limit_bytes, "bytes"
+    ),
+    _of_usage("highest_bytes", "What the fullest rank of these runs held.", lambda usage: usage.highest_bytes, "bytes"),
+    _of_usage(
+        "safe_bytes",
+        "What the next run should have on each GPU: the highest need with the margin that these runs show.",
+        lambda usage: usage.safe_bytes,
+        "bytes",
     ),
 )
 

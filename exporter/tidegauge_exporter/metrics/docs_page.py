@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from tidegauge.core.profile.categories import Category
-from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
@@ -74,6 +74,11 @@ def page() -> str:
             "## Incidents and actions, on the coordinator only\n",
             _LOOP,
             _table(LOOP_METRICS, with_labels=True),
+            "## What ended jobs had and needed, on the coordinator only\n",
+            "Of the last seven days, read from the database every ten minutes. `by` is `job`, `user`, `account`,",
+            "`partition` or `namespace`, `name` which one; the 50 of each that left most GPU memory unused.",
+            "`user_name` is that of a job's owner, else empty.\n",
+            _table(USAGE_METRICS, with_labels=True),
             _QUERIES,
         ]
     )

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.views import JobView, job_array_name
-from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
 from tidegauge_exporter.metrics.families import (
     INFO_VALUE,
     JOB_LABELS,
@@ -86,7 +86,7 @@ def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[st
 
 
 def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:
-    for metric in (*NODE_COUNTS, *LOOP_METRICS):
+    for metric in (*NODE_COUNTS, *LOOP_METRICS, *USAGE_METRICS):
         for values, number in metric.read_all(loop).items():
             samples.add(metric, (cluster, *values), number)
     samples.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
-from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, MetricKind, ReadMetric
 
 
@@ -372,6 +372,6 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
 NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_PROFILE, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
 """Rows of every node's ``/metrics`` in the order of exposition."""
 COORDINATOR_TABLE: tuple[Metric, ...] = (
-    JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,
+    JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, *USAGE_METRICS, COLLECT_SUCCESS,
 )  # fmt: skip
 """Rows of the coordinator's ``/metrics``."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.api.loop_reads import LoopStore
+from tidegauge.cluster.api.usage_figures import UsageFigures
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentChange
@@ -127,6 +128,7 @@ def loop_figures(
     jobs: Iterable[JobView],
     nodes: Iterable[NodeStatus],
     now_unix_s: float,
+    usage: UsageFigures | None = None,
 ) -> LoopFigures:
     """Figures of incidents and actions for one scrape, of these jobs and nodes. Never raises ``AuditError``."""
     figures = LoopFigures(
@@ -136,6 +138,7 @@ def loop_figures(
         breaker_open=status.breaker is not None,
         user_breakers_open=len(status.user_breakers),
         slurm=slurm,
+        usage=usage or {},
         nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
     keys = [job.key for job in jobs if job.ranks]

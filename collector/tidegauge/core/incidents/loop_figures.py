@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import Disposition, Outcome
+from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 
 ACTION_OUTCOMES = (*(outcome.value for outcome in Outcome), Disposition.WOULD.value, Disposition.WITHHELD.value)
@@ -65,5 +66,7 @@ class LoopFigures:
     of_jobs: Mapping[JobKey, JobFigures] = field(default_factory=dict)
     slurm: Mapping[JobKey, SlurmLabels] = field(default_factory=dict)
     """Of the jobs that Slurm has described so far."""
+    usage: Mapping[UsageBy, Sequence[GpuUsage]] = field(default_factory=dict)
+    """What jobs that ended in the last seven days had and needed."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """Nodes by the words of ``NodeHealth``: all of its words, or none where nobody counted."""
