@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError
-from tidegauge.core.job_records.record import JobRecord, lost, record_of
+from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
 from tidegauge.core.views import JobView
 
 log = logging.getLogger(__name__)
@@ -48,18 +48,20 @@ class _Followed:
 
 
 class JobRecorder:
-    """For one thread: ``tick`` once a second."""
+    """For one thread: ``tick`` once a second. ``events`` gives those since its last call."""
 
     def __init__(
         self,
         jobs: Callable[[], Sequence[JobView]],
         records: JobRecords,
         *,
+        events: Callable[[], Sequence[JobEvent]] = tuple,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
         self._jobs = jobs
         self._records = records
+        self._events = events
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -72,6 +74,7 @@ class JobRecorder:
         """Look at all jobs, and write what is due; never raises ``AuditError``."""
         try:
             self._look()
+            self._take_events()
             self._write()
             self._failed = False
         except AuditError as error:
@@ -105,6 +108,18 @@ class JobRecorder:
             self._update(followed, lost(followed.record), monotonic_s)
             followed.views = ()
             followed.due_s = followed.due_s if followed.due_s == NEVER else monotonic_s
+
+    def _take_events(self) -> None:
+        """Note events, and write them at once: the loop tells them to this coordinator only."""
+        events: dict[JobKey, list[JobEvent]] = defaultdict(list)
+        for event in self._events():
+            events[event.job].append(event)
+        for job, news in events.items():
+            followed = self._followed.get(job)
+            if followed is not None:
+                before, followed.record = followed.record, with_events(followed.record, news)
+                if followed.record != before:
+                    followed.due_s = self._monotonic_s()
 
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record
