@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sample_views import GIB, LEAK, NOW_S, identity, job_view, rank_summary
+from sample_views import GIB, LEAK, MIB, NOW_S, identity, job_view, rank_summary, rank_view
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.job_records.record import (
@@ -77,6 +77,21 @@ def test_memory_outside_pytorch_and_of_the_host_is_the_highest_so_far() -> None:
     later = rank_summary(0, nontorch_bytes=2 * GIB, host_rss_bytes=None, step=300)
     peak = record_of([healthy(later)], first, now_s=2).fullest
     assert (peak.nontorch_bytes, peak.host_bytes, peak.steps) == (2 * GIB, 9 * GIB, 300)
+
+
+def test_retries_and_ooms_are_the_most_and_fragmentation_is_the_last_reading() -> None:
+    first = rank_summary(0, inactive_split_bytes=9, alloc_retries=3, ooms=1)
+    record = record_of([healthy(first)], None, now_s=1)
+    after_a_reset = rank_summary(0, inactive_split_bytes=5, alloc_retries=0, ooms=0)
+    record = record_of([healthy(after_a_reset)], record, now_s=2)
+    of_older_agent = record_of([healthy(rank_summary(0))], record, now_s=3).fullest
+    for peak in record.fullest, of_older_agent:
+        assert (peak.inactive_split_bytes, peak.alloc_retries, peak.ooms) == (5, 3, 1)
+
+
+def test_a_summary_carries_retries_ooms_and_fragmentation() -> None:
+    summary = rank_view(0, alloc_retries=2, ooms=1).summary()
+    assert (summary.inactive_split_bytes, summary.alloc_retries, summary.ooms) == (300 * MIB, 2, 1)
 
 
 def test_incidents_and_actions_are_noted_once_each_and_stay() -> None:

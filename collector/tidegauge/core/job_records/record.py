@@ -59,7 +59,9 @@ class RankPeak(NamedTuple):
     inactive_split_bytes: Optional[int] = None
     """Free parts of blocks that PyTorch has split, at its last reading: fragmentation."""
     alloc_retries: Optional[int] = None
+    """How often PyTorch freed what it kept and tried again."""
     ooms: Optional[int] = None
+    """Out-of-memory errors, whether or not it survived them."""
     steps: int = 0
     step_s: Optional[float] = None
     """The median time of a step."""
@@ -238,6 +240,9 @@ def _peak(view: JobView, place: int) -> RankPeak:
         limit_bytes=rank.limit_bytes,
         nontorch_bytes=rank.nontorch_bytes,
         host_bytes=rank.host_rss_bytes,
+        inactive_split_bytes=rank.inactive_split_bytes,
+        alloc_retries=rank.alloc_retries,
+        ooms=rank.ooms,
         steps=rank.step,
     )
 
@@ -247,7 +252,7 @@ def _fullness(peak: RankPeak) -> tuple[float, int]:
 
 
 def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
-    """The fuller of two; of one rank at two times the highest figures, as a program may reset its peaks."""
+    """The fuller of two; of one rank at two times, the later one last, the highest: programs reset peaks."""
     fuller = max(one, other, key=_fullness)
     if one[:2] != other[:2]:
         return fuller
@@ -256,6 +261,11 @@ def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
         reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
         nontorch_bytes=_highest(one.nontorch_bytes, other.nontorch_bytes),
         host_bytes=_highest(one.host_bytes, other.host_bytes),
+        inactive_split_bytes=one.inactive_split_bytes
+        if other.inactive_split_bytes is None
+        else other.inactive_split_bytes,
+        alloc_retries=_highest(one.alloc_retries, other.alloc_retries),
+        ooms=_highest(one.ooms, other.ooms),
         steps=max(one.steps, other.steps),
     )
 
