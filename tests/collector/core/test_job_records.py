@@ -57,13 +57,16 @@ def test_a_running_job_has_no_end_and_its_fullest_rank_is_by_its_own_limit() -> 
 
 def test_the_record_says_what_it_ran_on() -> None:
     pod = PodPlace("uid", "team-a", "trainer-0")
-    record = record_of([healthy(rank_summary(0, pod=pod), rank_summary(1), rank_summary(2, uuid=None))], None, now_s=1)
+    who = identity(0, script="-m trainer", script_sha256="ab", arguments="--lr 1")
+    first = rank_summary(0, pod=pod, identity=who)
+    record = record_of([healthy(first, rank_summary(1), rank_summary(2, uuid=None))], None, now_s=1)
+    assert (record.script, record.script_sha256, record.arguments) == ("-m trainer", "ab", "--lr 1")
     assert (record.torch_version, record.alloc_conf) == ("2.13.0", "expandable_segments:True")
     assert (record.namespace, record.gpus) == ("team-a", 2)
     silent = rank_summary(0, identity=identity(0, torch_version=None, alloc_conf=None), uuid=None)
     later = record_of([healthy(silent)], record, now_s=2)
     assert (later.torch_version, later.alloc_conf) == ("2.13.0", "expandable_segments:True")
-    assert (later.namespace, later.gpus) == ("team-a", 2)
+    assert (later.namespace, later.gpus, later.script) == ("team-a", 2, "-m trainer")
 
 
 def test_gpus_of_two_hosts_with_the_same_uuid_are_two() -> None:
