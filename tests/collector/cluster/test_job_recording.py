@@ -15,6 +15,7 @@ from tidegauge.cluster.store import JobRecordStore, Store, StoreError, open_stor
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.job_records.record import JobEnd, JobEvent, JobRecord
 from tidegauge.core.views import NodeSummary, RankSummary
 
@@ -51,6 +52,7 @@ class Head:
     linger_s: float = 120.0
     ranks: list[RankSummary] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
+    labels: dict[JobKey, SlurmLabels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.records = Flaky(self.store.jobs)
@@ -61,8 +63,8 @@ class Head:
             wall_s=lambda: self.now_s, monotonic_s=lambda: self.now_s, incarnation="c", linger_s=self.linger_s
         )
         self.recorder = JobRecorder(
-            self.coordinator.jobs, self.records, events=self.take_events, now_s=lambda: self.now_s,
-            monotonic_s=lambda: self.now_s,
+            self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
+            now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
         )  # fmt: skip
 
     def take_events(self) -> Sequence[JobEvent]:
@@ -218,3 +220,13 @@ def test_an_event_that_is_told_while_the_database_is_away_is_not_lost(head: Head
     head.records.away = False
     head.look(rank_summary(0))
     assert head.record.incidents == (7,)
+
+
+def test_where_the_prolog_tells_no_account_the_controller_does(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.labels = {JOB._replace(group="step 1"): SlurmLabels("gpu", "physics")}
+    head.look(rank_summary(0))
+    head.labels = {}
+    head.look(rank_summary(0, alive=False, detached=True))
+    (record,) = head.ended()
+    assert (record.account, record.partition) == ("physics", "gpu")

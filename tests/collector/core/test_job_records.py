@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sample_views import GIB, LEAK, MIB, NOW_S, identity, job_view, rank_summary, rank_view
-from tidegauge.core.ids import ProcessId
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.job_records.record import (
     MAX_INCIDENTS,
@@ -22,6 +22,7 @@ from tidegauge.core.job_records.record import (
 )
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity
 from tidegauge.core.views import JobView, RankSummary
@@ -63,6 +64,9 @@ def test_the_record_says_what_it_ran_on() -> None:
     assert (record.script, record.script_sha256, record.arguments) == ("-m trainer", "ab", "--lr 1")
     assert (record.torch_version, record.alloc_conf) == ("2.13.0", "expandable_segments:True")
     assert (record.namespace, record.gpus) == ("team-a", 2)
+    in_slurm = rank_summary(0, slurm=SlurmPlace(JobId("4711"), "0", account="physics", partition="gpu"))
+    of_slurm = record_of([healthy()], record_of([healthy(in_slurm)], None, now_s=1), now_s=2)
+    assert (of_slurm.account, of_slurm.partition) == ("physics", "gpu")
     silent = rank_summary(0, identity=identity(0, torch_version=None, alloc_conf=None), uuid=None)
     later = record_of([healthy(silent)], record, now_s=2)
     assert (later.torch_version, later.alloc_conf) == ("2.13.0", "expandable_segments:True")

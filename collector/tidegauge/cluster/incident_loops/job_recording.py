@@ -10,7 +10,9 @@ from typing import Protocol
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,8 @@ class _Followed:
 
 
 class JobRecorder:
-    """For one thread: ``tick`` once a second. ``events`` gives those since its last call."""
+    """For one thread: ``tick`` once a second. ``events`` gives those since its last call, ``labels`` what
+    Slurm's controller tells of jobs: for nodes whose prolog does not know the account."""
 
     def __init__(
         self,
@@ -56,12 +59,14 @@ class JobRecorder:
         records: JobRecords,
         *,
         events: Callable[[], Sequence[JobEvent]] = tuple,
+        labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
         self._jobs = jobs
         self._records = records
         self._events = events
+        self._labels = labels
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -75,6 +80,7 @@ class JobRecorder:
         try:
             self._look()
             self._take_events()
+            self._take_labels()
             self._write()
             self._failed = False
         except AuditError as error:
@@ -120,6 +126,18 @@ class JobRecorder:
                 before, followed.record = followed.record, with_events(followed.record, news)
                 if followed.record != before:
                     followed.due_s = self._monotonic_s()
+
+    def _take_labels(self) -> None:
+        lacking = [
+            job for job, one in self._followed.items() if one.record.scheduler == SLURM and one.record.account is None
+        ]
+        labels = {job.whole: found for job, found in self._labels().items()} if lacking else {}
+        for job in lacking:
+            found, followed = labels.get(job), self._followed[job]
+            if found is not None:
+                partition = followed.record.partition or found.partition
+                record = followed.record._replace(account=found.account, partition=partition)
+                self._update(followed, record, self._monotonic_s())
 
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record

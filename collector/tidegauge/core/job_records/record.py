@@ -130,6 +130,7 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
     present = living or views
     ranks = [rank for view in views for rank in view.ranks]
     ranks_of_present = [rank for view in present for rank in view.ranks]
+    places = [rank.slurm for rank in ranks if rank.slurm is not None]
     worst = max(views, key=_alarm)
     seen = JobRecord(
         job=views[0].key.whole,
@@ -149,6 +150,8 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
         severity=worst.severity,
         signal=worst.signal,
         ooms=sum(rank.last_oom is not None for rank in ranks),
+        account=_first(place.account for place in places),
+        partition=_first(place.partition for place in places),
         namespace=_first(None if rank.pod is None else rank.pod.namespace for rank in ranks),
         script=_first(rank.identity.script for rank in ranks_of_present),
         script_sha256=_first(rank.identity.script_sha256 for rank in ranks_of_present),
@@ -198,6 +201,8 @@ def _joined(before: JobRecord, seen: JobRecord) -> JobRecord:
         severity=worst.severity,
         signal=worst.signal,
         ooms=max(before.ooms, seen.ooms),
+        account=seen.account or before.account,
+        partition=seen.partition or before.partition,
         namespace=seen.namespace or before.namespace,
         script=seen.script or before.script,
         script_sha256=seen.script_sha256 or before.script_sha256,
