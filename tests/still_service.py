@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
@@ -10,6 +10,7 @@ from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.record import JobEvent
 
 OBSERVING = LoopStatus("observe", None)
 
@@ -40,3 +41,6 @@ class StillLoop:
 
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
         return {}
+
+    def job_events(self) -> Sequence[JobEvent]:
+        return ()

@@ -64,6 +64,7 @@ RESTART_COUNT=$(only '[0-9]{1,9}' "${SLURM_JOB_RESTART_COUNT-${SLURM_RESTART_COU
 ARRAY_JOB_ID=$(only '[0-9]{1,9}' "${SLURM_ARRAY_JOB_ID-}")
 ARRAY_TASK_ID=$(only '[0-9]{1,9}' "${SLURM_ARRAY_TASK_ID-}")
 PARTITION=$(only '[A-Za-z0-9_.-]{1,64}' "${SLURM_JOB_PARTITION-}")
+ACCOUNT=$(only '[A-Za-z0-9_.@+-]{1,64}' "${SLURM_JOB_ACCOUNT-}")
 GPUS=$(only '[A-Za-z0-9:_-]{1,64}(,[A-Za-z0-9:_-]{1,64}){0,63}' "${SLURM_JOB_GPUS-}")
 END
 chmod 0644 -- "$draft"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -32,6 +33,7 @@ from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.observations import living_culprits
 from tidegauge.core.incidents.steps import DEFAULT_RULES, IncidentRules
 from tidegauge.core.incidents.tracker import IncidentTracker
+from tidegauge.core.job_records.record import JobEvent
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.oom import explanation_for
@@ -51,6 +53,8 @@ log = logging.getLogger(__name__)
 RECENT_S, MAX_RECENT = 86400.0, 1000
 """Closed incidents are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0
+MAX_EVENTS = 10_000
+"""Kept for ``job_events``; the oldest beyond them are dropped."""
 DECIDE_AGAIN_S = 5.0
 """The interval at which an unchanged job is judged again: other limits and a rung's waiting time may have passed."""
 
@@ -138,6 +142,7 @@ class ClosedLoop:
         self._store_problem: str | None = None
         self._owner_reachable = messenger is not None
         self._open: dict[int, Incident] = {incident.number: incident for incident in self._tracker.incidents}
+        self._events = deque([_opening(incident) for incident in still_open], MAX_EVENTS)
         self._crowded: Set[Tenant] = frozenset()
         self._lock = threading.Lock()
         self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
@@ -191,6 +196,12 @@ class ClosedLoop:
         known = self._watch.last_facts(SLURM)
         return {job: SlurmLabels(facts.partition, facts.account, facts.array_name) for job, facts in known.items()}
 
+    def job_events(self) -> Sequence[JobEvent]:
+        """Incidents opened and actions done since the last call, and all open incidents at the first one; for the
+        thread that calls ``tick``."""
+        events, self._events = tuple(self._events), deque(maxlen=MAX_EVENTS)
+        return events
+
     def held_back(self, record: DecisionRecord) -> str | None:
         """Why the decision must not be carried out any more, or ``None``; asked right before any action."""
         decision, switches = record.decision, self._switches()
@@ -228,6 +239,7 @@ class ClosedLoop:
             one for one in self._unsaved if one.kind is not ChangeKind.UPDATED or one.incident.number not in numbers
         ]
         self._unsaved = [*kept, *changes]
+        self._events.extend(_opening(change.incident) for change in changes if change.kind is ChangeKind.OPENED)
 
     def _save(self) -> None:
         if self._unsaved:
@@ -237,7 +249,13 @@ class ClosedLoop:
             self._unsaved = []
 
     def _decide_all(self, jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int], now_s: float) -> None:
-        self._state = self._state.with_records(self._audit.news())
+        news = self._audit.news()
+        self._state = self._state.with_records(news)
+        self._events.extend(
+            JobEvent(record.decision.target.job.whole, action=record.decision.action)
+            for record in news
+            if record.outcome is Outcome.DONE
+        )
         switches = self._switches()
         state = replace(self._state, paused=switches.paused, breaker_reset_s=switches.breaker_reset_s)
         views = {job.key: job for job in jobs}
@@ -278,6 +296,10 @@ class ClosedLoop:
         if now_s - self._forgot_s >= FORGET_EVERY_S:
             self._forgot_s = now_s
             self._state = state.forget(now_s - MEMORY_S, open_incidents={one.number for one in self._tracker.incidents})
+
+
+def _opening(incident: Incident) -> JobEvent:
+    return JobEvent(incident.key.job.whole, incident=incident.number)
 
 
 def _no_culprit_lives(incident: Incident, jobs: Sequence[JobView]) -> str | None:

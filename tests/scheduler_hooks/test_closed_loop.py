@@ -24,6 +24,7 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, In
 from tidegauge.core.incidents.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.record import JobEvent
 from tidegauge.core.verdicts import OK, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
@@ -588,3 +589,17 @@ def test_no_rule_of_a_site_requeues_private_pools_with_the_setting(site: Site) -
     assert site.job.starts == 1
     last = [*site.audit.kept.values()][-1].decision
     assert (last.action, last.disposition, last.brake) == (ActionKind.REQUEUE, Disposition.WITHHELD, "cuda_graphs")
+
+
+def test_incidents_and_actions_done_are_told_for_the_records_of_jobs(site: Site) -> None:
+    site.run(40)
+    job = JobKey("4711", 0, UID)
+    words = [ActionKind.NOTIFY, ActionKind.CHECKPOINT, ActionKind.REQUEUE]
+    assert site.loop.job_events() == (JobEvent(job, 1), *(JobEvent(job, action=word) for word in words))
+    assert site.loop.job_events() == ()
+
+
+def test_open_incidents_are_told_again_after_a_restart(site: Site) -> None:
+    site.run(3)
+    site.restart()
+    assert site.loop.job_events() == (JobEvent(JobKey("4711", 0, UID), 1),)

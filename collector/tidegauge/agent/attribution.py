@@ -258,5 +258,10 @@ class AttributionSources:
             return IdentityProof(place)
         if record.uid != facts.uid:
             return IdentityProof(place, of_another_user=True)
-        place = place._replace(array_job_id=record.array_job_id, array_task_id=record.array_task_id)
+        place = place._replace(
+            array_job_id=record.array_job_id,
+            array_task_id=record.array_task_id,
+            account=record.account,
+            partition=record.partition,
+        )
         return IdentityProof(place, restarts=record.restarts)

@@ -71,7 +71,8 @@ class RankIdentity(NamedTuple):
     ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``), or that it has none to
     save (``none``); ``gpu_share`` is the
     share of each GPU that its launcher asked for; ``attempts_each`` is how many attempts each start by the scheduler
-    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``.
+    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``;
+    ``script`` is the path of ``__main__`` or ``-m module``, ``arguments`` are the script's in short (``probe.script``).
     """
 
     job_id: JobId
@@ -92,6 +93,9 @@ class RankIdentity(NamedTuple):
     gpu_share: Optional[float] = None
     attempts_each: int = 1
     store: Optional[str] = None
+    script: Optional[str] = None
+    script_sha256: Optional[str] = None
+    arguments: Optional[str] = None
 
     @property
     def restarts(self) -> int:

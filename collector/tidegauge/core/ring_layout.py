@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 import zlib
 from typing import Any, NamedTuple, Optional
 
@@ -110,15 +111,19 @@ def decode_header(page: bytes, *, file_bytes: int) -> RingHeader:
 def encode_identity(identity: RankIdentity, *, generation: int) -> bytes:
     """The identity block for ``IDENTITY_OFFSET``; ``generation`` is even and grows with each rewrite.
 
-    Long strings are cut so that the text always fits ``MAX_IDENTITY_BYTES``.
+    Long strings are cut so that the text always fits ``MAX_IDENTITY_BYTES``, and before that what was run is left out.
     """
     fields = {name: value for name, value in identity._asdict().items() if value is not None}
+    spare = [name for name in ("script", "script_sha256", "arguments") if name in fields]
     limit = 1024
     while True:
         cut = {name: value[:limit] if isinstance(value, str) else value for name, value in fields.items()}
         text = json.dumps(cut, separators=(",", ":")).encode()
         if len(text) <= MAX_IDENTITY_BYTES:
             return _IDENTITY.pack(generation, len(text), zlib.crc32(text)) + text
+        if spare:
+            del fields[spare.pop()]
+            continue
         if limit < 16:
             fields["device_uuids"] = ()
         limit //= 2
@@ -162,6 +167,11 @@ def _identity_from(raw: object) -> RankIdentity:
             raise ValueError(f"{name} is not a short printable text")
         return value
 
+    def shared_text(name: str) -> Optional[str]:
+        """The same object for all ranks of a node that say the same: pickle then writes it once in a report."""
+        value = text(name)
+        return None if value is None else sys.intern(value)
+
     def fraction(name: str) -> Optional[float]:
         value = raw.get(name)
         if value is None:
@@ -201,6 +211,9 @@ def _identity_from(raw: object) -> RankIdentity:
         # Rings of earlier probes have none.
         attempts_each=integer("attempts_each", 1, 1 << 31) if "attempts_each" in raw else 1,
         store=text("store"),
+        script=shared_text("script"),
+        script_sha256=shared_text("script_sha256"),
+        arguments=shared_text("arguments"),
     )
 
 

@@ -82,6 +82,11 @@ class RankSummary:
     reserved_peak_bytes: Optional[int] = None
     detached: bool = False
     """Its probe's last record is that of a process that ends by itself; without it a signal ended the process."""
+    inactive_split_bytes: Optional[int] = None
+    """Free parts of blocks that PyTorch has split. ``None``, as the next two: the agent does not say."""
+    alloc_retries: Optional[int] = None
+    """Since attach, as ``ooms``."""
+    ooms: Optional[int] = None
     profile_problem: Optional[str] = None
     """Why there is no new memory profile of it although one is wanted, for people: put off, refused, given up."""
 
@@ -128,12 +133,9 @@ class RankView(RankSummary):
     """A rank as its own node sees it now: its summary, and what ``/metrics`` and evidence collection need besides."""
 
     active_bytes: Optional[int] = None
-    inactive_split_bytes: Optional[int] = None
     requested_bytes: Optional[int] = None
-    alloc_retries: Optional[int] = None
-    """Since attach, as are ``ooms`` and ``steps``."""
-    ooms: Optional[int] = None
     steps: int = 0
+    """Since attach."""
     group: str = ""
     """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
     profile_bytes: Mapping[Category, int] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, Process
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.core.text import one_line
 from tidegauge.probe.process_facts import OwnProcessFacts
+from tidegauge.probe.script import NOT_READ, ScriptFacts
 
 _MAX_COUNT = 1 << 24
 MAX_ATTEMPT = 1 << 31
@@ -76,6 +77,7 @@ def identify(
     level: str,
     limit_fraction: Optional[float] = None,
     checkpoint: Optional[str] = None,
+    script: ScriptFacts = NOT_READ,
 ) -> RankIdentity:
     """The identity that a ring carries. Always gives one: a lone process is rank 0 of 1 of a job of its own.
 
@@ -106,6 +108,9 @@ def identify(
         gpu_share=parse_fraction(environ.get(SHARE_VARIABLE, "")),
         attempts_each=attempts_each,
         store=_store(environ),
+        script=script.script,
+        script_sha256=script.script_sha256,
+        arguments=script.arguments,
     )
 
 

@@ -161,9 +161,9 @@ def test_attribution_marks_a_process_outside_only_after_slurmd_answers() -> None
 
 
 def test_the_prolog_tells_restarts_and_the_task_of_an_array() -> None:
-    record = SlurmJobRecord(JobId("7"), ALICE, 2, 3, 4)
+    record = SlurmJobRecord(JobId("7"), ALICE, 2, 3, 4, "gpu", account="physics")
     found = evidence(attribution(record=record), SEVEN)
-    assert found == IdentityProof(SlurmPlace(JobId("7"), "0", 3, 4), restarts=2)
+    assert found == IdentityProof(SlurmPlace(JobId("7"), "0", 3, 4, "physics", "gpu"), restarts=2)
 
 
 def test_a_record_of_another_users_job_is_ignored_and_told() -> None:

@@ -20,6 +20,7 @@ RESTART_COUNT=2
 ARRAY_JOB_ID=123
 ARRAY_TASK_ID=4
 PARTITION=gpu
+ACCOUNT=physics
 GPUS=0,3
 """
 BARE = b"JOB_ID=124\nUID=5001\nRESTART_COUNT=0\nARRAY_JOB_ID=\nARRAY_TASK_ID=\nPARTITION=\nGPUS=\n"
@@ -37,11 +38,16 @@ def write(run_dir: Path, content: bytes = FULL, *, name: str = "124", mode: int 
 def test_a_record_says_whose_the_job_is_and_how_often_it_was_restarted(tmp_path: Path) -> None:
     write(tmp_path)
     record = SlurmRecords([tmp_path]).record_of(JOB)
-    assert record == SlurmJobRecord(JOB, 5001, 2, 123, 4, "gpu", ("0", "3"))
+    assert record == SlurmJobRecord(JOB, 5001, 2, 123, 4, "gpu", ("0", "3"), "physics")
 
 
 def test_an_empty_value_is_unknown() -> None:
     assert parse_record(BARE, JOB) == SlurmJobRecord(JOB, 5001, 0)
+
+
+def test_a_record_of_an_older_prolog_has_no_account() -> None:
+    record = parse_record(FULL.replace(b"ACCOUNT=physics\n", b""), JOB)
+    assert (record.account, record.partition) == (None, "gpu")
 
 
 def test_a_node_without_the_prolog_has_no_records(tmp_path: Path) -> None:

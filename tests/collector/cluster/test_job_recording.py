@@ -14,7 +14,9 @@ from tidegauge.cluster.incident_loops.job_recording import KEEP_UP_S, MISSED_AFT
 from tidegauge.cluster.store import JobRecordStore, Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.job_records.record import JobEnd, JobRecord
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.record import JobEnd, JobEvent, JobRecord
 from tidegauge.core.views import NodeSummary, RankSummary
 
 JOB = JobKey("4711", 0, 1001)
@@ -49,6 +51,8 @@ class Head:
     now_s: float = NOW_S
     linger_s: float = 120.0
     ranks: list[RankSummary] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    labels: dict[JobKey, SlurmLabels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.records = Flaky(self.store.jobs)
@@ -59,8 +63,13 @@ class Head:
             wall_s=lambda: self.now_s, monotonic_s=lambda: self.now_s, incarnation="c", linger_s=self.linger_s
         )
         self.recorder = JobRecorder(
-            self.coordinator.jobs, self.records, now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s
-        )
+            self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
+            now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
+        )  # fmt: skip
+
+    def take_events(self) -> Sequence[JobEvent]:
+        events, self.events = self.events, []
+        return events
 
     def look(self, *ranks: RankSummary, after_s: float = 1.0) -> None:
         self.now_s += after_s
@@ -190,3 +199,34 @@ def test_four_hundred_jobs_that_end_at_once_are_one_write(head: Head) -> None:
     head.look(*ranks(alive=True))
     head.look(*ranks(alive=False))
     assert (head.records.writes, head.store.jobs.count_ended(since_s=0.0)) == (2, 400)
+
+
+def test_an_incident_and_an_action_are_written_at_once_and_survive_the_coordinator(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.events = [JobEvent(JOB, 7), JobEvent(JOB, action=ActionKind.CAP), JobEvent(JOB._replace(job_id="other"), 8)]
+    head.look(rank_summary(0))
+    assert (head.record.incidents, head.record.actions) == ((7,), ("cap",))
+    head.restart()
+    head.events = [JobEvent(JOB, 7)]
+    head.look(rank_summary(0, alive=False, detached=True))
+    assert (head.record.incidents, head.record.actions, head.record.end) == ((7,), ("cap",), JobEnd.ENDED)
+
+
+def test_an_event_that_is_told_while_the_database_is_away_is_not_lost(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.records.away = True
+    head.events = [JobEvent(JOB, 7)]
+    head.look(rank_summary(0))
+    head.records.away = False
+    head.look(rank_summary(0))
+    assert head.record.incidents == (7,)
+
+
+def test_where_the_prolog_tells_no_account_the_controller_does(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.labels = {JOB._replace(group="step 1"): SlurmLabels("gpu", "physics")}
+    head.look(rank_summary(0))
+    head.labels = {}
+    head.look(rank_summary(0, alive=False, detached=True))
+    (record,) = head.ended()
+    assert (record.account, record.partition) == ("physics", "gpu")

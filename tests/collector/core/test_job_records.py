@@ -7,14 +7,27 @@ from typing import Any
 
 import pytest
 
-from sample_views import GIB, LEAK, NOW_S, identity, job_view, rank_summary
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak, lost, record_of
+from sample_views import GIB, LEAK, MIB, NOW_S, identity, job_view, rank_summary, rank_view
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.job_records.record import (
+    MAX_INCIDENTS,
+    JobEnd,
+    JobEvent,
+    JobRecord,
+    RankPeak,
+    lost,
+    record_of,
+    with_events,
+)
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity
 from tidegauge.core.views import JobView, RankSummary
 
+CAP, SNAPSHOT = ActionKind.CAP, ActionKind.SNAPSHOT
 LAUNCH = LaunchSummary(
     ProcessId(7, 7), 1001, "4711", "llm-pretrain", 0, LaunchState.RUNNING, False, False, None, NOW_S - 500.0
 )
@@ -39,8 +52,64 @@ def test_a_running_job_has_no_end_and_its_fullest_rank_is_by_its_own_limit() -> 
     of_large = rank_summary(1, reserved_bytes=40 * GIB, reserved_peak_bytes=40 * GIB, limit_bytes=80 * GIB)
     record = record_of([healthy(of_small, of_large, launch=LAUNCH, rank_hostnames=("a", "b"))], None, now_s=NOW_S)
     assert (record.ended_unix_s, record.end, record.started_unix_s) == (None, None, NOW_S - 500.0)
-    assert record.fullest == RankPeak(0, "a", 10 * GIB, 15 * GIB, 16 * GIB)
+    assert record.fullest[:5] == RankPeak(0, "a", 10 * GIB, 15 * GIB, 16 * GIB)[:5]
     assert (record.job, record.world_size, record.nodes, record.steps) == (job_view().key, 2, 1, 200)
+
+
+def test_the_record_says_what_it_ran_on() -> None:
+    pod = PodPlace("uid", "team-a", "trainer-0")
+    who = identity(0, script="-m trainer", script_sha256="ab", arguments="--lr 1")
+    first = rank_summary(0, pod=pod, identity=who)
+    record = record_of([healthy(first, rank_summary(1), rank_summary(2, uuid=None))], None, now_s=1)
+    assert (record.script, record.script_sha256, record.arguments) == ("-m trainer", "ab", "--lr 1")
+    assert (record.torch_version, record.alloc_conf) == ("2.13.0", "expandable_segments:True")
+    assert (record.namespace, record.gpus) == ("team-a", 2)
+    in_slurm = rank_summary(0, slurm=SlurmPlace(JobId("4711"), "0", account="physics", partition="gpu"))
+    of_slurm = record_of([healthy()], record_of([healthy(in_slurm)], None, now_s=1), now_s=2)
+    assert (of_slurm.account, of_slurm.partition) == ("physics", "gpu")
+    silent = rank_summary(0, identity=identity(0, torch_version=None, alloc_conf=None), uuid=None)
+    later = record_of([healthy(silent)], record, now_s=2)
+    assert (later.torch_version, later.alloc_conf) == ("2.13.0", "expandable_segments:True")
+    assert (later.namespace, later.gpus, later.script) == ("team-a", 2, "-m trainer")
+
+
+def test_gpus_of_two_hosts_with_the_same_uuid_are_two() -> None:
+    alike = rank_summary(0), rank_summary(1, uuid=rank_summary(0).uuid)
+    assert record_of([healthy(*alike, rank_hostnames=("a", "b"))], None, now_s=1).gpus == 2
+    assert record_of([healthy(*alike, rank_hostnames=("a", "a"))], None, now_s=1).gpus == 1
+
+
+def test_memory_outside_pytorch_and_of_the_host_is_the_highest_so_far() -> None:
+    first = record_of([healthy(rank_summary(0, nontorch_bytes=GIB, host_rss_bytes=9 * GIB))], None, now_s=1)
+    later = rank_summary(0, nontorch_bytes=2 * GIB, host_rss_bytes=None, step=300)
+    peak = record_of([healthy(later)], first, now_s=2).fullest
+    assert (peak.nontorch_bytes, peak.host_bytes, peak.steps) == (2 * GIB, 9 * GIB, 300)
+
+
+def test_retries_and_ooms_are_the_most_and_fragmentation_is_the_last_reading() -> None:
+    first = rank_summary(0, inactive_split_bytes=9, alloc_retries=3, ooms=1)
+    record = record_of([healthy(first)], None, now_s=1)
+    after_a_reset = rank_summary(0, inactive_split_bytes=5, alloc_retries=0, ooms=0)
+    record = record_of([healthy(after_a_reset)], record, now_s=2)
+    of_older_agent = record_of([healthy(rank_summary(0))], record, now_s=3).fullest
+    for peak in record.fullest, of_older_agent:
+        assert (peak.inactive_split_bytes, peak.alloc_retries, peak.ooms) == (5, 3, 1)
+
+
+def test_a_summary_carries_retries_ooms_and_fragmentation() -> None:
+    summary = rank_view(0, alloc_retries=2, ooms=1).summary()
+    assert (summary.inactive_split_bytes, summary.alloc_retries, summary.ooms) == (300 * MIB, 2, 1)
+
+
+def test_incidents_and_actions_are_noted_once_each_and_stay() -> None:
+    job = job_view().key
+    first = record_of([healthy()], None, now_s=1)
+    opened, snapshot, capped = JobEvent(job, 7), JobEvent(job, action=SNAPSHOT), JobEvent(job, action=CAP)
+    noted = with_events(first, [opened, capped, snapshot, opened, capped])
+    later = record_of([healthy()], noted, now_s=2)
+    assert (later.incidents, later.actions) == ((7,), ("cap", "snapshot"))
+    many = with_events(later, [JobEvent(job, number) for number in range(100)])
+    assert (len(many.incidents), many.incidents[-1]) == (MAX_INCIDENTS, 99)
 
 
 def test_without_a_launch_it_started_when_it_was_first_seen() -> None:

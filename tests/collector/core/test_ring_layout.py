@@ -60,6 +60,25 @@ def page_with(identity: RankIdentity, generation: int = 2) -> bytearray:
     return page
 
 
+def test_what_was_run_comes_back_and_is_one_object_for_all_ranks() -> None:
+    who = IDENTITY._replace(script="/home/ada/train.py", script_sha256="ab" * 32, arguments="--lr 3e-4")
+    first, second = decode_identity(bytes(page_with(who))), decode_identity(bytes(page_with(who)))
+    assert first is not None
+    assert second is not None
+    assert first == who
+    assert first.arguments is second.arguments
+
+
+def test_what_was_run_is_left_out_before_anything_else_is_cut() -> None:
+    uuids = tuple(DeviceUuid(f"GPU-{number:036}") for number in range(64))
+    who = IDENTITY._replace(script="s" * 256, script_sha256="ab" * 32, arguments="a" * 200, device_uuids=uuids)
+    whole = who._replace(alloc_conf="c" * 300)
+    assert decode_identity(bytes(page_with(who))) == who
+    read = decode_identity(bytes(page_with(whole)))
+    assert read is not None
+    assert (read.alloc_conf, read.device_uuids, read.script, read.arguments) == ("c" * 300, uuids, "s" * 256, None)
+
+
 @given(samples)
 def test_record_comes_back_as_it_was(sample: Sample) -> None:
     encoded = encode_record(sample)

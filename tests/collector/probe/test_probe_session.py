@@ -47,6 +47,15 @@ class GuestTestCase(unittest.TestCase):
         probe.arm()
         return probe
 
+    def run_as(self, path: str) -> None:
+        """Have ``__main__`` be this file during the test, and no module."""
+        main = vars(sys.modules["__main__"])
+        before = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main.update(__file__=path, __spec__=None)
+        self.addCleanup(main.update, before)
+        if "__file__" not in before:
+            self.addCleanup(main.pop, "__file__")
+
     def step(self) -> None:
         """One training step of the one model."""
         FakeOptimizer(self.backend, [self.run_dir]).step()
@@ -65,6 +74,17 @@ class GuestTestCase(unittest.TestCase):
 
 
 class Beginning(GuestTestCase):
+    def test_what_is_run_is_read_by_the_helper_alone(self) -> None:
+        self.run_as("/no/such/train.py")
+        probe = self.probe()
+        self.backend.initialise()
+        before = self.ring().identity
+        probe.tick()
+        after = self.ring().identity
+        assert before is not None
+        assert after is not None
+        self.assertEqual((before.script, after.script, after.script_sha256), (None, "/no/such/train.py", None))
+
     def test_session_starts_nothing_before_the_device_is_initialised(self) -> None:
         self.probe(with_helper=True)
         self.assertEqual(os.listdir(self.run_dir), [])

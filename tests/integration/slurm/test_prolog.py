@@ -51,7 +51,7 @@ def test_each_node_knows_whose_job_it_is_and_its_own_gpus(hooked: SlurmBox) -> N
     found = {node: record(hooked, job, node) for node in ("n1", "n2")}
     assert found["n1"] == {
         "JOB_ID": job, "UID": "5001", "RESTART_COUNT": "0", "ARRAY_JOB_ID": "", "ARRAY_TASK_ID": "",
-        "PARTITION": "gpu", "GPUS": "1",
+        "PARTITION": "gpu", "ACCOUNT": found["n1"]["ACCOUNT"], "GPUS": "1",
     }  # fmt: skip
     assert found["n2"]["GPUS"] == "0"
     shown = hooked.run("stat", "-c", "%a %U %F", "/run/tidegauge", RECORDS, f"{RECORDS}/{job}", node="n1").stdout
@@ -96,11 +96,11 @@ def test_the_epilog_removes_nothing_through_a_users_link(hooked: SlurmBox) -> No
 def test_strange_values_are_unknown_and_make_no_lines_of_their_own(hooked: SlurmBox) -> None:
     call(
         hooked, PROLOG, SLURM_JOB_PARTITION="gpu\nUID=0", SLURM_JOB_GPUS="0;1", SLURM_JOB_RESTART_COUNT="-1",
-        SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="4294967294",
+        SLURM_JOB_ACCOUNT="physics", SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="4294967294",
     )  # fmt: skip
     assert record(hooked, "77", "n1") == {
         "JOB_ID": "77", "UID": "5001", "RESTART_COUNT": "", "ARRAY_JOB_ID": "70", "ARRAY_TASK_ID": "",
-        "PARTITION": "", "GPUS": "",
+        "PARTITION": "", "ACCOUNT": "physics", "GPUS": "",
     }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ FOLDER = "slurm"
 """Below a run directory."""
 MAX_RECORD_BYTES = 4096
 
-_NAMES = frozenset({"JOB_ID", "UID", "RESTART_COUNT", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "PARTITION", "GPUS"})
+_NAMES = frozenset({"JOB_ID", "UID", "RESTART_COUNT", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "PARTITION", "ACCOUNT", "GPUS"})
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -76,10 +76,10 @@ def parse_record(content: bytes, job_id: JobId) -> SlurmJobRecord:
     if uid is None or restarts is None:
         raise ValueError("UID or RESTART_COUNT is missing")
     gpus = tuple(gpu for gpu in fields.get("GPUS", "").split(",") if gpu)
-    partition = fields.get("PARTITION") or None
-    for word in (*gpus, *([partition] if partition else [])):
+    partition, account = fields.get("PARTITION") or None, fields.get("ACCOUNT") or None
+    for word in filter(None, (*gpus, partition, account)):
         if _WORD.fullmatch(word) is None:
-            raise ValueError("invalid characters in PARTITION or GPUS")
+            raise ValueError("invalid characters in PARTITION, ACCOUNT or GPUS")
     return SlurmJobRecord(
         job_id=job_id,
         uid=uid,
@@ -88,6 +88,7 @@ def parse_record(content: bytes, job_id: JobId) -> SlurmJobRecord:
         array_task_id=_number(fields, "ARRAY_TASK_ID"),
         partition=partition,
         gpus=gpus,
+        account=account,
     )
 
 

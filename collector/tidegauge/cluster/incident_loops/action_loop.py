@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +25,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.job_records.record import JobEvent
 from tidegauge.core.verdicts import Severity
 from tidegauge.settings import Settings
 from tidegauge.steady_clock import PolicyClock, SteadyClock
@@ -47,6 +48,8 @@ class Loop(Protocol):
     def status(self) -> LoopStatus: ...
 
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]: ...
+
+    def job_events(self) -> Sequence[JobEvent]: ...
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,10 @@ def open_actions(
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
-        recorder = JobRecorder(coordinator.jobs, store.jobs, now_s=now_s, monotonic_s=time.monotonic)
+        recorder = JobRecorder(
+            coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels, now_s=now_s,
+            monotonic_s=time.monotonic,
+        )  # fmt: skip
         return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, recorder)
     except BaseException:
         store.close()  # this is tried again every second

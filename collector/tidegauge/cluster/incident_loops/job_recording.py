@@ -10,7 +10,9 @@ from typing import Protocol
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError
-from tidegauge.core.job_records.record import JobRecord, lost, record_of
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 
 log = logging.getLogger(__name__)
@@ -48,18 +50,23 @@ class _Followed:
 
 
 class JobRecorder:
-    """For one thread: ``tick`` once a second."""
+    """For one thread: ``tick`` once a second. ``events`` gives those since its last call, ``labels`` what
+    Slurm's controller tells of jobs: for nodes whose prolog does not know the account."""
 
     def __init__(
         self,
         jobs: Callable[[], Sequence[JobView]],
         records: JobRecords,
         *,
+        events: Callable[[], Sequence[JobEvent]] = tuple,
+        labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
         self._jobs = jobs
         self._records = records
+        self._events = events
+        self._labels = labels
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -72,6 +79,8 @@ class JobRecorder:
         """Look at all jobs, and write what is due; never raises ``AuditError``."""
         try:
             self._look()
+            self._take_events()
+            self._take_labels()
             self._write()
             self._failed = False
         except AuditError as error:
@@ -105,6 +114,30 @@ class JobRecorder:
             self._update(followed, lost(followed.record), monotonic_s)
             followed.views = ()
             followed.due_s = followed.due_s if followed.due_s == NEVER else monotonic_s
+
+    def _take_events(self) -> None:
+        """Note events, and write them at once: the loop tells them to this coordinator only."""
+        events: dict[JobKey, list[JobEvent]] = defaultdict(list)
+        for event in self._events():
+            events[event.job].append(event)
+        for job, news in events.items():
+            followed = self._followed.get(job)
+            if followed is not None:
+                before, followed.record = followed.record, with_events(followed.record, news)
+                if followed.record != before:
+                    followed.due_s = self._monotonic_s()
+
+    def _take_labels(self) -> None:
+        lacking = [
+            job for job, one in self._followed.items() if one.record.scheduler == SLURM and one.record.account is None
+        ]
+        labels = {job.whole: found for job, found in self._labels().items()} if lacking else {}
+        for job in lacking:
+            found, followed = labels.get(job), self._followed[job]
+            if found is not None:
+                partition = followed.record.partition or found.partition
+                record = followed.record._replace(account=found.account, partition=partition)
+                self._update(followed, record, self._monotonic_s())
 
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record

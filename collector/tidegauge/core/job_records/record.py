@@ -7,11 +7,14 @@ from enum import Enum
 from typing import NamedTuple, Optional, Union
 
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.verdicts import LeakState, Severity, Signal, alarm_level
-from tidegauge.core.views import OWNER_SEPARATOR, JobView, RankSummary, job_array_name, name_owners
+from tidegauge.core.views import OWNER_SEPARATOR, GpuPlace, JobView, RankSummary, job_array_name, name_owners
 
 NO_STEPS_OOM_S = 60.0
 """A rank that counts no steps died of an OOM if its last sample is at most so much later."""
+MAX_INCIDENTS = 32
+"""Of a job, the newest."""
 
 
 class JobEnd(str, Enum):
@@ -56,7 +59,9 @@ class RankPeak(NamedTuple):
     inactive_split_bytes: Optional[int] = None
     """Free parts of blocks that PyTorch has split, at its last reading: fragmentation."""
     alloc_retries: Optional[int] = None
+    """How often PyTorch freed what it kept and tried again."""
     ooms: Optional[int] = None
+    """Out-of-memory errors, whether or not it survived them."""
     steps: int = 0
     step_s: Optional[float] = None
     """The median time of a step."""
@@ -103,9 +108,20 @@ class JobRecord(NamedTuple):
     gpus: int = 0
     """GPUs that its ranks used; 0: unknown."""
     incidents: tuple[int, ...] = ()
-    """Numbers of its incidents."""
+    """Numbers of its incidents, the newest ``MAX_INCIDENTS``."""
     actions: tuple[str, ...] = ()
-    """Actions that were carried out on it, oldest first."""
+    """Kinds of actions that were carried out on it, in the order of the first of each."""
+
+
+class JobEvent(NamedTuple):
+    """News of a job from the loop of incidents and actions; told twice it changes nothing."""
+
+    job: JobKey
+    """With all its groups."""
+    incident: Optional[int] = None
+    """The number of an incident that was opened."""
+    action: Optional[ActionKind] = None
+    """An action that was carried out, and seen to be done."""
 
 
 def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: float) -> JobRecord:
@@ -113,6 +129,8 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
     living = [view for view in views if view.running]
     present = living or views
     ranks = [rank for view in views for rank in view.ranks]
+    ranks_of_present = [rank for view in present for rank in view.ranks]
+    places = [rank.slurm for rank in ranks if rank.slurm is not None]
     worst = max(views, key=_alarm)
     seen = JobRecord(
         job=views[0].key.whole,
@@ -132,8 +150,28 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
         severity=worst.severity,
         signal=worst.signal,
         ooms=sum(rank.last_oom is not None for rank in ranks),
+        account=_first(place.account for place in places),
+        partition=_first(place.partition for place in places),
+        namespace=_first(None if rank.pod is None else rank.pod.namespace for rank in ranks),
+        script=_first(rank.identity.script for rank in ranks_of_present),
+        script_sha256=_first(rank.identity.script_sha256 for rank in ranks_of_present),
+        arguments=_first(rank.identity.arguments for rank in ranks_of_present),
+        torch_version=_first(rank.identity.torch_version for rank in ranks_of_present),
+        alloc_conf=_first(rank.identity.alloc_conf for rank in ranks_of_present),
+        gpus=len(_gpus(views)),
     )
     return seen if before is None else _joined(before, seen)
+
+
+def with_events(record: JobRecord, events: Iterable[JobEvent]) -> JobRecord:
+    """The record after these events of its job."""
+    incidents, actions = dict.fromkeys(record.incidents), dict.fromkeys(record.actions)
+    for event in events:
+        if event.incident is not None:
+            incidents[event.incident] = None
+        if event.action is not None:
+            actions[event.action.value] = None
+    return record._replace(incidents=tuple(incidents)[-MAX_INCIDENTS:], actions=tuple(actions))
 
 
 def lost(record: JobRecord) -> JobRecord:
@@ -163,6 +201,17 @@ def _joined(before: JobRecord, seen: JobRecord) -> JobRecord:
         severity=worst.severity,
         signal=worst.signal,
         ooms=max(before.ooms, seen.ooms),
+        account=seen.account or before.account,
+        partition=seen.partition or before.partition,
+        namespace=seen.namespace or before.namespace,
+        script=seen.script or before.script,
+        script_sha256=seen.script_sha256 or before.script_sha256,
+        arguments=seen.arguments or before.arguments,
+        torch_version=seen.torch_version or before.torch_version,
+        alloc_conf=seen.alloc_conf or before.alloc_conf,
+        gpus=max(before.gpus, seen.gpus),
+        incidents=before.incidents,
+        actions=before.actions,
     )
 
 
@@ -200,6 +249,12 @@ def _peak(view: JobView, place: int) -> RankPeak:
         allocated_bytes=max(rank.allocated_bytes, rank.allocated_peak_bytes or 0),
         reserved_bytes=rank.highest_reserved_bytes,
         limit_bytes=rank.limit_bytes,
+        nontorch_bytes=rank.nontorch_bytes,
+        host_bytes=rank.host_rss_bytes,
+        inactive_split_bytes=rank.inactive_split_bytes,
+        alloc_retries=rank.alloc_retries,
+        ooms=rank.ooms,
+        steps=rank.step,
     )
 
 
@@ -208,14 +263,39 @@ def _fullness(peak: RankPeak) -> tuple[float, int]:
 
 
 def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
-    """The fuller of two; of one rank at two times the highest figures, as a program may reset its peaks."""
+    """The fuller of two; of one rank at two times, the later one last, the highest: programs reset peaks."""
     fuller = max(one, other, key=_fullness)
     if one[:2] != other[:2]:
         return fuller
     return fuller._replace(
         allocated_bytes=max(one.allocated_bytes, other.allocated_bytes),
         reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
+        nontorch_bytes=_highest(one.nontorch_bytes, other.nontorch_bytes),
+        host_bytes=_highest(one.host_bytes, other.host_bytes),
+        inactive_split_bytes=one.inactive_split_bytes
+        if other.inactive_split_bytes is None
+        else other.inactive_split_bytes,
+        alloc_retries=_highest(one.alloc_retries, other.alloc_retries),
+        ooms=_highest(one.ooms, other.ooms),
+        steps=max(one.steps, other.steps),
     )
+
+
+def _highest(*figures: Optional[int]) -> Optional[int]:
+    return max((figure for figure in figures if figure is not None), default=None)
+
+
+def _first(words: Iterable[Optional[str]]) -> Optional[str]:
+    return next(filter(None, words), None)
+
+
+def _gpus(views: Iterable[JobView]) -> set[GpuPlace]:
+    return {
+        (host, rank.uuid)
+        for view in views
+        for host, rank in zip(view.rank_hostnames or [rank.identity.hostname for rank in view.ranks], view.ranks)
+        if rank.uuid is not None
+    }
 
 
 def _owner(names: Iterable[str]) -> str:

@@ -29,6 +29,9 @@ class SlurmPlace(NamedTuple):
     array_job_id: Optional[int] = None
     """``SLURM_ARRAY_JOB_ID``, from the node's prolog; with ``array_task_id`` the name by which people know the job."""
     array_task_id: Optional[int] = None
+    account: Optional[str] = None
+    """From the node's prolog, as ``partition``."""
+    partition: Optional[str] = None
 
 
 class SlurmJobRecord(NamedTuple):
@@ -43,6 +46,7 @@ class SlurmJobRecord(NamedTuple):
     partition: Optional[str] = None
     gpus: tuple[str, ...] = ()
     """This node's GPUs of the job as Slurm counts them (``SLURM_JOB_GPUS``): allocated, not a card's identity."""
+    account: Optional[str] = None
 
 
 def comment_words(comment: Optional[str]) -> frozenset[str]:

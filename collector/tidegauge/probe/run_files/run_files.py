@@ -17,6 +17,7 @@ from tidegauge.probe.run_files.own_user import allowed_peers
 from tidegauge.probe.run_files.ring_writer import RingWriter, open_ring
 from tidegauge.probe.run_files.run_folder import RunFolder, open_any_run_folder
 from tidegauge.probe.runtime.backend import Backend
+from tidegauge.probe.script import NOT_READ
 
 
 class RunFiles:
@@ -31,6 +32,7 @@ class RunFiles:
         self.evidence_files: Optional[EvidenceFiles] = None
         self.place_known = True
         """False while the published identity lacks a rank that the default process group may give later."""
+        self.script = NOT_READ
         self._environ = environ
         self._facts = facts
         self._backend = backend
@@ -71,6 +73,7 @@ class RunFiles:
             level=level,
             limit_fraction=limit_fraction,
             checkpoint=checkpoint,
+            script=self.script,
         )
         self.ring.publish(self.identity)
 

@@ -30,6 +30,7 @@ from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.fraction import DeviceCap, complaint
+from tidegauge.probe.script import read_script
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
 from tidegauge.probe.step_counting.boundary_calls import LOOK_WAIT_S, BoundaryCalls
@@ -87,6 +88,7 @@ class Probe:
         self._off = False
         self._observing = False
         self._ticks_alone = 0
+        self._script_read = False
         self._oom_observer = OomObserver(self._environ, self._backend)
         self._at_step: deque[Callable[[], None]] = deque()
         self.checkpoints = Checkpoints(
@@ -260,7 +262,13 @@ class Probe:
         self._look_for_steps()
         self._look_for_boundaries()
         self.cap.catch_up(used=watch.used)
-        if self._run_files is not None and not self._run_files.place_known and self._backend.distributed() is not None:
+        if self._run_files is None:
+            return
+        if not self._script_read:
+            self._script_read = True  # once, also if it fails
+            self._run_files.script = read_script()
+            self._publish_identity()
+        elif not self._run_files.place_known and self._backend.distributed() is not None:
             self._publish_identity()
 
     def _look_for_steps(self) -> None:
