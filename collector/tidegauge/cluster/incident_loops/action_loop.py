@@ -160,7 +160,9 @@ def open_actions(
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
-        recorder = JobRecorder(coordinator.jobs, store.jobs, now_s=now_s, monotonic_s=time.monotonic)
+        recorder = JobRecorder(
+            coordinator.jobs, store.jobs, history_of=coordinator.history_of, now_s=now_s, monotonic_s=time.monotonic
+        )
         return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, recorder)
     except BaseException:
         store.close()  # this is tried again every second
