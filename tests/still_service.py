@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 
@@ -40,3 +41,6 @@ class StillLoop:
 
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
         return {}
+
+    def open_incidents(self) -> Sequence[Incident]:
+        return ()

@@ -191,6 +191,11 @@ class ClosedLoop:
         known = self._watch.last_facts(SLURM)
         return {job: SlurmLabels(facts.partition, facts.account, facts.array_name) for job, facts in known.items()}
 
+    def open_incidents(self) -> Sequence[Incident]:
+        """As of the last turn."""
+        with self._lock:
+            return tuple(self._open.values())
+
     def held_back(self, record: DecisionRecord) -> str | None:
         """Why the decision must not be carried out any more, or ``None``; asked right before any action."""
         decision, switches = record.decision, self._switches()
