@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.job_records.record import JobEvent
@@ -43,4 +44,7 @@ class StillLoop:
         return {}
 
     def job_events(self) -> Sequence[JobEvent]:
+        return ()
+
+    def open_incidents(self) -> Sequence[Incident]:
         return ()

@@ -202,6 +202,11 @@ class ClosedLoop:
         events, self._events = tuple(self._events), deque(maxlen=MAX_EVENTS)
         return events
 
+    def open_incidents(self) -> Sequence[Incident]:
+        """As of the last turn."""
+        with self._lock:
+            return tuple(self._open.values())
+
     def held_back(self, record: DecisionRecord) -> str | None:
         """Why the decision must not be carried out any more, or ``None``; asked right before any action."""
         decision, switches = record.decision, self._switches()

@@ -57,8 +57,9 @@ class Site:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation="c", linger_s=5.0
         )  # fmt: skip
         self._recorder = JobRecorder(
-            self._coordinator.jobs, self._store.jobs, now_s=time.time, monotonic_s=time.monotonic
-        )
+            self._coordinator.jobs, self._store.jobs, history_of=self._coordinator.history_of,
+            now_s=time.time, monotonic_s=time.monotonic,
+        )  # fmt: skip
 
     def start(self, how: str) -> subprocess.Popen[bytes]:
         command = ["bash", "-c", f"exec {self._rig.python} {SCRIPT} {how} {self._folder / how}"]

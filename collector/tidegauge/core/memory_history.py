@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple, Optional, Union, overload
 
 BUCKETS = 120
@@ -62,6 +63,32 @@ class PackedPoints(Sequence[MemoryPoint]):
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
 
+def joined(before: Sequence[MemoryPoint], after: Sequence[MemoryPoint]) -> tuple[MemoryPoint, ...]:
+    """One curve of two, in ``BUCKETS`` points or fewer: of ``after`` what is later than ``before``.
+
+    Points are put together by stretches of absolute time, so that a curve that is joined again and again, with a little
+    more each time, stays as fine as its length allows.
+    """
+    if after:  # what is later than the present was told by a clock that has been set back
+        before = [point for point in before if point.at_unix_s <= after[-1].at_unix_s]
+    points = [*before, *(point for point in after if not before or point.at_unix_s > before[-1].at_unix_s)]
+    if len(points) <= BUCKETS:
+        return tuple(points)
+    width_s = FIRST_WIDTH_S
+    while len({point.at_unix_s // width_s for point in points}) > BUCKETS:
+        width_s *= 2.0
+    stretches = groupby(points, key=lambda point: point.at_unix_s // width_s)
+    return tuple(_highest(list(stretch)) for _, stretch in stretches)
+
+
+def _highest(points: Sequence[MemoryPoint]) -> MemoryPoint:
+    if len(points) == 1:
+        return points[0]
+    times, steps, allocated, reserved, nontorch = zip(*points)
+    known = [count for count in nontorch if count is not None]
+    return MemoryPoint(times[-1], steps[-1], max(allocated), max(reserved), max(known, default=None))
+
+
 class MemoryHistory:
     """The whole life of one rank in ``BUCKETS`` points or fewer, whatever its length.
 
@@ -102,6 +129,12 @@ class MemoryHistory:
             _join(figures, offset_s, step, allocated, reserved, nontorch)
         else:
             figures.extend((offset_s, step, allocated, reserved, nontorch))
+
+    def copy(self) -> MemoryHistory:
+        """A history of its own that begins as this one."""
+        copy = MemoryHistory()
+        copy._began_unix_s, copy._width_s, copy._figures = self._began_unix_s, self._width_s, self._figures[:]
+        return copy
 
     def points(self) -> tuple[MemoryPoint, ...]:
         """Oldest first; times and steps as they were last seen, bytes as the highest in the bucket."""

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sample_views import GIB, NOW_S, identity, rank_summary
+from sample_views import GIB, NOW_S, identity, job_view, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.incident_loops.job_recording import KEEP_UP_S, MISSED_AFTER_S, SAME_START_S, JobRecorder
+from tidegauge.cluster.incident_loops.job_recording import (
+    KEEP_UP_S,
+    MAX_RANKS_A_TICK,
+    MISSED_AFTER_S,
+    SAME_START_S,
+    JobRecorder,
+)
 from tidegauge.cluster.store import JobRecordStore, Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode
-from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobEnd, JobEvent, JobRecord
-from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
+from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 JOB = JobKey("4711", 0, 1001)
 
@@ -28,7 +38,10 @@ class Flaky:
 
     records: JobRecordStore
     away: bool = False
+    unreadable: bool = False
     writes: int = 0
+    memories: list[int] = field(default_factory=list)
+    """Jobs in each write of memory."""
 
     def save(self, records: Sequence[JobRecord]) -> None:
         if self.away:
@@ -41,6 +54,17 @@ class Flaky:
 
     def running(self) -> Sequence[JobRecord]:
         return self.records.running()
+
+    def save_memory(self, memory: Mapping[JobRecord, JobMemory]) -> None:
+        if self.away:
+            raise StoreError("away")
+        self.memories.append(len(memory))
+        self.records.save_memory(memory)
+
+    def memory(self, record: JobRecord) -> JobMemory | None:
+        if self.unreadable:
+            raise StoreError("unreadable")
+        return self.records.memory(record)
 
 
 @dataclass
@@ -64,6 +88,7 @@ class Head:
         )
         self.recorder = JobRecorder(
             self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
+            history_of=self.coordinator.history_of,
             now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
         )  # fmt: skip
 
@@ -83,6 +108,17 @@ class Head:
     @property
     def record(self) -> JobRecord:
         return self.store.jobs.latest([JOB])[JOB]
+
+    @property
+    def memory(self) -> JobMemory:
+        found = self.store.jobs.memory(self.record)
+        assert found is not None
+        return found
+
+    def curve(self, rank: int = 0) -> list[float]:
+        """Reserved GiB, point by point."""
+        (points,) = [points for number, points in self.memory.curves if number == rank]
+        return [point.reserved_bytes / GIB for point in points]
 
 
 @pytest.fixture
@@ -230,3 +266,138 @@ def test_where_the_prolog_tells_no_account_the_controller_does(head: Head) -> No
     head.look(rank_summary(0, alive=False, detached=True))
     (record,) = head.ended()
     assert (record.account, record.partition) == ("physics", "gpu")
+
+
+def filled(gib: float, **changes: Any) -> RankSummary:
+    """A rank after a step, with so much reserved, that has not reset its peak."""
+    peak = changes.pop("reserved_peak_bytes", int(gib * GIB))
+    figures = {"reserved_bytes": int(gib * GIB), "reserved_peak_bytes": peak, "last_sample_unix_s": gib}
+    return rank_summary(0, **(figures | changes))
+
+
+def test_peaks_and_curve_of_a_job_stay_when_its_ranks_are_forgotten(head: Head) -> None:
+    for gib in (1, 30, 2):
+        head.look(filled(gib, step=gib))
+    head.look(filled(3, alive=False, detached=True, step=33))
+    head.look(after_s=1000.0)
+    assert head.coordinator.jobs() == ()
+    (peak,) = head.memory.peaks
+    assert (peak.reserved_bytes, peak.steps, peak.hostname) == (30 * GIB, 33, "node7")
+    assert head.curve() == [1, 30, 2, 3]
+
+
+def test_the_next_coordinator_goes_on_with_the_curve_and_the_peaks(head: Head) -> None:
+    head.look(filled(1), filled(5, identity=identity(1), process=ProcessId(1, 1)))
+    head.look(filled(30), after_s=KEEP_UP_S)
+    head.look(filled(2), after_s=KEEP_UP_S)
+    head.restart()
+    for gib in (3, 4):
+        head.look(filled(gib))
+    head.look(filled(5, alive=False, detached=True))
+    assert [(peak.rank, peak.reserved_bytes) for peak in head.memory.peaks] == [(0, 30 * GIB), (1, 5 * GIB)]
+    assert (head.curve(), head.curve(1)) == ([1, 30, 2, 3, 4, 5], [5])
+
+
+def test_the_curve_of_a_rank_that_was_started_again_goes_on(head: Head) -> None:
+    head.look(filled(9))
+    head.look(filled(1, process=ProcessId(5, 5), last_sample_unix_s=10.0), after_s=KEEP_UP_S)
+    head.look(filled(2, process=ProcessId(5, 5), last_sample_unix_s=11.0, alive=False), after_s=1.0)
+    assert head.curve() == [9, 1, 2]
+
+
+def test_a_job_id_that_is_given_again_has_memory_of_its_own(head: Head) -> None:
+    for gib, after_s in ((7, 1.0), (1, SAME_START_S + 200.0)):
+        head.look(filled(gib), after_s=after_s)
+        head.look(filled(gib + 1, alive=False))
+        head.look(after_s=1000.0)
+    assert (head.curve(), [peak.reserved_bytes for peak in head.memory.peaks]) == ([1, 2], [2 * GIB])
+
+
+def test_a_curve_outlasts_a_database_that_is_away_for_longer_than_the_rank_is_known(head: Head) -> None:
+    head.look(filled(1))
+    head.records.away = True
+    head.look(filled(2, alive=False))
+    for _ in range(3):
+        head.look(after_s=100.0)
+    head.records.away = False
+    head.look()
+    assert head.curve() == [1, 2]
+
+
+def test_memory_that_cannot_be_read_is_not_written_over_and_costs_no_other_job_its_own(head: Head) -> None:
+    head.look(filled(9))
+    head.restart()
+    head.records.unreadable = True
+    other = filled(3, identity=identity(0, job_id=JobId("new")), process=ProcessId(5, 5))
+    head.look(filled(1), other)
+    assert (head.curve(), len(head.store.jobs.running())) == ([9], 2)
+    assert {record.job.job_id: head.store.jobs.memory(record) is None for record in head.store.jobs.running()} == {
+        "4711": False, "new": False
+    }  # fmt: skip
+
+
+def test_a_still_jobs_memory_is_not_written_again(head: Head) -> None:
+    for _ in range(int(3 * KEEP_UP_S)):
+        head.look(filled(1))
+    assert len(head.records.memories) == 1
+
+
+@dataclass
+class InMemory:
+    """``JobRecords`` that holds all and counts."""
+
+    records: dict[JobKey, JobRecord] = field(default_factory=dict)
+    kept: dict[JobKey, JobMemory] = field(default_factory=dict)
+    most_ranks: int = 0
+    """Of one write of memory."""
+
+    def save(self, records: Sequence[JobRecord]) -> None:
+        self.records |= {record.job: record for record in records}
+
+    def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
+        return {}
+
+    def running(self) -> Sequence[JobRecord]:
+        return []
+
+    def save_memory(self, memory: Mapping[JobRecord, JobMemory]) -> None:
+        self.kept |= {record.job: value for record, value in memory.items()}
+        self.most_ranks = max(self.most_ranks, sum(len(value.peaks) for value in memory.values()))
+
+    def memory(self, record: JobRecord) -> JobMemory | None:
+        return None
+
+
+def test_ten_thousand_ranks_that_end_at_once_are_written_within_a_minute_a_bounded_part_at_a_time() -> None:
+    ranks = tuple(
+        filled(1, identity=identity(number % 4, job_id=JobId(str(number // 4))), process=ProcessId(number, 1))
+        for number in range(10_000)
+    )
+    there = list(job_views_of(ranks))
+    store, clock = InMemory(), [0.0]
+    history = MemoryHistory()
+    history.add(MemoryPoint(NOW_S, 1, GIB, GIB, None))
+    recorder = JobRecorder(
+        lambda: there, store, history_of=lambda *_: history, now_s=lambda: NOW_S + clock[0],
+        monotonic_s=lambda: clock[0],
+    )  # fmt: skip
+    for _ in range(60):
+        clock[0] += 1.0
+        recorder.tick()
+    store.kept.clear()
+    there[:] = job_views_of(replace(rank, alive=False) for rank in ranks)
+    for _ in range(60):
+        clock[0] += 1.0
+        recorder.tick()
+    assert sum(len(value.peaks) for value in store.kept.values()) == 10_000
+    assert all(len(value.curves) == 4 for value in store.kept.values())
+    assert store.most_ranks <= MAX_RANKS_A_TICK + 4
+
+
+def job_views_of(ranks: Iterable[RankSummary]) -> Iterator[JobView]:
+    for job_id, of_job in groupby(ranks, key=lambda rank: rank.identity.job_id):
+        members = tuple(of_job)
+        yield job_view(
+            job_id=job_id, ranks=members, rank_nodes=("id7",) * len(members), rank_hostnames=("node7",) * len(members),
+            running=members[0].alive,
+        )  # fmt: skip

@@ -26,7 +26,7 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import RankGroup
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
@@ -246,6 +246,13 @@ class Coordinator:
         with self._lock:
             node = self._nodes.get(node_id)
             return () if node is None else node.history(rank).used_bytes(columns)
+
+    def history_of(self, node_id: str, rank: RankSummary) -> MemoryHistory:
+        """A copy of the memory history of a rank on a node; empty once the rank is forgotten. The lock is held for a
+        copy of 5 KB."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return MemoryHistory() if node is None else node.history(rank).copy()
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """Briefs of each job's evidence, oldest first."""

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.incident_recording import IncidentRecorder
 from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
 from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.steps import IncidentRules
@@ -51,6 +53,14 @@ class Loop(Protocol):
 
     def job_events(self) -> Sequence[JobEvent]: ...
 
+    def open_incidents(self) -> Sequence[Incident]: ...
+
+
+class RecordWriter(Protocol):
+    """Writes what is to stay. Expected failures raise nothing."""
+
+    def tick(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -61,8 +71,7 @@ class Opened:
     now_s: Callable[[], float]
     ages_s: Callable[[], float] | None = None
     """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
-    recorder: JobRecorder | None = None
-    """Writes the records of jobs."""
+    recorders: tuple[RecordWriter, ...] = ()
 
 
 class ActionLoop:
@@ -127,15 +136,14 @@ class ActionLoop:
         except Exception:
             # The loop is what looks after actions under way: it must outlive a defect in one turn.
             log.exception("a pass over incidents and actions failed; continuing")
-        self._record_jobs()
+        for recorder in () if self._opened is None else self._opened.recorders:
+            self._record(recorder)
 
-    def _record_jobs(self) -> None:
-        if self._opened is None or self._opened.recorder is None:
-            return
+    def _record(self, recorder: RecordWriter) -> None:
         try:
-            self._opened.recorder.tick()
+            recorder.tick()
         except Exception:
-            log.exception("a pass over the records of jobs failed; continuing")
+            log.exception("a pass over the records of jobs and incidents failed; continuing")
 
     def _run(self) -> None:
         while not self._stopped.wait(TURN_EVERY_S):
@@ -163,11 +171,15 @@ def open_actions(
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
-        recorder = JobRecorder(
-            coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels, now_s=now_s,
+        jobs = JobRecorder(
+            coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
+            history_of=coordinator.history_of, now_s=now_s, monotonic_s=time.monotonic,
+        )  # fmt: skip
+        incidents = IncidentRecorder(
+            loop.open_incidents, coordinator.jobs, store.incidents, history_of=coordinator.history_of,
             monotonic_s=time.monotonic,
         )  # fmt: skip
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, recorder)
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents))
     except BaseException:
         store.close()  # this is tried again every second
         raise

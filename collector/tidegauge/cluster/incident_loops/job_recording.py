@@ -1,16 +1,18 @@
-"""Writes a record of every job into the database: when it begins, once a minute while it runs, and when it ends."""
+"""Writes a record of every job and the memory of its ranks into the database: when it begins, once a minute while it
+runs, and when it ends."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.job_records.memory import HistoryOf, JobMemory, MemorySoFar
 from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
@@ -25,6 +27,9 @@ MISSED_AFTER_S = 600.0
 """How long after its own start the coordinator waits for jobs that ran before it: agents need seconds to come back."""
 MAX_UNWRITTEN = 10_000
 """Ended jobs that wait for a database that is away; the oldest beyond it are dropped."""
+MAX_RANKS_A_TICK = 500
+"""Ranks whose memory is read and written in one tick, for the loop of incidents waits: a third of a second, and ten
+thousand that end at once are written in twenty seconds, before their histories are forgotten."""
 NEVER = float("inf")
 
 
@@ -37,6 +42,10 @@ class JobRecords(Protocol):
 
     def running(self) -> Sequence[JobRecord]: ...
 
+    def save_memory(self, memory: Mapping[JobRecord, JobMemory], /) -> None: ...
+
+    def memory(self, record: JobRecord, /) -> JobMemory | None: ...
+
 
 @dataclass
 class _Followed:
@@ -47,6 +56,14 @@ class _Followed:
     """Those that ``record`` was made of last."""
     due_s: float
     """When its record is written next (monotonic); ``NEVER``: it is written as it is."""
+    goes_on: bool
+    """There is a memory of it in the database that is not read yet."""
+    memory: MemorySoFar = field(default_factory=MemorySoFar)
+
+    @property
+    def cost(self) -> int:
+        """Ranks to read and to write."""
+        return max(sum(len(view.ranks) for view in self.views), 1)
 
 
 class JobRecorder:
@@ -60,6 +77,7 @@ class JobRecorder:
         *,
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
+        history_of: HistoryOf,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -67,12 +85,18 @@ class JobRecorder:
         self._records = records
         self._events = events
         self._labels = labels
+        self._history_of = history_of
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
         self._followed: dict[JobKey, _Followed] = {}
         self._missed: dict[JobKey, JobRecord] | None = None
         """Jobs that ran under an earlier coordinator and have not been seen by this one; ``None``: not read yet."""
+        self._untaken: dict[JobKey, None] = {}
+        """Jobs whose ranks' histories are to be read, the first first; those that wait for the database are not in
+        it: a history is gone two minutes after its rank."""
+        self._unsaved: dict[JobKey, None] = {}
+        """Jobs whose memory is to be written."""
         self._failed = False
 
     def tick(self) -> None:
@@ -88,6 +112,11 @@ class JobRecorder:
                 log.error("no jobs are recorded: %s", error)
             self._failed = True
 
+    @property
+    def unwritten(self) -> int:
+        """Jobs whose memory waits for one of the next ticks."""
+        return len(self._untaken) + len(self._unsaved)
+
     def _look(self) -> None:
         if self._missed is None:
             self._missed = {record.job: record for record in self._records.running()}
@@ -101,11 +130,15 @@ class JobRecorder:
             followed = self._followed.get(job)
             if followed is None:
                 self._missed.pop(job, None)
-                record = record_of(seen, _same_start(before.get(job), now_s), now_s=now_s)
-                self._followed[job] = _Followed(record, tuple(seen), monotonic_s)
+                earlier = _same_start(before.get(job), now_s)
+                record = record_of(seen, earlier, now_s=now_s)
+                followed = _Followed(record, tuple(seen), monotonic_s, goes_on=earlier is not None)
+                followed.memory.look(seen)
+                self._followed[job] = followed
             elif len(seen) != len(followed.views) or any(a is not b for a, b in zip(seen, followed.views)):
                 self._update(followed, record_of(seen, followed.record, now_s=now_s), monotonic_s)
                 followed.views = tuple(seen)
+                followed.memory.look(seen)
         gone = [job for job in self._followed if job not in views]
         for job in gone[:-MAX_UNWRITTEN]:
             del self._followed[job]
@@ -151,12 +184,56 @@ class JobRecorder:
         due = [one for one in self._followed.values() if one.due_s <= monotonic_s]
         waited = monotonic_s - self._began_s >= MISSED_AFTER_S
         missed = [lost(record) for record in (self._missed or {}).values()] if waited else []
+        self._untaken |= dict.fromkeys(one.record.job for one in due)
+        self._take_histories()
         self._records.save([*(one.record for one in due), *missed])
         for one in due:
             one.due_s = NEVER
         if waited:
             self._missed = {}
-        self._followed = {job: one for job, one in self._followed.items() if one.views or one.due_s != NEVER}
+        self._save_memory()
+        self._followed = {job: one for job, one in self._followed.items() if one.views or self._is_unwritten(job, one)}
+
+    def _is_unwritten(self, job: JobKey, followed: _Followed) -> bool:
+        return followed.due_s != NEVER or job in self._untaken or job in self._unsaved
+
+    def _some_of(self, waiting: dict[JobKey, None]) -> Sequence[_Followed]:
+        """As many of these jobs as one tick has time for, which wait no longer."""
+        some: list[_Followed] = []
+        room = MAX_RANKS_A_TICK
+        while waiting and room > 0:
+            job = next(iter(waiting))
+            del waiting[job]
+            followed = self._followed.get(job)
+            if followed is not None:
+                some.append(followed)
+                room -= followed.cost
+        return some
+
+    def _take_histories(self) -> None:
+        for followed in self._some_of(self._untaken):
+            followed.memory.take(followed.views, self._history_of)
+            self._unsaved[followed.record.job] = None
+
+    def _save_memory(self) -> None:
+        some = [followed for followed in self._some_of(self._unsaved) if self._went_on(followed)]
+        try:
+            if some:
+                self._records.save_memory({followed.record: followed.memory.memory() for followed in some})
+        except AuditError:
+            self._unsaved |= dict.fromkeys(followed.record.job for followed in some)
+            raise
+
+    def _went_on(self, followed: _Followed) -> bool:
+        """Whether what an earlier coordinator stored is known. What cannot be read must not cost the other jobs theirs,
+        nor be written over."""
+        try:
+            if followed.goes_on:
+                followed.memory.go_on_from(self._records.memory(followed.record) or JobMemory())
+                followed.goes_on = False
+        except AuditError as error:
+            log.warning("the memory of job %s is not written: %s", followed.record.job.job_id, error)
+        return not followed.goes_on
 
 
 def _same_start(record: JobRecord | None, now_s: float) -> JobRecord | None:

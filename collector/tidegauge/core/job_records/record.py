@@ -145,7 +145,7 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
         ended_unix_s=None if living else now_s,
         end=None if living else _end(views),
         steps=max(rank.step for rank in ranks),
-        fullest=max((_peak(view, place) for view in views for place in range(len(view.ranks))), key=_fullness),
+        fullest=max((peak_of(view, place) for view in views for place in range(len(view.ranks))), key=fullness),
         state=worst.state,
         severity=worst.severity,
         signal=worst.signal,
@@ -241,7 +241,8 @@ def _alarm(judged: Union[JobView, JobRecord]) -> tuple[int, int]:
     return alarm_level(judged.state, judged.severity)
 
 
-def _peak(view: JobView, place: int) -> RankPeak:
+def peak_of(view: JobView, place: int) -> RankPeak:
+    """The figures of one of ``view.ranks`` now, with the peaks that PyTorch tells."""
     rank = view.ranks[place]
     return RankPeak(
         rank=int(rank.identity.rank),
@@ -258,13 +259,14 @@ def _peak(view: JobView, place: int) -> RankPeak:
     )
 
 
-def _fullness(peak: RankPeak) -> tuple[float, int]:
+def fullness(peak: RankPeak) -> tuple[float, int]:
+    """Sort key: of two ranks the fuller one has the higher."""
     return peak.reserved_bytes / peak.limit_bytes if peak.limit_bytes else 0.0, peak.reserved_bytes
 
 
 def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
     """The fuller of two; of one rank at two times, the later one last, the highest: programs reset peaks."""
-    fuller = max(one, other, key=_fullness)
+    fuller = max(one, other, key=fullness)
     if one[:2] != other[:2]:
         return fuller
     return fuller._replace(
