@@ -17,6 +17,7 @@ from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, Inciden
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.incidents.wording import change_in_words
+from tidegauge.core.job_records.search import RecordFilter
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.http.access import EVERYBODY, Viewer
@@ -210,10 +211,10 @@ class _Pages:
 
     def ended_jobs(self, request: Request) -> object:
         limit = request.number("limit", default=FEW, most=MANY)
-        since_s, whose = float(request.number("since", default=0)), request.viewer.only
-        store = self._store()
-        shown = store.jobs.ended(since_s=since_s, limit=limit, user_name=whose)
-        left_out = max(store.jobs.count_ended(since_s=since_s, user_name=whose) - len(shown), 0)
+        whose, store = request.viewer.only, self._store()
+        which = RecordFilter(since_s=float(request.number("since", default=0)), user_name=whose)
+        shown = store.jobs.ended(which, limit=limit)
+        left_out = max(store.jobs.count_ended(which) - len(shown), 0)
         return {"jobs": shown, "left_out": left_out, "seen_as": whose}
 
     def changes(self, request: Request) -> object:
