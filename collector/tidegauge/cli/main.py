@@ -33,6 +33,7 @@ GROUPS = {
         "run": "tidegauge.cli.service.run",
         "attach": "tidegauge.cli.attach.command",
         "jobs": "tidegauge.cli.jobs.jobs",
+        "history": "tidegauge.cli.jobs.history",
         "top": "tidegauge.cli.top.command",
         "incidents": "tidegauge.cli.jobs.incidents",
         "snapshot": "tidegauge.cli.snapshot.command",
