@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tidegauge.analysis.whatif.results import Trial, WhatIf, best_first, titled
