@@ -34,6 +34,7 @@ GROUPS = {
         "attach": "tidegauge.cli.attach.command",
         "jobs": "tidegauge.cli.jobs.jobs",
         "history": "tidegauge.cli.jobs.history",
+        "job": "tidegauge.cli.jobs.job",
         "top": "tidegauge.cli.top.command",
         "incidents": "tidegauge.cli.jobs.incidents",
         "snapshot": "tidegauge.cli.snapshot.command",

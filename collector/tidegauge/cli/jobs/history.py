@@ -21,8 +21,8 @@ HELP = "list jobs that ended: how full their GPUs were, and how they ended"
 
 HEADER = ("job", "name", "user", "account", "ranks", "steps", "ran", "ended", "how", "peak allocated", "peak reserved",
           "GPU limit", "of limit", "worst state")  # fmt: skip
-GIVES_WAY = ("ranks", "steps", "peak allocated", "account", "GPU limit", "peak reserved", "ran", "user", "name",
-             "worst state")  # fmt: skip
+GIVES_WAY = ("ranks", "steps", "peak allocated", "account", "GPU limit", "peak reserved", "ran", "user", "worst state",
+             "name")  # fmt: skip
 """Columns that are dropped on a narrow terminal, in this order."""
 HOW = {
     JobEnd.UNKNOWN: "not known",
