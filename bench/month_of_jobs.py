@@ -25,6 +25,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import MAX_JOB_CURVES, JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.right_size import UsageBy
+from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.memory_history import BUCKETS, MemoryPoint
 from tidegauge.core.verdicts import LeakState
 
@@ -110,11 +111,18 @@ def main() -> int:
             some = next(iter(made))
         assert some is not None
         filled_s = time.perf_counter() - before_s
+        month = RecordFilter(since_s=NOW_S - MONTH_S)
         week_s, month_s = NOW_S - 7 * DAY_S, NOW_S - MONTH_S
         asked: dict[str, Callable[[], object]] = {
-            "the last 20": lambda: store.jobs.ended(since_s=month_s, limit=20),
-            "the last 1000 of one user": lambda: store.jobs.ended(since_s=month_s, limit=1000, user_name="user7"),
-            "how many": lambda: store.jobs.count_ended(since_s=month_s),
+            "the last 20": lambda: store.jobs.ended(month, limit=20),
+            "the last 1000 of one user": lambda: store.jobs.ended(month._replace(user_name="user7"), limit=1000),
+            "the last 200 of names like": lambda: store.jobs.ended(month._replace(job_name="train-1*"), limit=200),
+            "the last 200 OOMs of an account": lambda: store.jobs.ended(
+                month._replace(account="group3", how=JobEnd.OOM), limit=200
+            ),
+            "a job by name": lambda: store.jobs.starts(RecordSought(job_name="train-7-7"), limit=1),
+            "a job by id": lambda: store.jobs.starts(RecordSought(job_id=some.job.job_id), limit=100),
+            "how many": lambda: store.jobs.count_ended(month),
             "one job": lambda: store.jobs.latest([some.job]),
             "its memory": lambda: store.jobs.memory(some),
             **{

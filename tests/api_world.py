@@ -20,6 +20,8 @@ from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import NodeSummary
 from tidegauge.settings import Settings
 
@@ -54,5 +56,8 @@ def _filled_store(folder: Path) -> Store:
     real = real_store(told_store(), folder)
     real.evidence.keep([evidence(1), evidence(0, evidence_id="auto-0")], at_s=NOW_S)
     real.jobs.save([job_record()])
+    real.jobs.save_memory(
+        {job_record(): JobMemory((job_record().fullest,), (RankMemory(1, (MemoryPoint(NOW_S, 9, 3, 4, None),)),))}
+    )
     real.profiles.keep([rank_profile(0), rank_profile(1)], at_s=NOW_S)
     return real

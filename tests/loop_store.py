@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.cluster.api.profile_api import ProfileAsks, ProfilePages
+from tidegauge.cluster.api.record_api import record_routes
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.cluster.views import AskedProfile, ProfileProblem
 from tidegauge.core.evidence import Evidence
@@ -41,8 +43,10 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.job_records.search import EVERY_ENDED, RecordFilter, RecordSought
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.views import JobView
@@ -95,6 +99,10 @@ class FakeIncidents:
     def count_left_out(self, number: int, *, most: int, most_figures: int) -> int:
         shown = self.lines(number, most=most, most_figures=most_figures)
         return len(list(self.lines(number))) - len(list(shown))
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[Incident]:
+        found = self.each(open_only=False, since_s=None, limit=None)
+        return [one for one in found if one.key.job.whole == job.whole][:limit]
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         return {one.incident.user_name for one in self.story if one.incident.key.job == job} == {user_name}
@@ -196,17 +204,44 @@ class FakeJobs:
     """``loop_reads.JobReads``."""
 
     records: list[JobRecord] = field(default_factory=list)
+    memories: dict[JobRecord, JobMemory] = field(default_factory=dict)
 
     def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
         return {one.job: one for one in self.records if one.job in jobs}
 
-    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
-        found = [one for one in self.records if one.ended_unix_s is not None and one.ended_unix_s >= since_s]
-        mine = [one for one in found if user_name in (None, one.user_name)]
-        return sorted(mine, key=lambda one: -(one.ended_unix_s or 0.0))[:limit]
+    def ended(self, which: RecordFilter = EVERY_ENDED, *, limit: int) -> Sequence[JobRecord]:
+        found = [one for one in self.records if one.ended_unix_s is not None and _matches(one, which)]
+        return sorted(found, key=lambda one: -(one.ended_unix_s or 0.0))[:limit]
 
-    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int:
-        return len(self.ended(since_s=since_s, limit=1 << 30, user_name=user_name))
+    def count_ended(self, which: RecordFilter = EVERY_ENDED) -> int:
+        return len(self.ended(which, limit=1 << 30))
+
+    def starts(self, sought: RecordSought, *, limit: int) -> Sequence[JobRecord]:
+        found = [
+            one
+            for one in self.records
+            if sought.job_id in (None, one.job.job_id, one.array)
+            and sought.job_name in (None, one.job_name)
+            and sought.attempt in (None, one.job.attempt)
+            and sought.uid in (None, one.job.uid)
+            and sought.user_name in (None, one.user_name)
+        ]
+        return sorted(found, key=lambda one: -one.started_unix_s)[:limit]
+
+    def memory(self, record: JobRecord) -> JobMemory | None:
+        return self.memories.get(record)
+
+
+def _matches(record: JobRecord, which: RecordFilter) -> bool:
+    ended_s = record.ended_unix_s or 0.0
+    return (
+        which.since_s <= ended_s < (float("inf") if which.until_s is None else which.until_s)
+        and which.user_name in (None, record.user_name)
+        and which.account in (None, record.account)
+        and which.how in (None, record.end)
+        and which.job_id in (None, record.job.job_id, record.array)
+        and (which.job_name is None or fnmatchcase(record.job_name or "", which.job_name))
+    )
 
 
 @dataclass
@@ -309,8 +344,8 @@ def serving(
     profiles = ProfilePages(store, asks or NoAsks(), lambda viewer, _: viewer.sees_all)
     watched = {"/api/v1/jobs": json_route(lambda _: {"jobs": list(jobs), "seen_as": None})}
     routes = {
-        **loop_routes(store, lambda: status), **evidence_routes(store), **profiles.routes(), **grades.routes(),
-        **watched,
+        **loop_routes(store, lambda: status), **record_routes(store), **evidence_routes(store), **profiles.routes(),
+        **grades.routes(), **watched,
     }  # fmt: skip
     forms = {**grades.forms(), **profiles.forms()}
     api = HttpApi(routes, forms=forms, host="127.0.0.1", port=0, door=door)

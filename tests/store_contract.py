@@ -52,6 +52,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.right_size import UsageBy
+from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -872,31 +873,77 @@ class StoreContract:
         assert (list(store.jobs.running()), store.jobs.latest([JOB])) == ([running], {JOB: running})
         over = job_record(steps=300)
         store.jobs.save([over])
-        assert (list(store.jobs.running()), list(store.jobs.ended(since_s=0.0, limit=9))) == ([], [over])
+        assert (list(store.jobs.running()), list(store.jobs.ended(limit=9))) == ([], [over])
 
     def test_the_latest_start_of_a_job_id_counts(self, store: Store) -> None:
         again = job_record(started_unix_s=NOW_S + 100.0, ended_unix_s=NOW_S + 200.0)
         store.jobs.save([again, job_record()])
         assert store.jobs.latest([JOB, JOB._replace(uid=7)]) == {JOB: again}
-        assert list(store.jobs.ended(since_s=0.0, limit=1)) == [again]
-        assert store.jobs.count_ended(since_s=0.0) == 2
+        assert list(store.jobs.ended(limit=1)) == [again]
+        assert store.jobs.count_ended() == 2
 
-    def test_ended_jobs_are_those_of_the_time_and_the_owner(self, store: Store) -> None:
-        ada = job_record(job=JOB._replace(job_id="late"), ended_unix_s=NOW_S + 50.0)
-        bob = job_record(job=JOB._replace(job_id="bobs"), user_name="bob", ended_unix_s=NOW_S + 60.0)
-        store.jobs.save([job_record(), ada, bob])
-        assert list(store.jobs.ended(since_s=NOW_S + 50.0, limit=9)) == [bob, ada]
-        assert list(store.jobs.ended(since_s=NOW_S + 50.0, limit=9, user_name="ada")) == [ada]
-        assert store.jobs.count_ended(since_s=0.0, user_name="ada") == 2
-        assert store.jobs.count_ended(since_s=0.0, user_name="ad") == 0
+    def test_ended_jobs_are_those_that_the_filter_matches(self, store: Store) -> None:
+        ada = job_record(job=JOB._replace(job_id="late"), ended_unix_s=NOW_S + 50.0, job_name="tra_in", array="123_4")
+        bob = job_record(
+            job=JOB._replace(job_id="bobs"), user_name="bob", ended_unix_s=NOW_S + 60.0, job_name="tra%n", account="ml",
+            end=JobEnd.OOM,
+        )  # fmt: skip
+        old = job_record(job_name="Train[1]?")
+        running = job_record(job=JOB._replace(job_id="runs"), ended_unix_s=None, end=None, array="123_4")
+        store.jobs.save([old, ada, bob, running])
+        for which, found in (
+            (RecordFilter(), [bob, ada, old]),
+            (RecordFilter(since_s=NOW_S + 50.0), [bob, ada]),
+            (RecordFilter(since_s=NOW_S + 50.0, user_name="ada"), [ada]),
+            (RecordFilter(until_s=NOW_S + 60.0, user_name="ada"), [ada, old]),
+            (RecordFilter(user_name="ad"), []),
+            (RecordFilter(how=JobEnd.OOM), [bob]),
+            (RecordFilter(account="ml", how=JobEnd.ENDED), []),
+            (RecordFilter(job_name="tra"), []),
+            (RecordFilter(job_name="tra_in"), [ada]),
+            (RecordFilter(job_name="tra*"), [bob, ada]),
+            (RecordFilter(job_name="tra_*"), [ada]),
+            (RecordFilter(job_name="*a%n"), [bob]),
+            (RecordFilter(job_name="T*[1]?"), [old]),
+            (RecordFilter(job_name="T*?*"), [old]),
+            (RecordFilter(job_id="late"), [ada]),
+            (RecordFilter(job_id="123_4"), [ada]),
+        ):
+            assert list(store.jobs.ended(which, limit=9)) == found, which
+            assert store.jobs.count_ended(which) == len(found), which
+
+    def test_all_attempts_of_a_job_are_found_by_id_by_name_and_as_a_task_of_an_array(self, store: Store) -> None:
+        first = job_record(array="123_4")
+        again = job_record(job=JOB._replace(attempt=1), started_unix_s=NOW_S, ended_unix_s=None, end=None)
+        theirs = job_record(job=JOB._replace(uid=7), user_name="bob", started_unix_s=NOW_S + 1.0)
+        other = job_record(job=JOB._replace(job_id="other"), started_unix_s=0.0)
+        store.jobs.save([first, again, theirs, other])
+        for sought, found in (
+            (RecordSought(job_id="4711"), [theirs, again, first]),
+            (RecordSought(job_id="4711", user_name="ada"), [again, first]),
+            (RecordSought(job_id="4711", attempt=0, uid=JOB.uid), [first]),
+            (RecordSought(job_id="123_4"), [first]),
+            (RecordSought(job_name="llm-pretrain", user_name="ada"), [again, first, other]),
+            (RecordSought(job_name="llm*"), []),
+            (RecordSought(job_id="4711", uid=1 << 70), []),
+        ):
+            assert list(store.jobs.starts(sought, limit=9)) == found, sought
+        assert list(store.jobs.starts(RecordSought(job_id="4711"), limit=1)) == [theirs]
+
+    def test_incidents_of_a_job_are_those_of_all_its_groups(self, store: Store) -> None:
+        store.incidents.save(
+            [opened(7), opened(8, job=JOB._replace(group="other")), opened(9, job=JOB._replace(uid=7))]
+        )
+        assert [one.number for one in store.incidents.of_job(JOB, limit=9)] == [8, 7]
+        assert [one.number for one in store.incidents.of_job(JOB, limit=1)] == [8]
 
     def test_records_of_jobs_go_by_their_own_age(self, store: Store) -> None:
         running = job_record(job=JOB._replace(job_id="runs"), ended_unix_s=None, end=None)
         store.jobs.save([job_record(ended_unix_s=NOW_S), running])
         store.prune(before_s=NOW_S + 1.0)
-        assert store.jobs.count_ended(since_s=0.0) == 1
+        assert store.jobs.count_ended() == 1
         store.jobs.prune(before_s=NOW_S + 1.0)
-        assert (store.jobs.count_ended(since_s=0.0), list(store.jobs.running())) == (0, [running])
+        assert (store.jobs.count_ended(), list(store.jobs.running())) == (0, [running])
 
     def test_nobody_pushes_out_anothers_records(self, store: Store) -> None:
         small = JobRecordStore(store.database, RecordRoom(of_tenant=5, in_all=7))
@@ -904,10 +951,10 @@ class StoreContract:
         for number in range(20):
             mine = JobKey(f"{number:02}", 0, 1)
             small.save([job_record(job=mine, updated_unix_s=NOW_S + number)])
-        kept = sorted(one.job.job_id for one in small.ended(since_s=0.0, limit=99))
+        kept = sorted(one.job.job_id for one in small.ended(limit=99))
         assert kept == [*(f"{number:02}" for number in range(15, 20)), "theirs"]
         small.save([job_record(job=JobKey(f"c{number}", 0, 3), updated_unix_s=NOW_S + number) for number in range(5)])
-        jobs = [one.job for one in small.ended(since_s=0.0, limit=99)]
+        jobs = [one.job for one in small.ended(limit=99)]
         assert sorted(job.uid for job in jobs) == [1, 1, 1, 2, 3, 3, 3], "those with most have given"
 
     def test_numbers_that_no_column_holds_are_left_out(self, store: Store) -> None:

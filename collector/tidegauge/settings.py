@@ -47,7 +47,7 @@ class Settings(BaseModel):
     """Days to keep closed incidents with their history and decisions; open incidents are always kept. 90 covers a
     quarter; at least 30, because policy limits may look back that far. Totals in the metrics do not shrink."""
     keep_jobs_days: float = Field(default=90.0, ge=1, le=3650)
-    """Days to keep the records of ended jobs (``tidegauge jobs --ended``). 90 covers a quarter. At most 20,000 records
+    """Days to keep the records of ended jobs (``tidegauge history``). 90 covers a quarter. At most 20,000 records
     of a user or namespace and 100,000 in all are kept, whatever their age."""
     snapshot_store: str | None = None
     """Where nodes keep the GPU memory snapshots behind the evidence (docs/evidence_store.md): a folder on each node, or

@@ -139,7 +139,7 @@ def test_an_incident_from_before_grades_takes_an_answer(release: str, store: Sto
 
 def test_a_database_from_before_records_of_jobs_has_a_place_for_them(store: Store) -> None:
     store.jobs.save([job_record()])
-    assert list(store.jobs.ended(since_s=0.0, limit=9)) == [job_record()]
+    assert list(store.jobs.ended(limit=9)) == [job_record()]
 
 
 # A database of tomorrow, after a way back.

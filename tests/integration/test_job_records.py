@@ -86,7 +86,7 @@ class Site:
     def ended(self, how: str) -> JobRecord:
         def found() -> JobRecord | None:
             self._look()
-            ended = self._store.jobs.ended(since_s=0.0, limit=9)
+            ended = self._store.jobs.ended(limit=9)
             return next((one for one in ended if one.job_name == how), None)
 
         return eventually(found, f"a record of the end of {how}; it said {self._said(how)}")

@@ -22,7 +22,7 @@ PATHS = (
     "/api/v1/memory?job_id={job}&attempt=0", "/api/v1/events?after=0", "/api/v1/incidents?all=1",
     "/api/v1/incident?number={incident}", "/api/v1/incident-marks?since=0", "/api/v1/decisions?since=0",
     "/api/v1/incident-changes?since={recent}", "/api/v1/policy", "/report?incident={incident}", "/runbooks",
-    "/api/v1/ended-jobs", "/sd", "/healthz",
+    "/api/v1/ended-jobs", "/api/v1/job-record?job_id={job}", "/sd", "/healthz",
     "/no/such/page", "/api/v1/incident?number=x", "/api/v1/job?job_id=nobody&attempt=7",
     "/api/v1/evidence?job_id={job}&attempt=0&rank=0",
 )  # fmt: skip

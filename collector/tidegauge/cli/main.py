@@ -33,6 +33,8 @@ GROUPS = {
         "run": "tidegauge.cli.service.run",
         "attach": "tidegauge.cli.attach.command",
         "jobs": "tidegauge.cli.jobs.jobs",
+        "history": "tidegauge.cli.jobs.history",
+        "job": "tidegauge.cli.jobs.job",
         "top": "tidegauge.cli.top.command",
         "efficiency": "tidegauge.cli.jobs.efficiency",
         "incidents": "tidegauge.cli.jobs.incidents",

@@ -146,9 +146,9 @@ def test_jobs_that_ended_lately_are_listed_below_with_peak_and_end(capsys: pytes
     assert header.split("  ")[0] == "job"
     cells = re.split(r"  +", first)
     assert cells[:6] == ["4700 (attempt 1)", "-", "ada", "2", "200", "2 h"]
-    assert cells[7:] == ["OOM", "20.0 GiB", "22.0 GiB", "80.0 GiB", "leak (critical)"]
+    assert cells[7:] == ["OOM", "20.0 GiB", "22.0 GiB", "80.0 GiB", "28%", "leak (critical)"]
     assert re.split(r"  +", second)[7] == "by itself"
-    assert more == "3 more ended before these; `tidegauge jobs --ended 24h` lists them"
+    assert more == "3 more ended before these; `tidegauge history` lists and filters them"
     assert asked["limit"] == "10"
     assert int(asked["since"]) == pytest.approx(time.time() - 86_400, abs=60)
 
@@ -172,7 +172,7 @@ def test_where_nothing_runs_it_says_what_ended_and_where_older_ones_are(capsys: 
         out = capsys.readouterr().out
         assert out.startswith("no jobs watched; start one with")
         assert told in out
-    assert "`tidegauge jobs --ended 30d` looks further back" in out
+    assert "`tidegauge history` looks further back" in out
 
 
 def test_ended_since_looks_further_back_and_lists_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,17 @@ def test_incidents_without_own_ones_says_as_which_user_the_service_sees_the_call
     assert capsys.readouterr().out.startswith("no incidents of yours: the service sees you as zoe")
 
 
+@pytest.mark.usefixtures("zoe")
+@pytest.mark.parametrize("others", [[], ["--user", "ada"]])
+def test_history_without_own_jobs_says_as_which_user_the_service_sees_the_caller(
+    url: str, others: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "--since", "999999d", *others, "--api", url]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no job of yours ended since ")
+    assert ": the service sees you as zoe; only its admins see other users' jobs; " in said
+
+
 @pytest.mark.parametrize(("name", "seen_as"), [("ada", "ada"), ("root", None)])
 def test_programs_are_told_it_too_and_whoever_sees_something_is_shown_it_as_ever(
     url: str, name: str, seen_as: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -103,7 +103,7 @@ class Head:
         self.recorder.tick()
 
     def ended(self) -> Sequence[JobRecord]:
-        return self.store.jobs.ended(since_s=0.0, limit=100)
+        return self.store.jobs.ended(limit=100)
 
     @property
     def record(self) -> JobRecord:
@@ -234,7 +234,7 @@ def test_four_hundred_jobs_that_end_at_once_are_one_write(head: Head) -> None:
 
     head.look(*ranks(alive=True))
     head.look(*ranks(alive=False))
-    assert (head.records.writes, head.store.jobs.count_ended(since_s=0.0)) == (2, 400)
+    assert (head.records.writes, head.store.jobs.count_ended()) == (2, 400)
 
 
 def test_an_incident_and_an_action_are_written_at_once_and_survive_the_coordinator(head: Head) -> None:

@@ -26,6 +26,7 @@ JOB = "job_id=4711&attempt=0"
 ASKED = {
     "/api/v1/job": JOB,
     "/api/v1/memory": f"{JOB}&uid=1001",
+    "/api/v1/job-record": "job_id=4711",
     "/api/v1/incident": "number=1",
     "/api/v1/incidents": "all=1",
     "/api/v1/evidence": "incident=1",
@@ -41,7 +42,7 @@ FULL = {
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
     "/api/v1/ended-jobs": "jobs", "/api/v1/profiled-jobs": "jobs", "/api/v1/profiles": "profiles",
-    "/api/v1/profile": "profile", "/api/v1/usage": "usage",
+    "/api/v1/profile": "profile", "/api/v1/job-record": "incidents", "/api/v1/usage": "usage",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()
@@ -120,6 +121,9 @@ def test_a_real_answer_to_a_request_for_profiles_is_as_described(service: Coordi
         ("/api/v1/evidence", "incident=99", 404),
         ("/report", "incident=99", 404),
         ("/grade", "incident=99", 404),
+        ("/api/v1/job-record", "", 400),
+        ("/api/v1/job-record", "job_id=nobodys", 404),
+        ("/api/v1/ended-jobs", "ended=badly", 400),
         ("/nowhere", "x=1", 404),
     ],
 )

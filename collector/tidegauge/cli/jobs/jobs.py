@@ -11,6 +11,7 @@ from typing import Any
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
+from tidegauge.cli.jobs.history import MAX_ENDED, print_records
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
@@ -19,10 +20,10 @@ from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
 from tidegauge.core.incidents.wording import list_ranks
-from tidegauge.core.job_records.record import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
-from tidegauge.core.units import format_band, format_bytes, format_duration
+from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 
@@ -34,23 +35,8 @@ GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
 """Columns that are dropped on a narrow terminal, in this order."""
 POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
 """Header and optional columns if a job runs in pods."""
-ENDED_HEADER = ("job", "name", "user", "ranks", "steps", "ran", "ended", "how", "peak allocated", "peak reserved",
-                "GPU limit", "worst state")  # fmt: skip
-ENDED_GIVES_WAY = ("ranks", "steps", "peak allocated", "user", "name", "ran", "worst state")
 LATELY_S, FEW_ENDED = 86_400.0, 10
 """How far back `jobs` looks for ended jobs without --ended, and how many it lists."""
-MAX_ENDED = 1000
-"""As many as the API gives in one answer."""
-HOW = {
-    JobEnd.UNKNOWN: "not known",
-    JobEnd.ENDED: "by itself",
-    JobEnd.KILLED: "killed",
-    JobEnd.COMPLETED: "completed",
-    JobEnd.FAILED: "failed",
-    JobEnd.CANCELLED: "cancelled",
-    JobEnd.REQUEUED: "requeued",
-    JobEnd.OOM: "OOM",
-}
 NO_SUCH_PAGE = 404
 
 
@@ -62,12 +48,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--ended", type=ago, metavar="SINCE",
-        help=f"list up to {MAX_ENDED} jobs that ended within this time, such as 7d (default: {FEW_ENDED} of 24h)",
+        help=f"also list up to {MAX_ENDED} jobs that ended within this time, such as 7d (default: {FEW_ENDED} of 24h); "
+        "`tidegauge history` has filters",
     )  # fmt: skip
     add_examples(
         parser,
         "tidegauge jobs               running jobs, and those that ended in the last 24 h",
-        "tidegauge jobs --ended 7d    peaks and end of the jobs of the last week",
+        "tidegauge history            all jobs that ended, with filters",
         "tidegauge jobs --json        the same for scripts",
     )
 
@@ -119,33 +106,13 @@ def _print_ended(answer: Mapping[str, Any], watched: Collection[tuple[str, int, 
     when = "in the last 24 h" if asked_s is None else f"since {moment(since_unix_s(asked_s))}"
     if not records:
         if asked_s is not None or not watched:
-            wider = "" if asked_s is not None else "; `tidegauge jobs --ended 30d` looks further back"
+            wider = "" if asked_s is not None else "; `tidegauge history` looks further back"
             print(f"no job ended {when}{wider}")
         return
     print(f"\nEnded {when}:")
-    print_table(ENDED_HEADER, [_ended_row(record) for record in records], gives_way=ENDED_GIVES_WAY)
+    print_records(records)
     if answer["left_out"]:
-        all_of_them = "" if asked_s is not None else "; `tidegauge jobs --ended 24h` lists them"
-        print(f"{answer['left_out']:,} more ended before these{all_of_them}")
-
-
-def _ended_row(record: JobRecord) -> Sequence[str]:
-    ended_s = record.ended_unix_s or record.updated_unix_s
-    peak, state = record.fullest, state_word(record.state, record.severity, has_steps=record.steps > 0)
-    return (
-        job_name(record.job.job_id, record.job.attempt, record.array),
-        record.job_name or "-",
-        record.user_name,
-        str(record.world_size),
-        str(record.steps),
-        format_duration(max(ended_s - record.started_unix_s, 0.0)),
-        moment(ended_s),
-        HOW[record.end or JobEnd.UNKNOWN],
-        format_bytes(peak.allocated_bytes),
-        format_bytes(peak.reserved_bytes),
-        "-" if peak.limit_bytes is None else format_bytes(peak.limit_bytes),
-        f"{state} ({record.severity.value})" if record.severity else state,
-    )
+        print(f"{answer['left_out']:,} more ended before these; `tidegauge history` lists and filters them")
 
 
 def _key(job: Mapping[str, Any]) -> tuple[str, int, int]:

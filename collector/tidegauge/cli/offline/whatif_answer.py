@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 from tidegauge.analysis.whatif.results import Trial, WhatIf, best_first, titled
 from tidegauge.analysis.whatif.words import calls, export_line, findings
+from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.offline.replay_answer import replay_json
-from tidegauge.cli.output import print_table, print_wrapped, squeezed, write_output
-from tidegauge.core.allocator.results import MemoryCurve
+from tidegauge.cli.output import print_table, print_wrapped, write_output
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.units import format_bytes
 
-ROWS = 6
-BLOCKS, ASCII = ("█", "░"), ("#", ".")
-"""Characters for allocated memory, and for reserved memory beyond it."""
 MAX_ROWS = 12
 """Rows of the table; ``--json`` has all settings."""
-WIDEST_CHART = 100
-
-
-def memory_chart(curve: MemoryCurve, *, columns: int, highest_bytes: int, marks: tuple[str, str] = BLOCKS) -> list[str]:
-    """Memory over time as ``ROWS`` lines of at most ``columns`` characters, from ``highest_bytes`` at the top to 0."""
-    scale = [format_bytes(highest_bytes), *[""] * (ROWS - 2), "0"]
-    margin = max(map(len, scale))
-    width = max(columns - margin - 1, 1)
-    allocated, reserved = squeezed(curve.allocated_bytes, width), squeezed(curve.reserved_bytes, width)
-    lines = []
-    for row in range(ROWS):
-        level = highest_bytes * (ROWS - row - 0.5) / ROWS
-        cells = [
-            marks[0] if solid >= level else marks[1] if shaded >= level else " "
-            for solid, shaded in zip(allocated, reserved)
-        ]
-        lines.append(f"{scale[row]:>{margin}} {''.join(cells)}".rstrip())
-    return lines
 
 
 def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
@@ -107,13 +85,10 @@ def _print_charts(result: WhatIf) -> None:
     """Today's memory over the events, and the recommended setting's, on one scale."""
     trials = [result.today] if result.recommended.today else [result.today, result.recommended]
     highest = max(trial.replay.peak_reserved_bytes for trial in trials)
-    columns = min(shutil.get_terminal_size().columns - 1, WIDEST_CHART)
-    marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
     for trial in trials:
         curve = trial.replay.curve
         if curve is not None:
-            print(f"\n{titled(trial.alloc_conf)}: {marks[0]} allocated, {marks[1]} reserved beyond it")
-            print("\n".join(memory_chart(curve, columns=columns, highest_bytes=highest, marks=marks)))
+            print_chart(titled(trial.alloc_conf), curve.allocated_bytes, curve.reserved_bytes, highest_bytes=highest)
 
 
 def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:

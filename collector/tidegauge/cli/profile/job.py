@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalance_sentence
 from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
-from tidegauge.cli.jobs.jobs import MAX_ENDED
+from tidegauge.cli.jobs.history import MAX_ENDED
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
 from tidegauge.cli.output import print_wrapped, progress, said_when_slow, write_output
 from tidegauge.cli.profile.advising import with_cards

@@ -1,5 +1,4 @@
-"""Pages of the HTTP API on incidents, decisions, the policy and ended jobs, and figures for scrapes. Read only,
-bounded."""
+"""Pages of the HTTP API on incidents, decisions and the policy, and figures for scrapes. Read only, bounded."""
 
 from __future__ import annotations
 
@@ -55,7 +54,6 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
         "/api/v1/incident-marks": store_route(pages.marks),
         "/api/v1/incident-changes": store_route(pages.changes),
         "/api/v1/decisions": store_route(pages.decisions),
-        "/api/v1/ended-jobs": store_route(pages.ended_jobs),
         "/api/v1/usage": store_route(pages.usage),
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
@@ -188,7 +186,7 @@ class _Pages:
         found = store.incidents.each(
             open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
         )
-        lines = (_line(incident, store.audit.records_of(incident.number)) for incident in found)
+        lines = (incident_line(incident, store.audit.records_of(incident.number)) for incident in found)
         return {"incidents": lines, "seen_as": request.viewer.only}
 
     def marks(self, request: Request) -> object:
@@ -214,14 +212,6 @@ class _Pages:
         shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
         return {"decisions": map(_short_record, shown), "left_out": left_out}
-
-    def ended_jobs(self, request: Request) -> object:
-        limit = request.number("limit", default=FEW, most=MANY)
-        since_s, whose = float(request.number("since", default=0)), request.viewer.only
-        store = self._store()
-        shown = store.jobs.ended(since_s=since_s, limit=limit, user_name=whose)
-        left_out = max(store.jobs.count_ended(since_s=since_s, user_name=whose) - len(shown), 0)
-        return {"jobs": shown, "left_out": left_out, "seen_as": whose}
 
     def usage(self, request: Request) -> object:
         since_s, limit = float(request.number("since", default=0)), request.number("limit", default=FEW, most=MANY)
@@ -250,7 +240,7 @@ class _Pages:
         return {"changes": shown, "facts": facts, "left_out": len(changes) - len(shown)}
 
 
-def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
+def incident_line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
     """An incident in a list: with the numbers of all its ranks, and the last decision about it."""
     last = _short_record(records[-1]) if records else None
     raw = to_wire(incident.shortened(MAX_FINDINGS))

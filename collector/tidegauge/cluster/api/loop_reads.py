@@ -14,8 +14,10 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.profile.rank_profile import RankProfile
 
 
@@ -35,6 +37,8 @@ class IncidentReads(Protocol):
     def changes(
         self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
     ) -> Sequence[IncidentChange]: ...
+
+    def of_job(self, job: JobKey, /, *, limit: int) -> Sequence[Incident]: ...
 
     def has_owner(self, job: JobKey, user_name: str, /) -> bool: ...
 
@@ -94,9 +98,13 @@ class JobReads(Protocol):
 
     def latest(self, jobs: Collection[JobKey], /) -> Mapping[JobKey, JobRecord]: ...
 
-    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]: ...
+    def ended(self, which: RecordFilter, /, *, limit: int) -> Sequence[JobRecord]: ...
 
-    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int: ...
+    def count_ended(self, which: RecordFilter, /) -> int: ...
+
+    def starts(self, sought: RecordSought, /, *, limit: int) -> Sequence[JobRecord]: ...
+
+    def memory(self, record: JobRecord, /) -> JobMemory | None: ...
 
 
 class UsageReads(Protocol):

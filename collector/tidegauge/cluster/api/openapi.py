@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from tidegauge import __version__
 from tidegauge.cluster.api.http_api import FORM_TYPE
-from tidegauge.cluster.api.loop_api import FEW, MANY, MAX_NAME_CHARS
+from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
@@ -25,9 +25,10 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
-from tidegauge.core.job_records.memory import RankMemory
-from tidegauge.core.job_records.record import JobRecord
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.job_records.right_size import SizedUsage, UsageBy
+from tidegauge.core.job_records.search import ANY
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView
@@ -93,8 +94,8 @@ _GROUP = Parameter(
     "The group of ranks, as the job's `group` in `/api/v1/jobs`; left out: the first one.",
     {"type": "string", "maxLength": MAX_JOB_ID_CHARS},
 )
+_NAME = {"type": "string", "minLength": 1, "maxLength": MAX_JOB_ID_CHARS}
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
 _OWN_JOB = (_JOB_ID, _ATTEMPT, Parameter("uid", "The job's owner.", _whole(), required=True), _GROUP)
 _RANKS = {"type": "string", "maxLength": MAX_RANKS_CHARS, "pattern": "^[0-9]{1,9}(,[0-9]{1,9})*$"}
 _RANK = Parameter("rank", "Only this rank.", _whole())
@@ -174,7 +175,28 @@ PAGES: Mapping[str, ApiPage] = {
     ),
     "/api/v1/ended-jobs": ApiPage(
         "Records of ended jobs, the last one first",
-        {"jobs": tuple[JobRecord, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT), text=_SEEN_AS,
+        {"jobs": tuple[JobRecord, ...], "left_out": int, "seen_as": str | None}, (
+            _SINCE, Parameter("until", "Leave out what ended at or after this time (unix seconds).", _whole()),
+            Parameter("user", "Only jobs of this owner.", _NAME), Parameter("account", "Only of this account.", _NAME),
+            Parameter("name", f"Only jobs of this name; {ANY} in it stands for any characters.", _NAME),
+            Parameter(
+                "ended", "Only jobs that ended so.", {"type": "string", "enum": [end.value for end in JobEnd]}
+            ),
+            Parameter("job_id", "Only of this job, or of this task of an array (123_4).", _NAME), _LIMIT,
+        ), text=_SEEN_AS,
+    ),
+    "/api/v1/job-record": ApiPage(
+        "The record of one job, running or ended: its latest start, with its ranks, incidents and all its attempts",
+        {
+            "record": JobRecord, "memory": JobMemory | None, "incidents": tuple[IncidentLine, ...],
+            "attempts": tuple[JobRecord, ...], "has_profile": bool,
+        },
+        (
+            Parameter("job_id", "The job id, or a task of an array (123_4).", _NAME),
+            Parameter("name", "The job's name, where the id is not known.", _NAME),
+            Parameter("attempt", "The attempt of the job; left out: the latest.", _whole()), _UID,
+        ),
+        errors=(404,),
     ),
     "/api/v1/usage": ApiPage(
         "What ended runs of 10 minutes and more had and needed, those that left most memory unused first",

@@ -50,6 +50,7 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/decisions": Access.OWN,
     "/api/v1/ended-jobs": Access.OWN,
     "/api/v1/usage": Access.OWN,
+    "/api/v1/job-record": Access.OWN,
     "/api/v1/evidence": Access.OWN,
     "/api/v1/profiled-jobs": Access.OWN,
     "/api/v1/profiles": Access.OWN,

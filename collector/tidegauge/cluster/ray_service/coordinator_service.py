@@ -24,6 +24,7 @@ from tidegauge.cluster.api.memory_api import evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.profile_api import ProfilePages
+from tidegauge.cluster.api.record_api import record_routes
 from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.api.usage_figures import LatelyUsed
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -167,6 +168,7 @@ class CoordinatorService:
             **memory_routes(self.coordinator),
             **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
+            **record_routes(self._actions.store),
             **evidence_routes(self._actions.store, owns),
             **self._profile_pages.routes(),
             **self._grades.routes(),

@@ -140,6 +140,12 @@ class IncidentStore:
             rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
             return [_change(row, min(each, MAX_FINDINGS)) for row in rows][::-1]
 
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[Incident]:
+        """Incidents of all groups of ranks of this attempt of a job, newest first."""
+        of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}
+        query = select(incidents.c.number, incidents.c.value).filter_by(**of_job)
+        return [read_incident(row) for row in self._rows(query.order_by(incidents.c.number.desc()).limit(limit))]
+
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         """Whether this attempt of a job has an incident, and ``user_name`` owns it."""
         of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}

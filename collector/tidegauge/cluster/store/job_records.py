@@ -11,10 +11,11 @@ from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.memory import read_memory, write_memory
 from tidegauge.cluster.store.tables import job_memory, job_records
-from tidegauge.cluster.store.values import JOB_RECORD, column_name, fits_column
+from tidegauge.cluster.store.values import JOB_RECORD, column_name, escaped_name, fits_column
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobRecord
+from tidegauge.core.job_records.search import ANY, EVERY_ENDED, RecordFilter, RecordSought
 from tidegauge.core.jobs.tenants import tenant_of
 
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
@@ -100,19 +101,27 @@ class JobRecordStore:
             query = select(job_records).where(job_records.c.ended_s.is_(None))
             return [_record(row) for row in connection.execute(query)]
 
-    def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]:
-        """The newest ``limit`` records of jobs that ended at or after ``since_s``, the last one first. ``user_name``:
-        only jobs of this owner."""
-        query = select(job_records).where(*_ended(since_s, user_name)).order_by(job_records.c.ended_s.desc(), *_KEY)
+    def ended(self, which: RecordFilter = EVERY_ENDED, *, limit: int) -> Sequence[JobRecord]:
+        """The newest ``limit`` records of jobs that ended, the last one first."""
         with self._database.reading() as connection:
-            rows = connection.execute(query.limit(limit).execution_options(yield_per=ROWS_AT_ONCE))
-            return [_record(row) for row in rows]
+            query = select(job_records).where(*_matching(connection, which))
+            newest_first = query.order_by(job_records.c.ended_s.desc(), *_KEY).limit(limit)
+            return [_record(row) for row in connection.execute(newest_first.execution_options(yield_per=ROWS_AT_ONCE))]
 
-    def count_ended(self, *, since_s: float, user_name: str | None = None) -> int:
+    def count_ended(self, which: RecordFilter = EVERY_ENDED) -> int:
         """The number of records that ``ended`` gives without a limit."""
-        query = select(func.count()).select_from(job_records).where(*_ended(since_s, user_name))
         with self._database.reading() as connection:
+            query = select(func.count()).select_from(job_records).where(*_matching(connection, which))
             return connection.scalar(query) or 0
+
+    def starts(self, sought: RecordSought, *, limit: int) -> Sequence[JobRecord]:
+        """Records of every attempt and start of what is sought, the newest start first, running jobs too."""
+        numbers = [number for number in (sought.attempt, sought.uid) if number is not None]
+        if not fits_column(*numbers):
+            return []
+        query = select(job_records).where(*_named(sought)).order_by(job_records.c.started_s.desc(), *_KEY)
+        with self._database.reading() as connection:
+            return [_record(row) for row in connection.execute(query.limit(limit))]
 
     def prune(self, *, before_s: float) -> None:
         """Delete records of jobs that ended before ``before_s``."""
@@ -125,9 +134,44 @@ def _of(job: JobKey) -> list[ColumnElement[bool]]:
     return [same_id, job_records.c.attempt == job.attempt, job_records.c.uid == job.uid]
 
 
-def _ended(since_s: float, user_name: str | None) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = [job_records.c.ended_s >= since_s]
-    return wanted if user_name is None else [*wanted, job_records.c.user_name == column_name(user_name)]
+def _matching(connection: Connection, which: RecordFilter) -> list[ColumnElement[bool]]:
+    columns = job_records.c
+    wanted: list[ColumnElement[bool]] = [columns.ended_s >= which.since_s]
+    if which.until_s is not None:
+        wanted.append(columns.ended_s < which.until_s)
+    if which.how is not None:
+        wanted.append(columns.how == which.how.value)
+    if which.account is not None:
+        wanted.append(columns.account == column_name(which.account))
+    if which.job_name is not None and ANY in which.job_name:
+        wanted.append(_like(connection, columns.job_name, escaped_name(which.job_name)))
+        which = which._replace(job_name=None)
+    return [*wanted, *_named(RecordSought(which.job_id, which.job_name, user_name=which.user_name))]
+
+
+def _named(sought: RecordSought) -> list[ColumnElement[bool]]:
+    columns = job_records.c
+    wanted: list[ColumnElement[bool]] = []
+    if sought.job_id is not None:
+        name = column_name(sought.job_id)
+        wanted.append((columns.job_id == name) | (columns.array_name == name))
+    if sought.job_name is not None:
+        wanted.append(columns.job_name == column_name(sought.job_name))
+    if sought.attempt is not None:
+        wanted.append(columns.attempt == sought.attempt)
+    if sought.uid is not None:
+        wanted.append(columns.uid == sought.uid)
+    if sought.user_name is not None:
+        wanted.append(columns.user_name == column_name(sought.user_name))
+    return wanted
+
+
+def _like(connection: Connection, column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
+    """``pattern`` with ``ANY``, by case: SQLite's LIKE is not by case, and PostgreSQL has no GLOB."""
+    if connection.dialect.name == "sqlite":
+        return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]").replace("?", "[?]"))
+    literal = pattern.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    return column.like(literal.replace(ANY, "%"), escape="!")
 
 
 def _row(record: JobRecord) -> dict[str, Any]:
@@ -143,6 +187,7 @@ def _row(record: JobRecord) -> dict[str, Any]:
         "ended_s": record.ended_unix_s,
         "value": JOB_RECORD.write(record),
         "job_name": column_name(record.job_name or ""),
+        "array_name": column_name(record.array or ""),
         "account": column_name(record.account or ""),
         "how": record.end.value if record.end is not None else "",
         "partition": column_name(record.partition or ""),

@@ -41,6 +41,7 @@ incidents = Table(
         unique=True, sqlite_where=text("closed_s IS NULL"), postgresql_where=text("closed_s IS NULL"),
     ),
     Index("incidents_by_end", "closed_s"),
+    Index("incidents_by_job", "job_id", "attempt", "uid"),
 )  # fmt: skip
 """One row per incident as it is now; ``value`` is all of it, the other columns are what is searched for."""
 
@@ -159,13 +160,16 @@ job_records = Table(
     Column("gpus", Integer, nullable=False, server_default="0"),
     Column("need_bytes", BigInteger, nullable=False, server_default="0"),
     Column("limit_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("array_name", Text, nullable=False, server_default=""),
     Index("job_records_by_name", "job_name", "ended_s"),
+    Index("job_records_by_array", "array_name"),
     Index("job_records_by_tenant", "tenant", "updated_s"),
     Index("job_records_by_user", "user_name", "ended_s"),
     Index("job_records_by_end", "ended_s"),
 )
 """One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice. ``how``
-is ``JobRecord.end``; the three last are for sums (``core.job_records.right_size``), 0 where they are unknown."""
+is ``JobRecord.end``, ``array_name`` is ``JobRecord.array``; ``gpus`` and the bytes are for sums
+(``core.job_records.right_size``), 0 where they are unknown."""
 
 job_memory = Table(
     "job_memory",

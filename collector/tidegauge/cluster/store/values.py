@@ -94,10 +94,15 @@ def fits_column(*numbers: int) -> bool:
 def column_name(name: str) -> str:
     """A name that every database accepts, in an index too. Different names stay different, so that nobody can make two
     jobs look like one: invalid characters are escaped, the end of a long name becomes its hash."""
-    shown = name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+    shown = escaped_name(name)
     if len(shown) <= _MAX_NAME_CHARS:
         return shown
     return f"{shown[:_MAX_NAME_CHARS]}~{hashlib.sha256(shown.encode()).hexdigest()}"
+
+
+def escaped_name(name: str) -> str:
+    """``column_name`` of a short name, of any length: for patterns."""
+    return name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 INCIDENT = ValueText(Incident)

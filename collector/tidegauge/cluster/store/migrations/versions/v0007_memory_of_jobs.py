@@ -17,13 +17,15 @@ MAX_NAME_CHARS = 200
 
 
 def upgrade() -> None:
-    for name in ("job_name", "account", "how", "partition", "namespace"):
+    for name in ("job_name", "account", "how", "partition", "namespace", "array_name"):
         op.add_column("job_records", sa.Column(name, sa.Text(), nullable=False, server_default=""))
     op.add_column("job_records", sa.Column("gpus", sa.Integer(), nullable=False, server_default="0"))
     for name in ("need_bytes", "limit_bytes"):
         op.add_column("job_records", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
     _fill()
     op.create_index("job_records_by_name", "job_records", ["job_name", "ended_s"])
+    op.create_index("job_records_by_array", "job_records", ["array_name"])
+    op.create_index("incidents_by_job", "incidents", ["job_id", "attempt", "uid"])
     op.create_table(
         "job_memory",
         sa.Column("job_id", sa.Text(), primary_key=True),
@@ -46,12 +48,21 @@ def upgrade() -> None:
 
 
 def _fill() -> None:
-    records = sa.table("job_records", *map(sa.column, ("job_id", "attempt", "uid", "started_s", "job_name", "how")))
+    columns = ("job_id", "attempt", "uid", "started_s", "job_name", "how", "array_name")
+    records = sa.table("job_records", *map(sa.column, columns))
     key = (records.c.job_id, records.c.attempt, records.c.uid, records.c.started_s)
     connection = op.get_bind()
     for *of, text in connection.execute(sa.select(*key, sa.column("value")).select_from(records)).all():
         value = json.loads(text)
-        name = str(value.get("job_name") or "").replace("\\", "\\\\").replace("\0", "\\0")
-        name = name.encode("utf-8", "backslashreplace").decode("utf-8")[:MAX_NAME_CHARS]
+        found = {
+            "job_name": _name(value.get("job_name")),
+            "how": value.get("end") or "",
+            "array_name": _name(value.get("array")),
+        }
         same = [column == part for column, part in zip(key, of)]
-        connection.execute(sa.update(records).where(*same).values(job_name=name, how=value.get("end") or ""))
+        connection.execute(sa.update(records).where(*same).values(found))
+
+
+def _name(of: str | None) -> str:
+    name = str(of or "").replace("\\", "\\\\").replace("\0", "\\0")
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")[:MAX_NAME_CHARS]

@@ -1,0 +1,176 @@
+"""``tidegauge history`` lists jobs that ended: who ran them, how full their GPUs were, and how they ended."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from tidegauge.cli.arguments import SELECTION, add_examples, group, positive_count
+from tidegauge.cli.errors import FINE, UsageError
+from tidegauge.cli.jobs.names import job_name
+from tidegauge.cli.output import print_json, print_table
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.units import format_bytes, format_count, format_duration
+from tidegauge.core.verdicts import state_word
+
+HELP = "list jobs that ended: how full their GPUs were, and how they ended"
+
+HEADER = ("job", "name", "user", "account", "ranks", "steps", "ran", "ended", "how", "peak allocated", "peak reserved",
+          "GPU limit", "of limit", "worst state")  # fmt: skip
+GIVES_WAY = ("ranks", "steps", "peak allocated", "account", "GPU limit", "peak reserved", "ran", "user", "worst state",
+             "name")  # fmt: skip
+"""Columns that are dropped on a narrow terminal, in this order."""
+HOW = {
+    JobEnd.UNKNOWN: "not known",
+    JobEnd.ENDED: "by itself",
+    JobEnd.KILLED: "killed",
+    JobEnd.COMPLETED: "completed",
+    JobEnd.FAILED: "failed",
+    JobEnd.CANCELLED: "cancelled",
+    JobEnd.REQUEUED: "requeued",
+    JobEnd.OOM: "OOM",
+}
+MAX_ENDED, FEW_ENDED = 1000, 200
+"""Jobs in one answer of the API, and without --limit."""
+SINCE = "30d"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    selection = group(parser, SELECTION)
+    selection.add_argument("--user", metavar="NAME", help="only jobs of this user")
+    selection.add_argument("--account", metavar="NAME", help="only jobs of this Slurm account")
+    selection.add_argument("--name", help="only jobs of this name; * stands for any characters: 'llm-*'")
+    selection.add_argument(
+        "--since", type=ago, default=ago(SINCE), metavar=SINCE,
+        help=f"only jobs that ended within this time (default: {SINCE})",
+    )  # fmt: skip
+    selection.add_argument("--until", type=ago, metavar="7d", help="only jobs that ended longer ago than this")
+    selection.add_argument(
+        "--ended", choices=[end.value for end in JobEnd], metavar="HOW",
+        help=f"only jobs that ended so: {', '.join(end.value for end in JobEnd)}",
+    )  # fmt: skip
+    selection.add_argument(
+        "--limit", type=positive_count, default=FEW_ENDED, metavar="N",
+        help=f"limit the output to the newest N jobs, {MAX_ENDED} at most (default: {FEW_ENDED})",
+    )  # fmt: skip
+    add_api_arguments(parser)
+    add_examples(
+        parser,
+        "tidegauge history                          jobs of the last 30 days",
+        "tidegauge history --name 'llm-*' --since 90d   earlier runs of one model",
+        "tidegauge history --ended oom --user ada   jobs that died of an out-of-memory error",
+        "tidegauge job 4711                         one of them, with all its ranks",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.until is not None and args.until >= args.since:
+        raise UsageError("no time is left between --since and --until: both are counted back from now")
+    query = {
+        "since": since_unix_s(args.since),
+        "until": None if args.until is None else since_unix_s(args.until),
+        "user": args.user,
+        "account": args.account,
+        "name": args.name,
+        "ended": args.ended,
+        "limit": min(args.limit, MAX_ENDED),
+    }
+    asked = urlencode({name: value for name, value in query.items() if value is not None}, errors="replace")
+    answer = ask(args, f"/api/v1/ended-jobs?{asked}", timeout_s=LONG_ANSWER_S)
+    if args.json:
+        print_json(answer)
+        return FINE
+    records = [read(JobRecord, raw) for raw in answer["jobs"]]
+    if records:
+        print_records(records)
+        print(f"\n{summary(records, left_out=answer['left_out'])}")
+    else:
+        print(_none(args, answer))
+    return FINE
+
+
+def print_records(records: Sequence[JobRecord]) -> None:
+    """Print the table of jobs that ended."""
+    header, rows, gives_way = table_of(records)
+    print_table(header, rows, gives_way=gives_way)
+
+
+def table_of(records: Sequence[JobRecord]) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
+    """Header, rows and the columns that give way, without the account where nobody has one."""
+    rows = [_row(record) for record in records]
+    if any(record.account for record in records):
+        return HEADER, rows, GIVES_WAY
+    at = HEADER.index("account")
+    header, *others = ((*row[:at], *row[at + 1 :]) for row in (HEADER, *rows))
+    return header, others, [name for name in GIVES_WAY if name != "account"]
+
+
+def summary(records: Sequence[JobRecord], *, left_out: int) -> str:
+    """The line below the table: how many jobs, how many died of OOM, and how full the fullest ranks were."""
+    ooms = sum(record.end is JobEnd.OOM for record in records)
+    parts = [f"{format_count(len(records), 'job')}, {ooms or 'none'} ended by OOM"]
+    shares = sorted(share for record in records if (share := used_share(record.fullest)) is not None)
+    if shares:
+        middle = (shares[(len(shares) - 1) // 2] + shares[len(shares) // 2]) / 2
+        parts.append(f"the fullest rank of a job reserved {in_percent(middle)} of its limit (median)")
+    if left_out:
+        parts.append(f"{left_out:,} more ended before these: --limit {MAX_ENDED}, or a shorter --since and --until")
+    return "; ".join(parts)
+
+
+def used_share(peak: RankPeak) -> float | None:
+    """The share of its limit that PyTorch reserved on a rank; ``None`` without a limit."""
+    return peak.reserved_bytes / peak.limit_bytes if peak.limit_bytes else None
+
+
+def in_percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.0f}%"
+
+
+def worst_state(record: JobRecord) -> str:
+    """The worst verdict of the job's whole life: "leak (critical)"."""
+    state = state_word(record.state, record.severity, has_steps=record.steps > 0)
+    return f"{state} ({record.severity.value})" if record.severity else state
+
+
+def ran_s(record: JobRecord) -> float:
+    """How long the job ran, or has run so far."""
+    return max((record.ended_unix_s or record.updated_unix_s) - record.started_unix_s, 0.0)
+
+
+def _row(record: JobRecord) -> Sequence[str]:
+    peak = record.fullest
+    return (
+        job_name(record.job.job_id, record.job.attempt, record.array),
+        record.job_name or "-",
+        record.user_name,
+        record.account or "-",
+        str(record.world_size),
+        str(record.steps),
+        format_duration(ran_s(record)),
+        moment(record.ended_unix_s or record.updated_unix_s)[: len("2026-11-21 06:12")],
+        HOW[record.end or JobEnd.UNKNOWN],
+        format_bytes(peak.allocated_bytes),
+        format_bytes(peak.reserved_bytes),
+        "-" if peak.limit_bytes is None else format_bytes(peak.limit_bytes),
+        in_percent(used_share(peak)) or "-",
+        worst_state(record),
+    )
+
+
+def _none(args: argparse.Namespace, answer: Mapping[str, Any]) -> str:
+    """The message without a job: what was looked for, and where else to look."""
+    since = f"since {moment(since_unix_s(args.since))}"
+    filters = ("user", "account", "name", "ended")
+    matching = [f"--{name} {value}" for name in filters if (value := getattr(args, name)) is not None]
+    seen = whose(answer)
+    parts = [f"no job{' of yours' if seen else ''} ended {since}{' with ' if matching else ''}{' '.join(matching)}"]
+    if seen:
+        parts.append(seen)
+    return (
+        f"{': '.join(parts)}; `tidegauge history --since 90d` looks further back, `tidegauge jobs` lists running jobs"
+    )

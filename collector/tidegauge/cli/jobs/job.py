@@ -1,0 +1,318 @@
+"""``tidegauge job`` tells what one job used, while it runs and long after: from its record, by the service's API."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from tidegauge.cli.arguments import SELECTION, add_examples, group
+from tidegauge.cli.config import load_settings
+from tidegauge.cli.errors import FINE, CommandError, UsageError
+from tidegauge.cli.jobs.history import HOW, in_percent, ran_s, used_share, worst_state
+from tidegauge.cli.jobs.names import job_name
+from tidegauge.cli.memory_chart import print_chart
+from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.timeline import last_action
+from tidegauge.cli.times import moment
+from tidegauge.cluster.api.client import ApiError
+from tidegauge.core.ids import known_as
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import list_ranks, rate
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes, format_count, format_duration
+
+HELP = "show what one job used, running or ended: its ranks, its incidents and its attempts"
+
+RANK_HEADER = ("rank", "host", "allocated", "reserved", "outside", "host memory", "limit", "head-room", "retries",
+               "OOMs", "steps", "step")  # fmt: skip
+RANKS_GIVE_WAY = ("host memory", "steps", "step", "outside", "limit", "retries", "host", "OOMs")
+INCIDENT_HEADER = ("incident", "cause", "severity", "state", "ranks", "per step", "opened", "last action")
+INCIDENTS_GIVE_WAY = ("per step", "ranks", "opened", "severity")
+ATTEMPT_HEADER = ("attempt", "started", "ran", "how", "steps", "peak reserved", "of limit", "worst state")
+ATTEMPTS_GIVE_WAY = ("steps", "peak reserved", "ran")
+MAX_RANKS = 16
+"""Rows of the table of ranks, the fullest; ``--json`` has more."""
+CHART_COLUMNS = 120
+_ENDED = {
+    JobEnd.UNKNOWN: "ended in an unknown way, last seen",
+    JobEnd.ENDED: "ended by itself",
+    JobEnd.KILLED: "killed by a signal",
+    JobEnd.COMPLETED: "completed",
+    JobEnd.FAILED: "failed",
+    JobEnd.CANCELLED: "cancelled",
+    JobEnd.REQUEUED: "requeued",
+    JobEnd.OOM: "died of an out-of-memory error",
+}
+NOT_FOUND = 404
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="id of the job, task of an array (123_4), or name of the job")
+    group(parser, SELECTION).add_argument(
+        "--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)"
+    )
+    add_api_arguments(parser)
+    add_examples(
+        parser,
+        "tidegauge job 4711               what job 4711 used",
+        "tidegauge job 4711 --attempt 0   its first attempt, if it was requeued",
+        "tidegauge job llm-pretrain       the latest job of that name",
+        "tidegauge history                ids and names of jobs that ended",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    answer = _ask(args)
+    if args.json:
+        print_json(answer)
+        return FINE
+    record = read(JobRecord, answer["record"])
+    memory = JobMemory() if answer["memory"] is None else read(JobMemory, answer["memory"])
+    print_wrapped("", headline(record))
+    print()
+    for name, text in facts(record):
+        print_wrapped(f"{name:<12}", text)
+    _print_ranks(record, memory)
+    _print_curve(record, memory)
+    _print_incidents(args, answer["incidents"])
+    _print_attempts(record, [read(JobRecord, raw) for raw in answer["attempts"]])
+    if answer["has_profile"]:
+        print()
+        print_wrapped("", f"`tidegauge profile {shlex.quote(_name(record))}` shows what filled its GPUs")
+    return FINE
+
+
+def _ask(args: argparse.Namespace) -> dict[str, Any]:
+    """The job of that id, else the latest one of that name. Raises ``CommandError``."""
+    attempt = {} if args.attempt is None else {"attempt": args.attempt}
+    for key in ("job_id", "name"):
+        found = _look(args, {key: args.job, **attempt})
+        if found is not None:
+            return found
+        if attempt and (other := _look(args, {key: args.job})) is not None:
+            known = sorted({read(JobRecord, raw).job.attempt for raw in other["attempts"]})
+            raise UsageError(
+                f"job {one_line(args.job)} has no attempt {args.attempt} on record, but {', '.join(map(str, known))}"
+            )
+    pattern = shlex.quote(tame(args.job if "*" in args.job else f"{args.job[:3]}*"))
+    raise UsageError(
+        f"no job {one_line(args.job)} is on record; `tidegauge history --since 90d --name {pattern}` looks for similar "
+        "names, `tidegauge jobs` lists running jobs"
+    )
+
+
+def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, Any] | None:
+    try:
+        return ask(args, f"/api/v1/job-record?{urlencode(query, errors='replace')}", timeout_s=LONG_ANSWER_S)
+    except CommandError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ApiError) or cause.status != NOT_FOUND:
+            raise
+        if cause.refusal is None:
+            raise CommandError(
+                "the service runs an older version of Tidegauge, which has no page for one job; `tidegauge jobs "
+                "--ended 30d` lists what it knows of jobs that ended"
+            ) from error
+        return None
+
+
+def headline(record: JobRecord) -> str:
+    """The job and how it ended, or that it is still running."""
+    name = f"job {job_name(record.job.job_id, record.job.attempt, record.array)}"
+    if record.job_name and record.job_name != record.job.job_id:
+        name += f", {record.job_name}"
+    ran = format_duration(ran_s(record))
+    if record.ended_unix_s is None or record.end is None:
+        return f"{name}: running for {ran}; its record so far, of {moment(record.updated_unix_s)}"
+    return f"{name}: {_ENDED[record.end]} at {moment(record.ended_unix_s)} after {ran}"
+
+
+def facts(record: JobRecord) -> list[tuple[str, str]]:
+    """Names and values of what is known: who, what, where, when, and how it went."""
+    command = " ".join(filter(None, (record.script, record.arguments)))
+    gpus = f" on {format_count(record.gpus, 'GPU')}" if record.gpus else ""
+    where = (
+        record.scheduler,
+        record.partition and f"partition {record.partition}",
+        record.namespace and f"namespace {record.namespace}",
+        f"{format_count(record.world_size, 'rank')}{gpus} of {format_count(record.nodes, 'node')}",
+    )
+    lines = [
+        ("owner", f"{record.user_name} (uid {record.job.uid})"),
+        ("account", record.account),
+        ("command", command),
+        ("script", record.script_sha256 and f"sha256 {record.script_sha256[:12]}"),
+        ("torch", record.torch_version),
+        ("allocator", record.alloc_conf),
+        ("where", ", ".join(filter(None, where))),
+        ("started", moment(record.started_unix_s)),
+        ("steps", f"{record.steps:,}" if record.steps else None),
+        ("fullest", fullest_words(record.fullest)),
+        ("worst state", worst_state(record) + (f", signal {record.signal.value}" if record.signal else "")),
+        ("OOMs", f"{format_count(record.ooms, 'rank')} ran out of memory at the same time" if record.ooms else None),
+        ("actions", ", ".join(record.actions)),
+    ]
+    return [(name, text) for name, text in lines if text]
+
+
+def fullest_words(peak: RankPeak) -> str:
+    """How full the fullest rank was: "rank 3 on node7: 61.7 GiB of 79.1 GiB reserved (78%), 52.1 GiB allocated"."""
+    reserved = f"{format_bytes(peak.reserved_bytes)} reserved"
+    if peak.limit_bytes is not None:
+        of = f"{format_bytes(peak.reserved_bytes)} of {format_bytes(peak.limit_bytes)}"
+        reserved = f"{of} reserved ({in_percent(used_share(peak))})"
+    return f"rank {peak.rank} on {peak.hostname}: {reserved}, {format_bytes(peak.allocated_bytes)} allocated"
+
+
+def rank_rows(peaks: Sequence[RankPeak]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Header and rows of the fullest ranks, without columns in which nothing is known."""
+    rows = [_rank_row(peak) for peak in peaks[:MAX_RANKS]]
+    known = [place for place in range(len(RANK_HEADER)) if any(row[place] != "-" for row in rows)]
+    header, *shown = (tuple(row[place] for place in known) for row in (RANK_HEADER, *rows))
+    return header, shown
+
+
+def _rank_row(peak: RankPeak) -> Sequence[str]:
+    return (
+        str(peak.rank),
+        peak.hostname,
+        format_bytes(peak.allocated_bytes),
+        format_bytes(peak.reserved_bytes),
+        _bytes(peak.nontorch_bytes),
+        _bytes(peak.host_bytes),
+        _bytes(peak.limit_bytes),
+        _bytes(head_room(peak)),
+        _count(peak.alloc_retries),
+        _count(peak.ooms),
+        _count(peak.steps or None),
+        "-" if peak.step_s is None else f"{peak.step_s:.3g} s",
+    )
+
+
+def head_room(peak: RankPeak) -> int | None:
+    """What the limit leaves beside the peaks in PyTorch and outside of it: at least, as they need not coincide."""
+    if peak.limit_bytes is None:
+        return None
+    return max(peak.limit_bytes - peak.reserved_bytes - (peak.nontorch_bytes or 0), 0)
+
+
+def stretched(points: Sequence[MemoryPoint], columns: int) -> tuple[list[int], list[int]]:
+    """The highest allocated and reserved bytes in each of ``columns`` equal stretches of time. A stretch without a
+    point is as the one before."""
+    began_s, span_s = points[0].at_unix_s, max(points[-1].at_unix_s - points[0].at_unix_s, 1e-9)
+    columns = max(min(columns, len(points)), 1)
+    allocated, reserved = list[int](), list[int]()
+    for point in points:
+        place = min(int((point.at_unix_s - began_s) / span_s * columns), columns - 1)
+        for amounts, amount in ((allocated, point.allocated_bytes), (reserved, point.reserved_bytes)):
+            missing = place + 1 - len(amounts)
+            if missing > 0:
+                amounts += [*amounts[-1:] * (missing - 1), amount]
+            else:
+                amounts[place] = max(amounts[place], amount)
+    return allocated, reserved
+
+
+def _print_ranks(record: JobRecord, memory: JobMemory) -> None:
+    if not memory.peaks:
+        return
+    header, rows = rank_rows(memory.peaks)
+    print("\nPeaks of the ranks, the fullest first")
+    print_table(header, rows, gives_way=[name for name in RANKS_GIVE_WAY if name in header])
+    left_out = max(record.world_size, len(memory.peaks)) - len(rows)
+    if left_out > 0:
+        has = "them" if len(memory.peaks) >= record.world_size else "the fullest of them"
+        print(f"and {format_count(left_out, 'more rank')}; --json has {has}")
+
+
+def _print_curve(record: JobRecord, memory: JobMemory) -> None:
+    curve = next((one for one in memory.curves if one.rank == record.fullest.rank and one.points), None)
+    curve = curve or next((one for one in memory.curves if one.points), None)
+    if curve is None:
+        return
+    _print_chart(curve, {peak.rank: peak.limit_bytes for peak in (*memory.peaks, record.fullest)}.get(curve.rank))
+    others = sum(bool(one.points) for one in memory.curves) - 1
+    if others:
+        print(f"(--json has the curves of {format_count(others, 'more rank')})")
+
+
+def _print_chart(curve: RankMemory, limit_bytes: int | None) -> None:
+    allocated, reserved = stretched(curve.points, CHART_COLUMNS)
+    limit = "" if limit_bytes is None else " up to its limit"
+    highest = max(limit_bytes or 0, *allocated, *reserved, 1)
+    print_chart(f"Memory of rank {curve.rank}{limit}", allocated, reserved, highest_bytes=highest)
+    print(f"from {moment(curve.points[0].at_unix_s)} to {moment(curve.points[-1].at_unix_s)}")
+
+
+def _print_incidents(args: argparse.Namespace, raw_incidents: Sequence[Mapping[str, Any]]) -> None:
+    if not raw_incidents:
+        return
+    incidents = [read(Incident, raw) for raw in raw_incidents]
+    print("\nIncidents")
+    rows = [_incident_row(one, raw) for one, raw in zip(incidents, raw_incidents)]
+    print_table(INCIDENT_HEADER, rows, gives_way=INCIDENTS_GIVE_WAY)
+    from tidegauge_exporter.links import Links
+
+    last = incidents[0].number
+    page = Links(service_url=load_settings(args).public_url or args.api).incident(last)
+    print_wrapped(
+        "", f"`tidegauge incidents show {last}` tells its story, `tidegauge report {last}` makes a page of it"
+        f"{f'; in a browser: {page}' if page else ''}"
+    )  # fmt: skip
+
+
+def _incident_row(incident: Incident, raw: Mapping[str, Any]) -> Sequence[str]:
+    last = raw.get("last_decision")
+    return (
+        str(incident.number),
+        incident.key.cause.value,
+        (incident.worst_severity or incident.severity).value,
+        incident.state.value,
+        list_ranks(raw["ranks"], common=incident.common),
+        rate(incident.bytes_per_step) or "-",
+        moment(incident.opened_unix_s),
+        "-" if last is None else last_action([read(DecisionRecord, last)]),
+    )
+
+
+def _print_attempts(record: JobRecord, attempts: Sequence[JobRecord]) -> None:
+    if len(attempts) < 2:
+        return
+    print("\nAttempts, the newest first")
+    print_table(ATTEMPT_HEADER, [_attempt_row(one, record) for one in attempts], gives_way=ATTEMPTS_GIVE_WAY)
+    other = next((one.job.attempt for one in attempts if one.job.attempt != record.job.attempt), None)
+    if other is not None:
+        print_wrapped("", f"`tidegauge job {shlex.quote(_name(record))} --attempt {other}` shows another one")
+
+
+def _attempt_row(one: JobRecord, shown: JobRecord) -> Sequence[str]:
+    return (
+        f"{one.job.attempt} (this one)" if one == shown else str(one.job.attempt),
+        moment(one.started_unix_s),
+        format_duration(ran_s(one)),
+        "running" if one.end is None else HOW[one.end],
+        f"{one.steps:,}",
+        format_bytes(one.fullest.reserved_bytes),
+        in_percent(used_share(one.fullest)) or "-",
+        worst_state(one),
+    )
+
+
+def _name(record: JobRecord) -> str:
+    return tame(known_as(record.job.job_id, record.job_name))
+
+
+def _bytes(count: int | None) -> str:
+    return "-" if count is None else format_bytes(count)
+
+
+def _count(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"

@@ -1,0 +1,103 @@
+"""Pages of the HTTP API on what stays of jobs: the records of those that ended, and one job with its ranks, attempts
+and incidents. Read only, bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route
+from tidegauge.cluster.api.loop_api import FEW, MANY, incident_line, store_route
+from tidegauge.cluster.api.loop_reads import LoopStore
+from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS
+from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.job_records.search import RecordFilter, RecordSought
+
+MAX_ATTEMPTS = 100
+"""Of a job, the newest."""
+MAX_INCIDENTS = 50
+"""Of a job, the newest."""
+NO_SUCH_RECORD = "no such job is on record"
+
+
+def record_routes(store: Callable[[], LoopStore]) -> dict[str, Route]:
+    """Routes by path. ``store`` raises ``AuditError`` while the database is not open."""
+    pages = _Pages(store)
+    return {
+        "/api/v1/ended-jobs": store_route(pages.ended_jobs),
+        "/api/v1/job-record": store_route(pages.job_record),
+    }
+
+
+class _Pages:
+    def __init__(self, store: Callable[[], LoopStore]) -> None:
+        self._store = store
+
+    def ended_jobs(self, request: Request) -> object:
+        limit = request.number("limit", default=FEW, most=MANY)
+        which, whose, store = _filter(request), request.viewer.only, self._store()
+        if whose is not None and which.user_name not in (None, whose):
+            return {"jobs": (), "left_out": 0, "seen_as": whose}
+        which = which if whose is None else which._replace(user_name=whose)
+        shown = store.jobs.ended(which, limit=limit)
+        return {"jobs": shown, "left_out": max(store.jobs.count_ended(which) - len(shown), 0), "seen_as": whose}
+
+    def job_record(self, request: Request) -> object:
+        sought, store = _sought(request), self._store()
+        found = store.jobs.starts(sought, limit=1)
+        if not found:  # a job of somebody else looks the same
+            raise NotFoundError(NO_SUCH_RECORD)
+        record = found[0]
+        incidents = store.incidents.of_job(record.job, limit=MAX_INCIDENTS)
+        same_job = RecordSought(record.job.job_id, uid=record.job.uid, user_name=request.viewer.only)
+        return {
+            "record": record,
+            "memory": store.jobs.memory(record),
+            "incidents": [
+                incident_line(one, store.audit.records_of(one.number))
+                for one in incidents
+                if request.viewer.sees(one.user_name)
+            ],
+            "attempts": store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
+            "has_profile": bool(store.profiles.of_job(record.job, limit=1)),
+        }
+
+
+def _filter(request: Request) -> RecordFilter:
+    """Raises ``BadRequestError``."""
+    return RecordFilter(
+        since_s=float(request.number("since", default=0)),
+        until_s=float(request.number("until", default=0)) if "until" in request.query else None,
+        user_name=_text(request, "user"),
+        account=_text(request, "account"),
+        job_name=_text(request, "name"),
+        how=_how(request),
+        job_id=_text(request, "job_id"),
+    )
+
+
+def _sought(request: Request) -> RecordSought:
+    """Raises ``BadRequestError``."""
+    sought = RecordSought(
+        job_id=_text(request, "job_id"),
+        job_name=_text(request, "name"),
+        attempt=request.number("attempt", default=0) if "attempt" in request.query else None,
+        uid=request.number("uid", default=0) if "uid" in request.query else None,
+        user_name=request.viewer.only,
+    )
+    if sought.job_id is None and sought.job_name is None:
+        raise BadRequestError("job_id or name is missing")
+    return sought
+
+
+def _text(request: Request, name: str) -> str | None:
+    return request.text(name, most_chars=MAX_JOB_ID_CHARS) if request.query.get(name) else None
+
+
+def _how(request: Request) -> JobEnd | None:
+    asked = _text(request, "ended")
+    try:
+        return None if asked is None else JobEnd(asked)
+    except ValueError:
+        raise BadRequestError(
+            f"ended must be one of {', '.join(end.value for end in JobEnd)}, not {asked!r:.40}"
+        ) from None
