@@ -100,6 +100,7 @@ CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "all processes of this attempt have ended",
     Closure.CULPRITS_ENDED: "the affected ranks have ended, and no other rank is affected",
+    Closure.RAN_OUT_OF_MEMORY: "it ended in an out-of-memory error",
 }
 """Why an incident was closed."""
 
