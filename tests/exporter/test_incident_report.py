@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from html_text import Page
 from sample_views import GIB, LEAK, MIB, NOW_S
-from scheduler_values import decision, finding, incident, oom_record, record
+from scheduler_values import decision, died_of_oom, finding, incident, oom_record, record
 from slack_stories import FOUND
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.owners import CodeLine
@@ -286,3 +286,9 @@ def test_every_cause_in_every_state_has_a_page(cause: IncidentCause, state: Inci
     )  # fmt: skip
     for told_of in (bare, replace(bare, findings=()), replace(bare, findings=(finding(0, verdict=LEAK),))):
         assert "job 4711" in Page(render(Story(told_of, memory=memory()))).text
+
+
+def test_the_page_of_growth_that_ended_in_an_error_links_to_its_incident() -> None:
+    page = render(Story(died_of_oom()))
+    assert "Ended in incident 2 (out_of_memory)" in Page(page).text
+    assert 'href="https://tidegauge.example/report?incident=2"' in page

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import Decision
-from tidegauge.core.incidents.wording import capitalised, evidence_sentences, incident_sentence, meaning
+from tidegauge.core.incidents.wording import capitalised, evidence_sentences, incident_sentence, meaning, other_half
 from tidegauge_exporter.messages.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
 from tidegauge_exporter.messages.text import clock, tidy, tidy_lines
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed_decision, tamed_story
@@ -70,4 +70,5 @@ def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     name = [incident.job_name] if incident.job_name else []
     figures = clock(incident.updated_unix_s, now_unix_s)
     parts = [*name, f"cluster {tidy(cluster, MAX_NAME_CHARS)}", *([f"figures from {figures}"] if figures else [])]
-    return " \N{MIDDLE DOT} ".join(["Tidegauge", f"incident {incident.number}", *parts])
+    number = [f"incident {incident.number}", *filter(None, [other_half(incident)])]
+    return " \N{MIDDLE DOT} ".join(["Tidegauge", *number, *parts])

@@ -21,6 +21,7 @@ from tidegauge.core.incidents.wording import (
     incident_sentence,
     list_ranks,
     meaning,
+    other_number,
     rank_place,
     rate,
 )
@@ -236,6 +237,9 @@ def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
         (f"Rank {finding.rank} in Grafana", links.rank(cluster, job, finding.rank, shown))
         for finding in incident.findings[:1]
     ]
+    other = other_number(incident)
+    if other is not None:
+        addresses.append((f"Incident {other}", links.incident(other)))
     if incident.key.cause.is_growth:
         addresses.append(("Say whether it is a leak", links.grade(incident.number)))
     made = [_link(words, url) for words, url in addresses if url is not None]

@@ -18,6 +18,7 @@ from tidegauge.core.incidents.wording import (
     evidence_sentences,
     incident_sentence,
     name_ranks,
+    other_half,
     rank_place,
     rate,
 )
@@ -192,6 +193,7 @@ def _deeds(story: Story, now_unix_s: float) -> list[str]:
 def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
     parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
+    parts += [part for part in (other_half(incident),) if part]
     parts += [f"opened {opened}"] * (opened is not None)
     parts += [f"figures from {figures}"] * (figures is not None and incident.is_open)
     return " \N{MIDDLE DOT} ".join(parts)

@@ -10,7 +10,7 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import MIB, NOW_S
-from scheduler_values import finding, incident, oom_record
+from scheduler_values import died_of_oom, finding, incident, oom_record
 from tidegauge.core.evidence import brief_of
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.host_memory import HostProcess
@@ -28,6 +28,7 @@ from tidegauge.core.incidents.wording import (
     job_and_run,
     list_ranks,
     name_ranks,
+    other_half,
     time_left,
 )
 from tidegauge.core.verdicts import Band, Severity
@@ -290,3 +291,9 @@ def test_a_task_of_an_array_goes_by_its_own_name() -> None:
     task = incident(job_name="llm", array_name="4811_3", key=IncidentKey(JobKey("4815", 0, 1001), IncidentCause.LEAK))
     assert "of job 4811_3 " in incident_sentence(task)
     assert (job_and_run(task), further_name(task)) == ("4811_3", "llm, 4815")
+
+
+def test_growth_and_the_error_that_it_ended_in_name_each_other() -> None:
+    assert other_half(died_of_oom()) == "ended in incident 2 (out_of_memory)"
+    assert other_half(incident(OOM, number=2, grew_in=1)) == "came in the growth of incident 1"
+    assert other_half(incident()) is None

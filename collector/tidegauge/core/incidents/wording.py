@@ -175,6 +175,23 @@ def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
     return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
 
 
+def other_number(incident: Incident) -> Optional[int]:
+    """The number of the incident that is one story with this one: growth and the error that it ended in."""
+    if incident.grew_in is not None:
+        return incident.grew_in
+    return None if incident.ran_out is None else incident.ran_out.number
+
+
+def other_half(incident: Incident) -> Optional[str]:
+    """The same in words: "ended in incident 3 (out_of_memory)"."""
+    number = other_number(incident)
+    if number is None:
+        return None
+    if incident.grew_in is not None:
+        return f"came in the growth of incident {number}"
+    return f"ended in incident {number} ({IncidentCause.OUT_OF_MEMORY.value})"
+
+
 def does(
     cause: IncidentCause, bytes_per_step: Optional[Band] = None, severity: Optional[Severity] = Severity.CRITICAL
 ) -> str:
