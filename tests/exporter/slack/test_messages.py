@@ -8,7 +8,7 @@ import pytest
 
 from fakes.block_kit import links, words
 from sample_views import GIB, NOW_S
-from scheduler_values import decision, finding, record
+from scheduler_values import decision, died_of_oom, finding, record
 from slack_stories import (
     FOUND,
     closed,
@@ -22,7 +22,7 @@ from slack_stories import (
     recovering,
 )
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.links import Links
@@ -186,6 +186,22 @@ class TestIncident:
         last = replace(leaking, step=oom.step, oom=oom)
         told = replace(closed().incident, findings=(last,), closed_unix_s=oom.at_unix_s + 5.0)
         assert "job 4711 crashed: CUDA OOM at step 1,040 on rank 3 (wanted" in incident(Story(told))
+
+    def test_growth_that_ended_in_an_error_is_red_and_past(self) -> None:
+        told = Story(died_of_oom())
+        for message in (incident(told), owner(told)):
+            assert message.startswith("\N{LARGE RED CIRCLE}")
+            assert "job 4711 crashed: CUDA OOM at step 3,816 on rank 1 (wanted 20.0 MiB, 10.0 MiB free)" in message
+            assert "runs out" not in message
+            assert "If the growth continues" not in message
+            assert "nded in incident 2 (out_of_memory)" in message
+
+    def test_growth_whose_rank_died_while_others_hang_is_not_told_in_the_future(self) -> None:
+        told = died_of_oom(state=IncidentState.OPEN, closure=None, closed_unix_s=None)
+        hanging = replace(told, ran_out=told.ran_out and told.ran_out._replace(ended_job=False))
+        message = incident(Story(hanging))
+        assert "Rank 1 of ada's job 4711 crashed: CUDA OOM at step 3,816" in message
+        assert "*Out of memory*" not in message
 
     @pytest.mark.parametrize(
         "story",
