@@ -241,6 +241,9 @@ def change_in_words(change: IncidentChange) -> str:
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
     figures = [list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)]
     figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
+    error = incident.findings[0].oom if incident.findings else None
+    if incident.key.cause is IncidentCause.OUT_OF_MEMORY and error is not None:
+        figures.append(wanted_and_free(error))
     return f"{happened[change.kind]}: {', '.join(figures)}"
 
 
