@@ -8,7 +8,16 @@ from typing import Any
 
 from sample_views import GIB, LEAK, MIB, NOW_S, uuid_of
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentKey, IncidentState, RankFinding
+from tidegauge.core.incidents import (
+    Closure,
+    Incident,
+    IncidentCause,
+    IncidentKey,
+    IncidentState,
+    OomEnd,
+    OomForecast,
+    RankFinding,
+)
 from tidegauge.core.incidents.actions import (
     ActionKind,
     CheckpointWay,
@@ -75,6 +84,23 @@ def incident(cause: IncidentCause = IncidentCause.LEAK, *, job: JobKey = JOB, **
         worst_severity=Severity.CRITICAL,
     )
     return replace(whole, **changes)
+
+
+def died_of_oom(**changes: Any) -> Incident:
+    """The same, closed by the out-of-memory error of rank 1, 28 s after its first forecast; its incident is 2."""
+    oom = oom_record(at_unix_s=NOW_S, step=3816, wanted_bytes=20 * MIB, free_bytes=10 * MIB)
+    whole: dict[str, Any] = {
+        "state": IncidentState.CLOSED,
+        "closure": Closure.RAN_OUT_OF_MEMORY,
+        "opened_unix_s": NOW_S - 28.0,
+        "updated_unix_s": NOW_S - 8.0,
+        "closed_unix_s": NOW_S + 2.0,
+        "seconds_to_oom": Band(2.0, 7.0, 9.0),
+        "foreseen": OomForecast(NOW_S - 28.0, Band(17.0, 22.0, 28.0)),
+        "ran_out": OomEnd(1, oom, number=2, ended_job=True),
+        "explanation": "rank 1, step 3816: live tensors grew. Trying again would get as far again",
+    }
+    return incident(**(whole | changes))
 
 
 def target(job: JobKey = JOB, **changes: Any) -> JobTarget:

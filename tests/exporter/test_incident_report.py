@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from html_text import Page
 from sample_views import GIB, LEAK, MIB, NOW_S
-from scheduler_values import decision, finding, incident, oom_record, record
+from scheduler_values import decision, died_of_oom, finding, incident, oom_record, record
 from slack_stories import FOUND
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.owners import CodeLine
@@ -286,3 +286,20 @@ def test_every_cause_in_every_state_has_a_page(cause: IncidentCause, state: Inci
     )  # fmt: skip
     for told_of in (bare, replace(bare, findings=()), replace(bare, findings=(finding(0, verdict=LEAK),))):
         assert "job 4711" in Page(render(Story(told_of, memory=memory()))).text
+
+
+def test_the_page_of_growth_that_ended_in_an_error_is_red_and_past() -> None:
+    page = render(Story(died_of_oom()))
+    assert '<section class="lead tone-critical">' in page
+    words = Page(page).text
+    assert "Rank 1 of job 4711 ran out of GPU memory at 08:00:00 UTC (step 3,816), 28 s after the first fore" in words
+    assert "Ran out of memory" in words
+    assert "Trying again would get as far again." in words
+    for future in ("runs out", "OOM in", "until OOM", "is closed"):
+        assert future not in words
+
+
+def test_the_page_of_growth_that_ended_in_an_error_links_to_its_incident() -> None:
+    page = render(Story(died_of_oom()))
+    assert "Ended in incident 2 (out_of_memory)" in Page(page).text
+    assert 'href="https://tidegauge.example/report?incident=2"' in page

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.errors import CommandError, UsageError
+from tidegauge.core.incidents.wording import RAN_OUT
 from tidegauge.core.text import one_line
 from tidegauge.files import replace_file
 
@@ -115,7 +116,9 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _style(cell: str) -> str:
-    """The colour of a verdict; other cells have none."""
+    """The colour of a verdict, or of an end in an error; other cells have none."""
+    if cell.startswith(RAN_OUT):
+        return "bold red"
     return {"leak": "bold red", "growing": "yellow", "suspected": "yellow", "ok": "green"}.get(
         cell.partition(" ")[0], ""
     )

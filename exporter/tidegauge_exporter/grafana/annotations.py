@@ -72,7 +72,7 @@ def tag(name: str, value: str) -> str:
 def _region(story: Story, tags: tuple[str, ...], links: Links) -> Annotation:
     incident, first = story.incident, _as_opened(story)
     lines = [_bold(f"Incident {incident.number}: {first.key.cause.value}, {first.severity.value}")]
-    lines += [_plain(incident_sentence(first))]
+    lines += [_plain(incident_sentence(first if incident.is_open else incident))]
     end_ms = None
     if incident.closed_unix_s is not None:
         end_ms = _ms(incident.closed_unix_s)

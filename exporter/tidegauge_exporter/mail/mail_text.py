@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.incidents import Incident, IncidentState
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Link, Links, chosen_links
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
-from tidegauge_exporter.messages.headlines import crashed_rank, noun, your_job
+from tidegauge_exporter.messages.headlines import noun, your_job
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record
@@ -146,7 +147,7 @@ def _page(parts: Sequence[str]) -> str:
 
 def _heading(line: str, incident: Incident) -> str:
     colour = _OPEN_COLOURS[incident.severity] if incident.state is IncidentState.OPEN else _CALM_COLOUR
-    if crashed_rank(incident) is not None:
+    if oom_end(incident) is not None:
         colour = _OPEN_COLOURS[Severity.CRITICAL]
     return (
         f'<h1 style="margin:0 0 16px;padding-left:12px;border-left:5px solid {colour};font-size:20px;'

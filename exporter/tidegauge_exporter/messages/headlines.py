@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState, RankFinding
+from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import capitalised, name_job, wanted_and_free
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.messages.text import clock_band, time_left
@@ -18,9 +19,6 @@ OPEN_SIGNS: Final = {
 RECOVERING_SIGN: Final = "\N{LARGE BLUE CIRCLE}"
 RECOVERED_SIGN: Final = "\N{LARGE GREEN CIRCLE}"
 ENDED_SIGN: Final = "\N{MEDIUM WHITE CIRCLE}"
-
-CRASH_WITHIN_S: Final = 120.0
-"""Seconds between an out-of-memory error and the end of the incident within which the job ended by the error."""
 
 NOUNS: Final = {
     IncidentCause.LEAK: "Memory leak",
@@ -45,59 +43,45 @@ def noun(incident: Incident) -> str:
 
 def sign(incident: Incident) -> str:
     """The sign that shows state and severity as a colour."""
+    if oom_end(incident) is not None:
+        return OPEN_SIGNS[Severity.CRITICAL]
     if incident.state is IncidentState.OPEN:
         return OPEN_SIGNS[incident.severity]
     if incident.state is IncidentState.RECOVERING:
         return RECOVERING_SIGN
-    if crashed_rank(incident) is not None:
-        return OPEN_SIGNS[Severity.CRITICAL]
     return ENDED_SIGN if incident.closure is Closure.JOB_ENDED else RECOVERED_SIGN
 
 
 def headline(incident: Incident, whose: str | None, end: str | None) -> str:
     """ "Memory leak in ada's job 4711: out of memory 06:14-06:22 UTC"; ``end`` is when, as a text, if it has one.
     ``whose=None``: the job is named beside it."""
+    crashed = crash(incident, whose)
+    if crashed is not None:
+        return crashed
     what = noun(incident) + ("" if whose is None else f" in {whose}")
     if incident.state is IncidentState.RECOVERING:
         return f"Stopped for now: {_lowered(what)}"
     if incident.state is IncidentState.CLOSED:
-        crashed = crash(incident, whose)
         ended = "Job ended" if incident.closure is Closure.JOB_ENDED else "Resolved"
-        return f"{ended}: {_lowered(what)}" if crashed is None else crashed
+        return f"{ended}: {_lowered(what)}"
     if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
         oom = incident.findings[0].oom if incident.findings else None
         return what if oom is None else f"{what} at step {oom.step:,}"
     return what if end is None else f"{what}: out of memory {end}"
 
 
-def crashed_rank(incident: Incident) -> RankFinding | None:
-    """The first rank whose out-of-memory error ended the job, or its ranks; ``None``: no such error is known."""
-    ended_s = incident.closed_unix_s
-    if incident.closure not in (Closure.JOB_ENDED, Closure.CULPRITS_ENDED) or ended_s is None:
-        return None
-    failed = [
-        (one.oom.at_unix_s, one)
-        for one in incident.findings
-        if one.oom is not None and one.step <= one.oom.step and abs(ended_s - one.oom.at_unix_s) <= CRASH_WITHIN_S
-    ]
-    return min(failed, key=lambda pair: pair[0])[1] if failed else None
-
-
 def crash(incident: Incident, whose: str | None) -> str | None:
     """ "ada's job 4711 crashed: CUDA OOM at step 3,816 on rank 1 (wanted 20.0 MiB, 10.0 MiB free)"."""
-    first = crashed_rank(incident)
-    if first is None or first.oom is None:
+    end = oom_end(incident)
+    if end is None:
         return None
-    more = sum(one.oom is not None for one in incident.findings) - 1
-    if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
-        more += incident.ranks_left_out
-    ranks = f"rank {first.rank}{f' and {more} more' if more else ''}"
-    error = f"CUDA OOM at step {first.oom.step:,}"
-    if incident.closure is Closure.CULPRITS_ENDED:  # the job itself goes on
-        who = f"{ranks}{'' if whose is None else f' of {whose}'}"
-    else:
+    ranks = f"rank {end.rank}{f' and {end.others} more' if end.others else ''}"
+    error = f"CUDA OOM at step {end.oom.step:,}"
+    if end.ended_job:
         who, error = whose or "", f"{error} on {ranks}"
-    line = f"{who} crashed: {error} ({wanted_and_free(first.oom)})".strip()
+    else:  # the job itself goes on
+        who = f"{ranks}{'' if whose is None else f' of {whose}'}"
+    line = f"{who} crashed: {error} ({wanted_and_free(end.oom)})".strip()
     return line if line.startswith(incident.user_name) else capitalised(line)  # a login name stays as it is
 
 
@@ -131,7 +115,7 @@ def end_by_time_left(incident: Incident, now_unix_s: float) -> str | None:
 def seconds_left(incident: Incident, now_unix_s: float) -> Band | None:
     """The forecast in seconds from now, as the incident's counts from its last figures; ``None`` without a forecast."""
     forecast = incident.seconds_to_oom
-    if not incident.key.cause.is_growth or incident.state is not IncidentState.OPEN:
+    if not incident.key.cause.is_growth or incident.state is not IncidentState.OPEN or incident.ran_out is not None:
         return None
     if forecast is None or forecast.low == float("inf") or incident.severity is Severity.NOTE:
         return None

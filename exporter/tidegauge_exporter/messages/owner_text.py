@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import Decision
-from tidegauge.core.incidents.wording import capitalised, evidence_sentences, incident_sentence, meaning
+from tidegauge.core.incidents.wording import (
+    IF_GROWTH_CONTINUES,
+    IF_THIS_CONTINUES,
+    capitalised,
+    evidence_sentences,
+    incident_sentence,
+    meaning,
+    other_half,
+)
 from tidegauge_exporter.messages.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
 from tidegauge_exporter.messages.text import clock, tidy, tidy_lines
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed_decision, tamed_story
@@ -57,6 +65,8 @@ def _sentences(incident: Incident, policy_text: Sequence[str], *, said: str) -> 
     usual = capitalised(meaning(incident))
     # The usual places, which the policy's text names, are beside the point once the place is known.
     rest = [line.replace(usual, "").strip() if found else line for line in policy_text if line != said]
+    if not incident.is_open:  # nothing is done any more if it continues
+        rest = [line for line in rest if not line.startswith((IF_GROWTH_CONTINUES, IF_THIS_CONTINUES))]
     advice = capitalised(incident.explanation or ("" if found else usual))
     return [incident_sentence(incident), *found, *filter(None, rest), *([] if advice in text else [advice])]
 
@@ -70,4 +80,5 @@ def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     name = [incident.job_name] if incident.job_name else []
     figures = clock(incident.updated_unix_s, now_unix_s)
     parts = [*name, f"cluster {tidy(cluster, MAX_NAME_CHARS)}", *([f"figures from {figures}"] if figures else [])]
-    return " \N{MIDDLE DOT} ".join(["Tidegauge", f"incident {incident.number}", *parts])
+    number = [f"incident {incident.number}", *filter(None, [other_half(incident)])]
+    return " \N{MIDDLE DOT} ".join(["Tidegauge", *number, *parts])

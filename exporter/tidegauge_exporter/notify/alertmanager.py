@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
 from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
@@ -42,6 +43,7 @@ class _Posted(NamedTuple):
     labels: Mapping[str, str]
     alert: Mapping[str, Any]
     at_unix_s: float
+    is_open: bool
 
 
 class AlertmanagerSink:
@@ -77,7 +79,8 @@ class AlertmanagerSink:
         now_s = self._wall_s()
         wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
         over = self._over(wanted, now_s)
-        due = [incident for number, incident in sorted(wanted.items()) if self._is_due(incident, now_s)]
+        ended = {one.number: one for one in (story.incident for story in stories) if self._ended_anew(one)}
+        due = [one for _, one in sorted((wanted | ended).items()) if one.number in ended or self._is_due(one, now_s)]
         fresh = [story for story in stories if self._may_have_left_alerts(story.incident, now_s)]
         alerts = [alert for story in fresh for alert in self._left_behind(story, now_s)]
         alerts += [self._resolved(number, now_s) for number in over]
@@ -93,7 +96,8 @@ class AlertmanagerSink:
         for number in over:
             del self._posted[number]
         for incident in due:
-            self._posted[incident.number] = _Posted(self._labels(incident), self._firing(incident, now_s), now_s)
+            alert = self._firing(incident, now_s)
+            self._posted[incident.number] = _Posted(self._labels(incident), alert, now_s, incident.is_open)
 
     def is_away(self) -> bool:
         """True if Alertmanager has taken nothing for ten minutes."""
@@ -105,6 +109,12 @@ class AlertmanagerSink:
         if before is None or before.labels != self._labels(incident):
             return True
         return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
+
+    def _ended_anew(self, incident: Incident) -> bool:
+        """Whether it ended in an error that its alert, which goes on for a while, says to be still to come."""
+        posted = self._posted.get(incident.number)
+        has_died = not incident.is_open and oom_end(incident) is not None
+        return has_died and posted is not None and posted.is_open
 
     def _over(self, wanted: Collection[int], now_s: float) -> list[int]:
         gone = [number for number in self._posted if number not in wanted]

@@ -30,7 +30,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Thread(Conversation):
-    """The thread of an incident, or its place in a storm's."""
+    """The thread of an incident, or its place in that of a storm, or of the growth that an error ended."""
 
     face: str
     """``story_lines.face`` of the head."""
@@ -38,7 +38,7 @@ class Thread(Conversation):
     """A digest of the head."""
     shown_unix_s: float
     in_storm: bool = False
-    """True for a reply in the thread of a storm, which has no replies of its own."""
+    """True for a reply in the thread of a storm, or of growth, which has no replies of its own."""
     plotted: str = ""
     """The peak severity at the latest plot; empty: no plot yet."""
     told: tuple[str, ...] = ()

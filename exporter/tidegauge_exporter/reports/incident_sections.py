@@ -13,16 +13,20 @@ from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import CAUSES, CONFIDENCES, line_words
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import (
     CLOSURES,
+    RAN_OUT,
     capitalised,
     change_in_words,
     evidence_sentences,
     incident_sentence,
     list_ranks,
     meaning,
+    other_number,
     rank_place,
     rate,
+    state_in_words,
 )
 from tidegauge.core.incidents.wording import time_left as time_to_oom
 from tidegauge.core.units import format_bytes, format_duration
@@ -76,6 +80,8 @@ def lead_section(incident: Incident, now_unix_s: float) -> str:
 
 
 def incident_tone(incident: Incident) -> str:
+    if oom_end(incident) is not None:
+        return str(Severity.CRITICAL.value)
     if incident.state is IncidentState.OPEN:
         return str(incident.severity.value)
     return "ok" if incident.state is IncidentState.CLOSED else str(Severity.NOTE.value)
@@ -89,7 +95,9 @@ def tone(verdict: Verdict) -> str:
 
 
 def _standing(incident: Incident) -> str | None:
-    """The state of an incident that is not open; the headline is about the alarm."""
+    """The state of an incident that is not open; the headline is about the alarm, or says how it ended."""
+    if oom_end(incident) is not None:
+        return None
     if incident.state is IncidentState.RECOVERING:
         return "It has stopped; the incident closes unless it comes back."
     if incident.state is IncidentState.CLOSED:
@@ -114,6 +122,8 @@ def _figures(incident: Incident, now_unix_s: float) -> list[tuple[str | None, st
 
 
 def _state(incident: Incident) -> str:
+    if state_in_words(incident) == RAN_OUT:
+        return capitalised(RAN_OUT)
     now = incident.severity if incident.state is IncidentState.OPEN else incident.state
     worst = incident.worst_severity
     was_worse = worst is not None and worst.level > incident.severity.level
@@ -145,7 +155,8 @@ def ranks_section(incident: Incident) -> str:
     if not findings:
         return ""
     heading = "Affected ranks" if incident.state is IncidentState.OPEN else "Affected ranks, at the last alarm"
-    columns = [column for column in _COLUMNS if column[0] not in _OPTIONAL or any(map(column[1], findings))]
+    shown = [column for column in _COLUMNS if incident.is_open or column[0] != _OOM_IN]
+    columns = [column for column in shown if column[0] not in _OPTIONAL or any(map(column[1], findings))]
     rows = [[cell(finding) or NOTHING for _, cell in columns] for finding in findings]
     heads = [name for name, _ in columns]
     return section(heading, table(heads, rows, numbers=range(3, len(heads)), most=MAX_ROWS, what="ranks"))
@@ -180,6 +191,8 @@ def _bytes(read: Callable[[RankFinding], int | None]) -> Callable[[RankFinding],
     return lambda finding: None if (count := read(finding)) is None else format_bytes(count)
 
 
+_OOM_IN: Final = "OOM in"
+"""The column of what has not happened yet."""
 _COLUMNS: Final[tuple[tuple[str, Callable[[RankFinding], str | None]], ...]] = (
     ("Rank", lambda finding: str(finding.rank)),
     ("GPU", _place),
@@ -187,14 +200,14 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[RankFinding], str | None]], ...]] = (
     ("OOM at", _oom),
     ("Growth per step", _of_growth(lambda verdict: rate(verdict.bytes_per_step))),
     ("Onset step", _of_growth(lambda verdict: None if verdict.onset_step is None else f"{verdict.onset_step:,}")),
-    ("OOM in", _of_growth(lambda verdict: time_to_oom(verdict.seconds_to_oom, verdict.steps_to_oom))),
+    (_OOM_IN, _of_growth(lambda verdict: time_to_oom(verdict.seconds_to_oom, verdict.steps_to_oom))),
     ("Allocated", _bytes(lambda finding: finding.allocated_bytes)),
     ("Reserved", _bytes(lambda finding: finding.reserved_bytes)),
     ("Outside PyTorch", _bytes(lambda finding: finding.nontorch_bytes)),
     ("Limit", _bytes(lambda finding: finding.limit_bytes)),
 )
 """Columns and their markup. The first three hold words, the others numbers."""
-_OPTIONAL: Final = ("OOM at", "Growth per step", "Onset step", "OOM in", "Outside PyTorch")
+_OPTIONAL: Final = ("OOM at", "Growth per step", "Onset step", _OOM_IN, "Outside PyTorch")
 
 
 def deeds_section(records: Sequence[DecisionRecord], *, is_open: bool) -> str:
@@ -236,6 +249,9 @@ def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
         (f"Rank {finding.rank} in Grafana", links.rank(cluster, job, finding.rank, shown))
         for finding in incident.findings[:1]
     ]
+    other = other_number(incident)
+    if other is not None:
+        addresses.append((f"Incident {other}", links.incident(other)))
     if incident.key.cause.is_growth:
         addresses.append(("Say whether it is a leak", links.grade(incident.number)))
     made = [_link(words, url) for words, url in addresses if url is not None]

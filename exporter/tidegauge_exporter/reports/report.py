@@ -90,7 +90,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
             deeds_section(story.decisions, is_open=story.incident.is_open),
             history_section(story.history),
             files_section(whole.incident),
-            keep_running_section(told.links),
+            keep_running_section(told.links) if story.incident.is_open else "",
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
     title = tidy(told.title, MAX_TEXT_CHARS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents.wording import further_name, job_and_run
+from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, other_half
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.verdicts import OK, Verdict
@@ -99,6 +99,7 @@ def incident_content(story: Story, *, made_unix_s: float, cluster: str = "", lin
         ("Name", further_name(told)),
         ("User", told.user_name),
         ("Cluster", cluster),
+        ("Related", (other := other_half(told)) and capitalised(other)),
     )
     title = f"{noun(told)} in {owners_job(told)} (incident {told.number})"
     return ReportContent(made_unix_s, title, subject, story, cluster, links)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import (
     CLOSURES,
     capitalised,
@@ -18,6 +19,7 @@ from tidegauge.core.incidents.wording import (
     evidence_sentences,
     incident_sentence,
     name_ranks,
+    other_half,
     rank_place,
     rate,
 )
@@ -109,11 +111,12 @@ def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:
         closed_s = incident.closed_unix_s if incident.closed_unix_s is not None else incident.updated_unix_s
         how = CLOSURES[incident.closure] if incident.closure is not None else "closed"
         when = clock(closed_s, now_unix_s)
+        if oom_end(incident) is not None or incident.key.cause is IncidentCause.OUT_OF_MEMORY:
+            yield incident_sentence(incident)
+            yield capitalised(incident.explanation or "")
         yield f"{capitalised(how)}.{f' Closed at {when}' if when else ''}{_lasted(incident, closed_s)}"
-        if incident.explanation and crash(incident, None) is not None:
-            yield capitalised(incident.explanation)
         return
-    if incident.state is IncidentState.RECOVERING:
+    if incident.state is IncidentState.RECOVERING and oom_end(incident) is None:
         yield "It has stopped; the incident closes if it does not come back. Last seen:"
     if incident.stale:
         yield "A node of this job is not reporting: figures are stale, and Tidegauge takes no action."
@@ -192,6 +195,7 @@ def _deeds(story: Story, now_unix_s: float) -> list[str]:
 def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
     parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
+    parts += [part for part in (other_half(incident),) if part]
     parts += [f"opened {opened}"] * (opened is not None)
     parts += [f"figures from {figures}"] * (figures is not None and incident.is_open)
     return " \N{MIDDLE DOT} ".join(parts)

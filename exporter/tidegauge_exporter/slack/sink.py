@@ -1,4 +1,5 @@
-"""The admins' channel on Slack: one thread an incident, one a storm, one message a group of alerts.
+"""The admins' channel on Slack: one thread an incident, one a storm, one message a group of alerts. An out-of-memory
+error goes into the thread of the growth that it ended.
 
 The journal has each message before the next is sent: a crash between the two repeats one message, and loses none.
 """
@@ -6,7 +7,7 @@ The journal has each message before the next is sent: a crash between the two re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -111,8 +112,17 @@ class SlackSink:
             self._journal.say(SLACK, _release_key(int(number)), "1", over=True)
 
     def _begin_threads(self, stories: Iterable[Story], now_s: float) -> None:
-        wanted = [story for story in stories if self._thread(story) is None and self._is_news(story)]
-        alone, together = self._storms.divide(wanted, now_s)
+        growth = self._growth_of_errors(stories)
+        wanted = [story for story in stories if self._thread(story) is None and self._is_news(story, growth)]
+        numbers = {story.incident.number for story in wanted}
+        joining = [
+            (story, before)
+            for story in wanted
+            if (before := growth.get(story.incident.number)) is not None
+            and (self._thread(before) is not None or before.incident.number in numbers)
+        ]
+        joined = {story.incident.number for story, _ in joining}
+        alone, together = self._storms.divide([one for one in wanted if one.incident.number not in joined], now_s)
         for story in alone:
             self._attempts.make(f"the thread of {_name(story)}", partial(self._begin, story, now_s))
         if together:
@@ -120,23 +130,42 @@ class SlackSink:
         for story in together:
             storm = self._storms.of(story)
             if storm is not None:
-                self._attempts.make(f"the thread of {_name(story)}", partial(self._begin, story, now_s, storm=storm))
+                self._attempts.make(f"the thread of {_name(story)}", partial(self._begin, story, now_s, within=storm))
+        for story, before in joining:
+            thread = self._thread(before)
+            if thread is not None:  # else in a later round
+                within = self._storms.of(before) if thread.in_storm else thread.posted
+                self._attempts.make(f"the news of {_name(story)}", partial(self._begin, story, now_s, within=within))
 
-    def _is_news(self, story: Story) -> bool:
+    def _growth_of_errors(self, stories: Iterable[Story]) -> Mapping[int, Story]:
+        """The story of the growth that an out-of-memory error came in, by number of the error: it is one thread."""
+        known = {story.incident.number: story for story in stories}
+        return {
+            number: known[story.incident.grew_in]
+            for number, story in known.items()
+            if story.incident.grew_in is not None and story.incident.grew_in in known
+        }
+
+    def _is_news(self, story: Story, growth: Mapping[int, Story]) -> bool:
         incident = story.incident
         if _worst(story).level < Severity.WARNING.level:
             return False
         if self._wait_for_release:
-            released = self._journal.said(SLACK, _release_key(incident.number)) is not None
-            return released or (incident.is_open and self._release_all())
+            before = growth.get(incident.number)
+            errors = [number for number, one in growth.items() if one is story]
+            told = (incident.number, *errors)
+            released = any(self._journal.said(SLACK, _release_key(number)) is not None for number in told)
+            goes_on = before is not None and self._thread(before) is not None
+            return released or goes_on or (incident.is_open and self._release_all())
         born_s = float(self._journal.said(SLACK, BORN) or 0.0)
         return incident.closed_unix_s is None or incident.closed_unix_s >= born_s
 
-    def _begin(self, story: Story, now_s: float, *, storm: Posted | None = None) -> bool:
+    def _begin(self, story: Story, now_s: float, *, within: Posted | None = None) -> bool:
+        """Post the head, ``within`` the thread of another message."""
         message = self._head(story, now_s)
-        channel, ts = self._chat.post(self._channel if storm is None else storm.channel, message, thread=storm)
-        self._write(story, Thread(channel, ts, face(story), digest(repr(message)), now_s, storm is not None))
-        if storm is None:
+        channel, ts = self._chat.post(self._channel if within is None else within.channel, message, thread=within)
+        self._write(story, Thread(channel, ts, face(story), digest(repr(message)), now_s, within is not None))
+        if within is None:
             self._storms.note_thread(story, now_s)
         return True
 

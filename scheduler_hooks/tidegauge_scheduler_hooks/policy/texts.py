@@ -9,7 +9,16 @@ from datetime import datetime, timezone
 from tidegauge.core.alloc_conf import CUDA_NAME, merge_alloc_conf
 from tidegauge.core.incidents import Incident, IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, JobFacts
-from tidegauge.core.incidents.wording import capitalised, further_name, guidance, incident_sentence, name_job, time_left
+from tidegauge.core.incidents.wording import (
+    IF_GROWTH_CONTINUES,
+    IF_THIS_CONTINUES,
+    capitalised,
+    further_name,
+    guidance,
+    incident_sentence,
+    name_job,
+    time_left,
+)
 from tidegauge.core.jobs.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
@@ -64,10 +73,10 @@ def next_actions(case: Case) -> str:
         return "Tidegauge takes no action on this job."
     first, *rest = (_does(case, rung) for rung in acting)
     actions = ", then ".join([first.format("this job"), *(one.format("it") for one in rest)])
-    this = "the growth" if case.incident.key.cause.is_growth else "this"
+    begins = IF_GROWTH_CONTINUES if case.incident.key.cause.is_growth else IF_THIS_CONTINUES
     grace = next((rung.grace for rung in acting if isinstance(rung, CheckpointRung)), None)
     waits = "" if grace is None else f" (it waits up to {format_duration(grace)} for the checkpoint)"
-    return f"If {this} continues, Tidegauge will {actions}{_when(case, acting[0])}{waits}."
+    return f"{begins}Tidegauge will {actions}{_when(case, acting[0])}{waits}."
 
 
 def advice(case: Case) -> str:

@@ -12,7 +12,7 @@ import pytest
 from evidence_values import news
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
-from scheduler_values import decision, finding, incident, oom_record, record
+from scheduler_values import decision, died_of_oom, finding, incident, oom_record, record
 from tidegauge.cli.jobs import incidents as incident_command
 from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
@@ -55,6 +55,24 @@ def test_all_means_closed_ones_too_and_they_do_not_run_out_any_more(
     assert first.startswith("2       4712 (attempt 1)  fragmentation  critical  closed  all alike (64)")
     assert first.endswith("would requeue")
     assert "min  " not in first
+
+
+def test_growth_that_ended_in_an_error_ran_out_of_memory(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    died = died_of_oom(number=9)
+    store.incidents.story.append(IncidentChange(ChangeKind.CLOSED, NOW_S + 2.0, died))
+    main(["incidents", "--all", "--api", url])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("9 ")]
+    assert "ran out of memory" in line
+    assert main(["incidents", "show", "9", "--api", url]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert page.startswith("incident 9: leak, critical, ran out of memory Rank 1 of job 4711 ran out of GPU memory at ")
+    assert clock(NOW_S) in page
+    assert "related ended in incident 2 (out_of_memory)" in page
+    assert "closed: rank 1 ran out of memory at step 3,816 (wanted 20.0 MiB, 10.0 MiB free)" in page
+    assert "runs out" not in page
+    assert "22 min" not in page
 
 
 def test_since_means_closed_ones_too(url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from jobs_of_ranks import jobs_of
 from sample_views import GIB, LEAK, MIB, NOW_S, rank_summary
-from scheduler_values import decision, incident, record
+from scheduler_values import decision, died_of_oom, incident, record
 from tidegauge.cli.top.columns import (
     Cell,
     Tone,
@@ -278,6 +278,8 @@ def test_an_incidents_headline_is_red_while_it_is_critical() -> None:
     over = incident(state=IncidentState.CLOSED, closure=Closure.RECOVERED, stale=True)
     assert text_of(incident_headline(over)) == "leak, critical, closed, stale figures"
     assert incident_headline(over)[0].tone is Tone.STRONG
+    died = incident_headline(died_of_oom())
+    assert (text_of(died), died[0].tone) == ("leak, critical, ran out of memory", Tone.ALARM)
 
 
 def test_top_incident_rows_show_the_latest_decision() -> None:

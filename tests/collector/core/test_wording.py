@@ -10,12 +10,20 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import MIB, NOW_S
-from scheduler_values import finding, incident, oom_record
+from scheduler_values import died_of_oom, finding, incident, oom_record
 from tidegauge.core.evidence import brief_of
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobId, JobKey, ProcessId
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentKey
+from tidegauge.core.incidents import (
+    ChangeKind,
+    Closure,
+    Incident,
+    IncidentCause,
+    IncidentChange,
+    IncidentKey,
+    IncidentState,
+)
 from tidegauge.core.incidents.wording import (
     capitalised,
     change_in_words,
@@ -28,6 +36,7 @@ from tidegauge.core.incidents.wording import (
     job_and_run,
     list_ranks,
     name_ranks,
+    other_half,
     time_left,
 )
 from tidegauge.core.verdicts import Band, Severity
@@ -94,6 +103,10 @@ def test_growth_of_host_memory_names_the_process_that_grew() -> None:
     own = finding(1, host_process=worker._replace(process=finding(1).process, name="python"))
     told = guidance(incident(IncidentCause.HOST_MEMORY, findings=(own,)))
     assert told == f"Process 1001 (python) grew most: by 18.0 GiB to 19.0 GiB. {hint(IncidentCause.HOST_MEMORY)}"
+
+
+def closed(closure: Closure, cause: IncidentCause = IncidentCause.LEAK, **changes: Any) -> Incident:
+    return incident(cause, **{"state": IncidentState.CLOSED, "closure": closure, "closed_unix_s": NOW_S, **changes})
 
 
 @pytest.mark.parametrize("cause", list(IncidentCause))
@@ -290,3 +303,83 @@ def test_a_task_of_an_array_goes_by_its_own_name() -> None:
     task = incident(job_name="llm", array_name="4811_3", key=IncidentKey(JobKey("4815", 0, 1001), IncidentCause.LEAK))
     assert "of job 4811_3 " in incident_sentence(task)
     assert (job_and_run(task), further_name(task)) == ("4811_3", "llm, 4815")
+
+
+def test_growth_and_the_error_that_it_ended_in_name_each_other() -> None:
+    assert other_half(died_of_oom()) == "ended in incident 2 (out_of_memory)"
+    assert other_half(incident(OOM, number=2, grew_in=1)) == "came in the growth of incident 1"
+    assert other_half(incident()) is None
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        (
+            died_of_oom(),
+            "Rank 1 of job 4711 ran out of GPU memory at 08:00:00 UTC (step 3,816), 28 s after the first forecast: "
+            "wanted 20.0 MiB, 10.0 MiB free. It had leaked 12.0 MiB per step since step 40; the forecast of "
+            "07:59:32 UTC said 17\u201328 s.",
+        ),
+        (
+            died_of_oom(findings=FOUR, common=True, world_size=4, foreseen=None),
+            "Rank 1 of job 4711 ran out of GPU memory at 08:00:00 UTC (step 3,816): wanted 20.0 MiB, 10.0 MiB free. "
+            "All 4 ranks had leaked up to 12.0 MiB per step since step 40; no forecast had been made.",
+        ),
+        (
+            incident(
+                OOM,
+                findings=(finding(1, oom=oom_record()),),
+                state=IncidentState.CLOSED,
+                closure=Closure.JOB_ENDED,
+                closed_unix_s=NOW_S + 2.0,
+                bytes_per_step=None,
+                seconds_to_oom=None,
+            ),
+            "Rank 1 of job 4711 ran out of GPU memory at 08:00:00 UTC (step 200): wanted 512.0 MiB, 200.0 MiB free. "
+            "The job ended by it.",
+        ),
+        (
+            closed(Closure.JOB_ENDED),
+            "Rank 1 of job 4711 had leaked 12.0 MiB per step since step 40 when the job ended; at that rate it would "
+            "have run out of memory in 14\u201322 min.",
+        ),
+        (
+            closed(Closure.RECOVERED, findings=FOUR[:2], seconds_to_oom=None),
+            "Ranks 0 and 3 of job 4711 had leaked up to 12.0 MiB per step since step 40 when it stopped.",
+        ),
+        (
+            closed(Closure.CULPRITS_ENDED, key=incident(IncidentCause.OUTSIDE_ALLOCATOR).key, seconds_to_oom=None),
+            "Rank 1 of job 4711 had grown by 12.0 MiB per step outside PyTorch's allocator since step 40 when the "
+            "ranks ended.",
+        ),
+    ],
+)
+def test_an_incident_that_has_ended_is_told_in_the_past_tense(about: Incident, sentence: str) -> None:
+    assert incident_sentence(about) == sentence
+
+
+def test_times_of_a_sentence_are_written_by_the_readers_clock() -> None:
+    assert "at noon (step 3,816)" in incident_sentence(died_of_oom(), lambda _: "noon")
+
+
+@pytest.mark.parametrize("at_unix_s", [math.inf, math.nan, 1e300, -1e300])
+def test_a_time_that_no_calendar_has_is_left_out(at_unix_s: float) -> None:
+    end = died_of_oom().ran_out
+    assert end is not None
+    odd = died_of_oom(ran_out=end._replace(oom=end.oom._replace(at_unix_s=at_unix_s)))
+    assert "ran out of GPU memory at step 3,816" in incident_sentence(odd)
+
+
+def test_the_end_in_an_error_is_told_with_its_figures() -> None:
+    change = IncidentChange(ChangeKind.CLOSED, NOW_S, died_of_oom())
+    assert change_in_words(change) == (
+        "closed: rank 1 ran out of memory at step 3,816 (wanted 20.0 MiB, 10.0 MiB free)"
+    )
+
+
+@pytest.mark.parametrize("cause", list(IncidentCause))
+def test_no_cause_that_has_ended_is_told_in_the_present_or_the_future(cause: IncidentCause) -> None:
+    for about in (closed(Closure.JOB_ENDED, cause), died_of_oom(key=incident(cause).key)):
+        told = incident_sentence(about)
+        assert "runs out" not in told
+        assert "{" not in told

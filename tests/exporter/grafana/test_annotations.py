@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loop_store import told_store
 from sample_views import NOW_S
-from scheduler_values import JOB, decision, incident
+from scheduler_values import JOB, decision, died_of_oom, incident
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge_exporter.grafana.annotations import AnnotationText, annotations_of, tag
@@ -66,6 +66,14 @@ def test_a_closed_incident_is_a_region_that_says_how_it_ended() -> None:
     assert region.annotation.at_unix_ms == round((NOW_S - 7200.0) * 1000)
     assert region.annotation.end_unix_ms == round((NOW_S - 3600.0) * 1000)
     assert "Closed after 60 min: it stopped and did not come back." in region.annotation.text
+
+
+def test_a_region_that_ended_in_an_error_is_told_in_the_past_tense() -> None:
+    opened = IncidentChange(ChangeKind.OPENED, NOW_S - 28.0, incident())
+    (region,) = remarks(Story(died_of_oom(), (opened,)))
+    assert "Rank 1 of job 4711 ran out of GPU memory at 08:00:00 UTC" in region.annotation.text
+    assert "Closed after 30 s: it ended in an out-of-memory error." in region.annotation.text
+    assert "runs out" not in region.annotation.text
 
 
 def test_figures_that_move_do_not_change_the_text() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples import fewer
 from html_text import Page
 from sample_views import NOW_S
-from scheduler_values import decision, record
+from scheduler_values import decision, died_of_oom, record
 from slack_stories import FOUND, closed, explained, leak, notify_decision, out_of_memory
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents.actions import ActionKind, Outcome
@@ -184,3 +184,11 @@ def test_mail_turns_no_job_text_into_a_header_line_or_markup(text: str) -> None:
 @given(st.text(max_size=200))
 def test_mail_turns_no_arbitrary_text_into_a_header_line_or_markup(text: str) -> None:
     check(text)
+
+
+def test_the_mail_about_growth_that_ended_in_an_error_is_red_and_past() -> None:
+    said = letter(Story(died_of_oom()))
+    assert said.text.startswith("Your job 4711 crashed: CUDA OOM at step 3,816 on rank 1 (wanted 20.0 MiB")
+    assert "It had leaked 12.0 MiB per step since step 40; the forecast of 07:59:32 UTC said 17\u201328 s." in said.text
+    assert "runs out" not in said.text
+    assert "border-left:5px solid #c9342b" in said.html

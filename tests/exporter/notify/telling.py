@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 from sample_views import NOW_S
 from scheduler_values import JOB, decision, incident, record
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentChange, IncidentKey, IncidentState
+from tidegauge.core.incidents import (
+    ChangeKind,
+    Closure,
+    Incident,
+    IncidentCause,
+    IncidentChange,
+    IncidentKey,
+    IncidentState,
+)
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Severity
@@ -165,6 +173,12 @@ def closed(told: Story, at_s: float = 60.0) -> Story:
         told, ChangeKind.CLOSED, at_s,
         state=IncidentState.CLOSED, closure=Closure.RECOVERED, closed_unix_s=NOW_S + at_s,
     )  # fmt: skip
+
+
+def ran_out(number: int, growth: int | None, **changes: Any) -> Story:
+    """The out-of-memory error, a minute later, of the rank that ``growth`` is about."""
+    key = IncidentKey(JOB._replace(job_id=f"47{growth or number}"), IncidentCause.OUT_OF_MEMORY)
+    return story(number, key=key, grew_in=growth, opened_unix_s=NOW_S + 60.0, **changes)
 
 
 def escalated(told: Story, at_s: float = 30.0) -> Story:

@@ -14,6 +14,7 @@ import pytest
 
 from exporter.notify.telling import LINKS, Clock, closed, escalated, happened, story, warning
 from sample_views import NOW_S
+from scheduler_values import died_of_oom
 from serving import Serving
 from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.verdicts import Severity
@@ -297,3 +298,22 @@ def test_incidents_that_ended_long_before_are_not_spoken_of(fake: FakeAlertmanag
     bench = Bench(fake.url)
     bench.take(closed(warning(1), at_s=-LASTS_S - 10.0))
     assert fake.requests == []
+
+
+def test_the_alert_of_growth_that_ended_in_an_error_says_so_at_once(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    told = died_of_oom(opened_unix_s=NOW_S)
+    growth = story(1, key=told.key, opened_unix_s=NOW_S)
+    bench.take(growth)
+    assert "runs out of memory in" in fake.alerts[0]["annotations"]["summary"]
+    for _ in range(2):
+        bench.take(Story(told))
+    (alert,) = fake.alerts
+    assert bench.fires(alert)
+    assert alert["labels"] == fake.requests[0][1][0]["labels"], "it is the same alert"
+    assert "ran out of GPU memory" in alert["annotations"]["summary"]
+    assert alert["annotations"]["description"] == told.explanation
+    assert len(fake.requests) == 2
+    bench.take(Story(told), after_s=ENDS_LATER_S)
+    assert not bench.fires(fake.alerts[0])
+    assert "ran out of GPU memory" in fake.alerts[0]["annotations"]["summary"]

@@ -18,6 +18,7 @@ from exporter.notify.telling import (
     escalated,
     group,
     happened,
+    ran_out,
     release,
     story,
     warning,
@@ -347,3 +348,62 @@ def test_an_incident_of_a_new_database_gets_a_thread_though_an_older_one_had_its
     channel.take(story(1))
     channel.take(story(1, opened_unix_s=NOW_S + 86400.0), after_s=86400.0)
     assert len(channel.chat.heads()) == 2
+
+
+def test_the_error_that_growth_ended_in_is_told_in_the_thread_of_the_growth(channel: Channel) -> None:
+    channel.take(story(1))
+    for _ in range(2):
+        channel.take(closed(story(1)), ran_out(2, growth=1))
+    head = "incident 1 closed critical 1006632960"
+    assert channel.chat.heads() == [head]
+    assert channel.chat.replies(head) == ["opened at 0", "incident 2 open critical 1006632960", "closed at 60"]
+    channel.restart()
+    channel.take(closed(story(1)), closed(ran_out(2, growth=1), at_s=90.0))
+    assert channel.chat.replies(head)[1] == "incident 2 closed critical 1006632960", "it is kept up to date"
+    assert channel.chat.heads() == [head]
+
+
+def test_growth_and_its_error_that_are_told_together_are_one_thread(channel: Channel) -> None:
+    channel.take(ran_out(2, growth=1), story(1))
+    assert channel.chat.heads() == ["incident 1 open critical 1006632960"]
+    assert "incident 2 open critical 1006632960" in channel.chat.replies(channel.chat.heads()[0])
+
+
+@pytest.mark.parametrize("others", [[], [story(1, severity=Severity.NOTE, worst_severity=Severity.NOTE)]])
+def test_an_error_without_a_thread_of_its_growth_begins_one(channel: Channel, others: list[Story]) -> None:
+    channel.take(ran_out(2, growth=1), *others)
+    assert channel.chat.heads() == ["incident 2 open critical 1006632960"]
+
+
+def test_the_error_waits_for_the_thread_of_its_growth(channel: Channel) -> None:
+    def refuse(call: Call) -> None:
+        if call.text.startswith("incident 1 "):
+            raise RetryLaterError("not now")
+
+    channel.chat.before = refuse
+    with pytest.raises(RetryLaterError):
+        channel.take(story(1), ran_out(2, growth=1))
+    assert channel.chat.heads() == []
+    channel.chat.before = lambda _: None
+    channel.take(story(1), ran_out(2, growth=1), after_s=60.0)
+    assert channel.chat.heads() == ["incident 1 open critical 1006632960"]
+
+
+def test_with_alertmanager_the_error_comes_with_the_growth_and_brings_it_along(channel: Channel) -> None:
+    channel.open(wait_for_release=True)
+    channel.sink.take_group(release(1))
+    channel.take(story(1))
+    channel.take(closed(story(1)), ran_out(2, growth=1))
+    assert len(channel.chat.replies(channel.chat.heads()[0])) == 3, "its growth was released"
+    channel.sink.take_group(release(4))
+    channel.take(story(3), ran_out(4, growth=3))
+    assert channel.chat.heads()[1:] == ["incident 3 open critical 1006632960"]
+
+
+def test_the_error_of_growth_in_a_storm_is_told_in_the_storm(channel: Channel) -> None:
+    many = [story(number) for number in range(1, 9)]
+    channel.take(*many)
+    (storm,) = [head for head in channel.chat.heads() if head.startswith("storm")]
+    in_storm = next(text for text in channel.chat.replies(storm)).split()[1]
+    channel.take(*many, ran_out(20, growth=int(in_storm)))
+    assert channel.chat.replies(storm)[-1] == "incident 20 open critical 1006632960"

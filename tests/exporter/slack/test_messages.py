@@ -8,7 +8,7 @@ import pytest
 
 from fakes.block_kit import links, words
 from sample_views import GIB, NOW_S
-from scheduler_values import decision, finding, record
+from scheduler_values import decision, died_of_oom, finding, oom_record, record
 from slack_stories import (
     FOUND,
     closed,
@@ -22,7 +22,7 @@ from slack_stories import (
     recovering,
 )
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState, OomEnd
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.links import Links
@@ -176,6 +176,41 @@ class TestIncident:
         assert "closed: the job crashed: CUDA OOM at step 1,040 on rank 5" in reply
         assert "the same job fails again with the same batch size" in incident(crashed())
 
+    def test_an_error_that_is_over_before_it_is_told_is_told_with_its_figures(self) -> None:
+        told = incident(crashed())
+        assert (
+            "Rank 5 of job 4711 ran out of GPU memory at 07:59:00 UTC (step 1,040): wanted 512.0 MiB, 200.0 MiB free. "
+            "The job ended by it."
+        ) in told
+        assert "The card was full of live tensors: the same job fails again with the same batch size" in told
+        assert "All processes of this attempt have ended. Closed at 07:59 UTC, after 40 s." in told
+
+    def test_an_error_that_the_job_survived_is_told_with_its_figures_too(self) -> None:
+        told = incident(crashed(Closure.RECOVERED))
+        assert "Rank 5 of job 4711 ran out of memory at step 1,040: wanted 512.0 MiB, 200.0 MiB free." in told
+        assert "The card was full of live tensors" in told
+
+    def test_growth_that_ended_in_an_error_says_whether_to_retry(self) -> None:
+        told = incident(Story(died_of_oom()))
+        assert "the forecast of 07:59:32 UTC said 17\u201328 s" in told
+        assert "Trying again would get as far again" in told
+
+    def test_an_error_whose_rank_has_ended_has_not_stopped_for_now(self) -> None:
+        died = crashed().incident
+        end = OomEnd(5, oom_record(at_unix_s=NOW_S - 60.0, step=1_040))
+        told = replace(died, state=IncidentState.RECOVERING, closure=None, closed_unix_s=None, ran_out=end)
+        said = incident(Story(told))
+        assert said.startswith("\N{LARGE RED CIRCLE} Rank 5 of ada's job 4711 crashed")
+        assert "stopped" not in said
+
+    def test_the_line_of_an_error_has_its_figures(self) -> None:
+        said = read(change_reply(IncidentChange(ChangeKind.OPENED, NOW_S, out_of_memory().incident)))
+        assert "opened, severity critical: rank 5, wanted 512.0 MiB, 200.0 MiB free" in said
+
+    @pytest.mark.parametrize("story", [out_of_memory(), crashed(), crashed(Closure.CULPRITS_ENDED)])
+    def test_channel_and_owner_see_the_same_sign(self, story: Story) -> None:
+        assert incident(story)[0] == owner(story)[0] == "\N{LARGE RED CIRCLE}"
+
     def test_ranks_that_crashed_alone_are_named_instead_of_the_job(self) -> None:
         told = incident(crashed(Closure.CULPRITS_ENDED))
         assert "Rank 5 of ada's job 4711 crashed: CUDA OOM at step 1,040 (wanted 512.0 MiB, 200.0 MiB free)" in told
@@ -186,6 +221,22 @@ class TestIncident:
         last = replace(leaking, step=oom.step, oom=oom)
         told = replace(closed().incident, findings=(last,), closed_unix_s=oom.at_unix_s + 5.0)
         assert "job 4711 crashed: CUDA OOM at step 1,040 on rank 3 (wanted" in incident(Story(told))
+
+    def test_growth_that_ended_in_an_error_is_red_and_past(self) -> None:
+        told = Story(died_of_oom())
+        for message in (incident(told), owner(told)):
+            assert message.startswith("\N{LARGE RED CIRCLE}")
+            assert "job 4711 crashed: CUDA OOM at step 3,816 on rank 1 (wanted 20.0 MiB, 10.0 MiB free)" in message
+            assert "runs out" not in message
+            assert "If the growth continues" not in message
+            assert "nded in incident 2 (out_of_memory)" in message
+
+    def test_growth_whose_rank_died_while_others_hang_is_not_told_in_the_future(self) -> None:
+        told = died_of_oom(state=IncidentState.OPEN, closure=None, closed_unix_s=None)
+        hanging = replace(told, ran_out=told.ran_out and told.ran_out._replace(ended_job=False))
+        message = incident(Story(hanging))
+        assert "Rank 1 of ada's job 4711 crashed: CUDA OOM at step 3,816" in message
+        assert "*Out of memory*" not in message
 
     @pytest.mark.parametrize(
         "story",

@@ -27,9 +27,11 @@ from tidegauge.core.incidents.wording import (
     incident_sentence,
     list_ranks,
     meaning,
+    other_half,
     ranks_besides,
     rate,
     since,
+    state_in_words,
     time_left,
 )
 from tidegauge.core.text import one_line
@@ -121,11 +123,11 @@ def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: floa
         job_name(job.job_id if by_id else incident.called.job_id, job.attempt, group=incident.group_name),
         incident.key.cause.value,
         incident.severity.value,
-        incident.state.value + (", stale" if incident.stale else ""),
+        state_in_words(incident) + (", stale" if incident.stale else ""),
         list_ranks(ranks, common=incident.common, left_out=ranks_besides(incident, ranks)),
         "-" if incident.onset_step is None else str(incident.onset_step),
         rate(incident.bytes_per_step) or "-",
-        (time_left(incident.seconds_to_oom) if incident.is_open else None) or "-",
+        _oom_in(incident) or "-",
         _ago(incident.opened_unix_s, now_s),
         "-" if last is None else last_action([read(DecisionRecord, last)]),
     )
@@ -165,8 +167,10 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _headline(incident: Incident) -> str:
-    title = f"incident {incident.number}: {incident.key.cause.value}, {incident.severity.value}, {incident.state.value}"
-    return f"{title}\n{incident_sentence(incident)}"
+    title = (
+        f"incident {incident.number}: {incident.key.cause.value}, {incident.severity.value}, {state_in_words(incident)}"
+    )
+    return f"{title}\n{incident_sentence(incident, clock)}"
 
 
 def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
@@ -181,6 +185,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
         ("scheduler", incident.scheduler or "none"),
         ("opened", f"{moment(incident.opened_unix_s)} ({_ago(incident.opened_unix_s, now_s)})"),
         ("state", _state(incident)),
+        ("related", other_half(incident)),
         ("severity", _severity(incident)),
         ("growth", _growth(incident)),
         ("runs out in", _end(incident)),
@@ -193,7 +198,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
 
 def rank_rows(incident: Incident) -> list[Sequence[str]]:
     """The ranks to look at first, under ``RANK_HEADER``."""
-    return [_rank_row(finding) for finding in incident.findings[:MAX_RANKS]]
+    return [_rank_row(finding, is_open=incident.is_open) for finding in incident.findings[:MAX_RANKS]]
 
 
 def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
@@ -298,11 +303,16 @@ def _growth(incident: Incident) -> Optional[str]:
 
 
 def _end(incident: Incident) -> Optional[str]:
-    end = time_left(incident.seconds_to_oom) if incident.is_open else None
+    end = _oom_in(incident)
     return f"{end} (from {moment(incident.updated_unix_s)})" if end else None
 
 
-def _rank_row(finding: RankFinding) -> Sequence[str]:
+def _oom_in(incident: Incident) -> Optional[str]:
+    is_to_come = incident.is_open and incident.ran_out is None
+    return time_left(incident.seconds_to_oom) if is_to_come else None
+
+
+def _rank_row(finding: RankFinding, *, is_open: bool) -> Sequence[str]:
     verdict = finding.verdict
     return (
         str(finding.rank),
@@ -316,5 +326,5 @@ def _rank_row(finding: RankFinding) -> Sequence[str]:
         "-" if finding.limit_bytes is None else format_bytes(finding.limit_bytes),
         "-" if verdict.onset_step is None else str(verdict.onset_step),
         rate(verdict.bytes_per_step) or "-",
-        time_left(verdict.seconds_to_oom, verdict.steps_to_oom) or "-",
+        (time_left(verdict.seconds_to_oom, verdict.steps_to_oom) if is_open else None) or "-",
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_ranks, figures, rank_rows
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
-from tidegauge.cli.times import moment
+from tidegauge.cli.times import clock, moment
 from tidegauge.cli.top.columns import NEARLY_FULL, Cell, Tone, bars, cut, rank_state
 from tidegauge.cli.top.model import key_of
 from tidegauge.cli.top.service import ShownIncident
@@ -23,7 +23,17 @@ from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.host_memory import TOLD_GROWTH_BYTES, grown_most
 from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause
-from tidegauge.core.incidents.wording import does, hint, host_growth, incident_sentence, outlook, rate, since
+from tidegauge.core.incidents.oom_ends import oom_end
+from tidegauge.core.incidents.wording import (
+    does,
+    hint,
+    host_growth,
+    incident_sentence,
+    outlook,
+    rate,
+    since,
+    state_in_words,
+)
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count, format_duration
@@ -109,18 +119,19 @@ def job_headline(job: JobLine, name: str | None) -> Line:
 
 def incident_headline(incident: Incident) -> Line:
     """Cause, severity and state of an incident in one line."""
-    severity = Tone.ALARM if incident.is_open and incident.severity is Severity.CRITICAL else Tone.STRONG
+    is_grave = oom_end(incident) is not None or (incident.is_open and incident.severity is Severity.CRITICAL)
+    severity = Tone.ALARM if is_grave else Tone.STRONG
     stale = ", stale figures" if incident.stale else ""
     return [
         Cell(f"{incident.key.cause.value}, {incident.severity.value}", severity),
-        Cell(f", {incident.state.value}{stale}"),
+        Cell(f", {state_in_words(incident)}{stale}"),
     ]
 
 
 def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Line]:
     """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
-    lines = [*_wrapped("", incident_sentence(incident), width), ""]
+    lines = [*_wrapped("", incident_sentence(incident, clock), width), ""]
     for name, text in figures(incident, now_s=now_s):
         lines += _wrapped(f"{name:<12}", text, width)
     if incident.findings:

@@ -77,6 +77,8 @@ class Closure(str, Enum):
     """No process of this attempt lives any more."""
     CULPRITS_ENDED = "culprits_ended"
     """The processes that did it have all ended, and the others, which live, do not."""
+    RAN_OUT_OF_MEMORY = "ran_out_of_memory"
+    """What grew ended in an out-of-memory error, which ended the job, or the processes that did it."""
 
 
 class IncidentKey(NamedTuple):
@@ -88,6 +90,29 @@ class IncidentKey(NamedTuple):
     @property
     def as_seen(self) -> IncidentKey:
         return self._replace(cause=self.cause.as_seen)
+
+
+class OomForecast(NamedTuple):
+    """When an incident's growth was expected to end."""
+
+    at_unix_s: float
+    """When it was made."""
+    seconds: Band
+    """To out-of-memory, from then."""
+
+
+class OomEnd(NamedTuple):
+    """The out-of-memory error that a rank has ended by."""
+
+    rank: int
+    """The first to fail."""
+    oom: OomRecord
+    others: int = 0
+    """How many further ranks failed by then."""
+    number: Optional[int] = None
+    """The incident of the error."""
+    ended_job: bool = False
+    """The attempt of the job has ended; else a part of its ranks, as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +189,12 @@ class Incident:
     """What people call the group of ranks that it is about; empty where the job has one."""
     array_name: Optional[str] = None
     """``4811_3``, as ``squeue`` writes a task of a Slurm array."""
+    foreseen: Optional[OomForecast] = None
+    """The first forecast of an out-of-memory error."""
+    ran_out: Optional[OomEnd] = None
+    """The error that a rank of it has ended by."""
+    grew_in: Optional[int] = None
+    """For an out-of-memory error: the number of the incident of growth that it ended, or came in."""
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
 
-from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
+from tidegauge.core.incidents import Incident, IncidentCause, OomForecast, RankFinding
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import JobView, job_array_name
 
@@ -32,6 +32,8 @@ def with_findings(
     if not is_growth and (left_out or incident.ranks_left_out):  # what has found no place before is not among these
         left_out = max(left_out, incident.ranks_left_out, failed - len(kept))
     most = len(job.ranks) > 1 and (len(kept) + left_out) * 2 > len(job.ranks)
+    soonest = _soonest([verdict.seconds_to_oom for verdict in verdicts]) if is_growth else None
+    forecast = None if soonest is None or math.isinf(soonest.low) else OomForecast(now_s, soonest)
     return replace(
         incident,
         world_size=job.world_size,
@@ -43,8 +45,9 @@ def with_findings(
         updated_unix_s=now_s,
         onset_step=min((step for step in onsets if step is not None), default=None),
         bytes_per_step=_largest([verdict.bytes_per_step for verdict in verdicts]) if is_growth else None,
-        seconds_to_oom=_soonest([verdict.seconds_to_oom for verdict in verdicts]) if is_growth else None,
+        seconds_to_oom=soonest,
         grown_bytes=max(growth, default=None) if is_growth else None,
+        foreseen=incident.foreseen or forecast,
     )
 
 

@@ -18,6 +18,8 @@ not closed    all its ranks have ended for ``culprits_ended_after_s``           
 not closed    ranks that it is about are stale or not heard of                    the same      --
 ============  ==================================================================  ============  ============
 
+What has ended by an out-of-memory error is closed by that: ``oom_ends``.
+
 Only what is watched counts: a rank that is not heard of proves nothing, neither growth nor its end. While one is
 missing, all waiting begins anew.
 """
@@ -219,7 +221,10 @@ def step_while_recovering(
 
 
 def close_incident(incident: Incident, closure: Closure, now_s: float) -> IncidentStep:
-    """The end; its findings stay as they were."""
+    """The end; its findings stay as they were. Growth that a rank has run out of memory by ended by that."""
+    if incident.ran_out is not None and closure is not Closure.RECOVERED:
+        incident = replace(incident, ran_out=incident.ran_out._replace(ended_job=closure is Closure.JOB_ENDED))
+        closure = Closure.RAN_OUT_OF_MEMORY if incident.key.cause.is_growth else closure
     closed = replace(incident, state=IncidentState.CLOSED, closed_unix_s=now_s, closure=closure, stale=False)
     return IncidentStep(closed, ChangeKind.CLOSED)
 

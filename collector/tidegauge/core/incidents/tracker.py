@@ -34,6 +34,7 @@ from tidegauge.core.incidents.observations import (
     see_share,
     share_uses,
 )
+from tidegauge.core.incidents.oom_ends import growth_of, see_end
 from tidegauge.core.incidents.steps import (
     DEFAULT_RULES,
     Announced,
@@ -140,6 +141,7 @@ class IncidentTracker:
         for job, view in views.items():
             if not (view.growing_signals or view.has_oom or job in uses or job in followed_jobs):
                 continue  # most jobs have nothing to show
+            self._see_ends(job, view)
             for key in self._keys_to_look_at(job, view, uses):
                 step = self._look(key, view, self._see(key, view, uses.get(job, ())), now_s)
                 if step is not None and step.kind is not None:
@@ -151,6 +153,7 @@ class IncidentTracker:
             if self._takes_evidence(followed, evidence.get(key.job, ()), now_s):
                 changes[key] = self._change(followed.incident, ChangeKind.EVIDENCE, now_s)
             elif self._has_ended(followed, views.get(key.job), attempts, now_s):
+                followed.incident = self._with_error(followed.incident)
                 closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
                 changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
             elif is_stale_news(followed.told, followed.incident, now_s, self._rules):
@@ -205,12 +208,14 @@ class IncidentTracker:
             number, self._next_number = self._next_number, self._next_number + 1
             opened_s[number] = now_s
             self._learn(key, observation)
-            return open_incident(number, key, view, observation, now_s)
+            opened = open_incident(number, key, view, observation, now_s)
+            return opened._replace(incident=self._with_growth(opened.incident, view))
         if not observation.sure and not any(rank.alive for rank in view.ranks):
             return None  # nothing can be seen of it any more: it ends, or is waited for
         self._learn(key, observation)
         missing = self._missing(followed, view, now_s)
         incident = replace(followed.incident, stale=bool(view.stale or missing))
+        incident = self._with_error(self._with_growth(incident, view))
         if self._culprits_ended(followed, view, observation, now_s):
             closed = close_incident(incident, Closure.CULPRITS_ENDED, now_s)
             followed.incident = closed.incident
@@ -222,6 +227,35 @@ class IncidentTracker:
             step = step_while_open(incident, followed.told, view, observation, now_s, self._rules)
         followed.incident = step.incident
         return step
+
+    def _see_ends(self, job: JobKey, view: JobView) -> None:
+        """Take what is seen of the errors that ranks of the job's incidents have ended by."""
+        for followed in self._of_job(job):
+            if view.has_oom or followed.incident.ran_out is not None:
+                followed.incident = replace(followed.incident, ran_out=see_end(followed.incident, view))
+
+    def _with_growth(self, incident: Incident, view: JobView) -> Incident:
+        """A new error with the incident of growth that it came in, and whether ranks have ended by it."""
+        if incident.key.cause is not IncidentCause.OUT_OF_MEMORY or incident.grew_in is not None:
+            return incident
+        found = growth_of(incident, (followed.incident for followed in self._of_job(incident.key.job)))
+        return replace(incident, grew_in=found, ran_out=see_end(incident, view))
+
+    def _with_error(self, incident: Incident) -> Incident:
+        """Growth that a rank has run out of memory by, with the incident of the error and what that explains."""
+        key = incident.key._replace(cause=IncidentCause.OUT_OF_MEMORY)
+        followed = self._followed.get(key) or self._over.get(key)
+        if incident.ran_out is None or followed is None or not incident.key.cause.is_growth:
+            return incident
+        error = followed.incident
+        if all(finding.oom != incident.ran_out.oom for finding in error.findings):
+            return incident
+        ran_out = incident.ran_out._replace(number=error.number)
+        return replace(incident, ran_out=ran_out, explanation=error.explanation)
+
+    def _of_job(self, job: JobKey) -> list[_Followed]:
+        keys = (IncidentKey(job, cause) for cause in IncidentCause)
+        return [self._followed[key] for key in keys if key in self._followed]
 
     def _learn(self, key: IncidentKey, observation: Observation) -> None:
         if key.cause is IncidentCause.OUT_OF_MEMORY:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import brief_line, brief_sentences, cause_clause
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, RankFinding
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, OomEnd, RankFinding
 from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.samples import OomRecord
-from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.verdicts import Band, Severity
 
 OUTCOME_WORDS = {
@@ -29,6 +31,10 @@ OUTCOME_WORDS = {
     Outcome.STOPPED: "skipped because actions were stopped",
 }
 """How a decision that was to be carried out ended."""
+IF_GROWTH_CONTINUES, IF_THIS_CONTINUES = "If the growth continues, ", "If this continues, "
+"""How the sentence begins that says what the policy does next to an incident."""
+RAN_OUT = "ran out of memory"
+"""The state of a closed incident that ended by an out-of-memory error."""
 MAX_RANKS_NAMED = 6
 """More are counted in a sentence."""
 MAX_RANKS_PER_CELL = 4
@@ -40,6 +46,8 @@ class _Words(NamedTuple):
     one: str
     """What one rank does; ``{rate}`` is "12.0 MiB per step", or "memory" where that is not known."""
     several: str
+    past: str
+    """The past participle of both, after "had"."""
     hint: str
     """Where to look."""
 
@@ -48,12 +56,14 @@ _WORDS = {
     IncidentCause.LEAK: _Words(
         "leaks {rate}",
         "leak",
+        "leaked {rate}",
         "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
         "outputs without .detach(), module hooks that store activations, caches without a bound.",
     ),
     IncidentCause.FRAGMENTATION: _Words(
         "reserves {rate} beyond what its tensors need",
         "reserve memory beyond what their tensors need",
+        "reserved {rate} beyond what tensors needed",
         "Reserved memory grows while live tensors do not: free blocks do not fit new requests (fragmentation), or "
         "each new CUDA graph keeps a private pool. Evidence shows which. The usual fix for fragmentation is "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
@@ -61,29 +71,34 @@ _WORDS = {
     IncidentCause.CUDA_GRAPHS: _Words(
         "grows by {rate} in private pools of CUDA graphs",
         "grow in private pools of CUDA graphs",
+        "grown by {rate} in private pools of CUDA graphs",
         "CUDA graphs keep private pools that nothing else can use. Capture fewer graphs (pad inputs to a few sizes) "
         "and share one pool (pool= of torch.cuda.graph). Allocator settings do not help.",
     ),
     IncidentCause.OUTSIDE_ALLOCATOR: _Words(
         "grows by {rate} outside PyTorch's allocator",
         "grow outside PyTorch's allocator",
+        "grown by {rate} outside PyTorch's allocator",
         "The process allocates GPU memory outside PyTorch: NCCL communicators (process groups created in a loop), "
         "other CUDA libraries, or extensions that call cudaMalloc.",
     ),
     IncidentCause.HOST_MEMORY: _Words(
         "leaks {rate} of host memory",
         "leak host memory",
+        "leaked {rate} of host memory",
         "The rank's host memory grows: often a loss kept with its autograd graph, which costs little on the GPU and "
         "much in RAM. If it continues, the node's OOM killer ends a process.",
     ),
     IncidentCause.OUT_OF_MEMORY: _Words(
         "ran out of memory",
         "ran out of memory",
+        "run out of memory",
         "PyTorch's allocator could not serve a request; the job gets torch.OutOfMemoryError.",
     ),
     IncidentCause.SHARE_EXCEEDED: _Words(
         "uses more of its GPU than the share that its job requested",
         "use more of their GPUs than the share that their job requested",
+        "used more than the share of a GPU that the job requested",
         "The GPU is shared: the other jobs on it may lack what this job uses beyond its share.",
     ),
 }
@@ -96,17 +111,36 @@ _CHILD_HINT = (
 _GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
 """Of causes that are called leaks: where it grows, while nobody can know that it is one."""
 
+_WHEN = {
+    Closure.RECOVERED: "when it stopped",
+    Closure.JOB_ENDED: "when the job ended",
+    Closure.CULPRITS_ENDED: "when the ranks ended",
+}
+"""Until when it went on."""
+
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "all processes of this attempt have ended",
     Closure.CULPRITS_ENDED: "the affected ranks have ended, and no other rank is affected",
+    Closure.RAN_OUT_OF_MEMORY: "it ended in an out-of-memory error",
 }
 """Why an incident was closed."""
 
 
-def incident_sentence(incident: Incident) -> str:
-    """The incident in one sentence: who, what, since when, and when it ends."""
+def utc_clock(unix_s: float) -> str:
+    """ "03:35:40 UTC"."""
+    return f"{datetime.fromtimestamp(unix_s, timezone.utc):%H:%M:%S} UTC"
+
+
+def incident_sentence(incident: Incident, clock: Callable[[float], str] = utc_clock) -> str:
+    """The incident in one sentence: who, what, since when, and when it ends; in the past tense once it has ended.
+    ``clock`` writes times of day."""
     cause, job = incident.key.cause, name_job(incident.called)
+    end = oom_end(incident)
+    if end is not None:
+        return _sentence_of_end(incident, end, clock)
+    if not incident.is_open and cause is not IncidentCause.OUT_OF_MEMORY:
+        return _sentence_of_past(incident)
     if not incident.findings:
         return f"Ranks of {job} {do(cause, incident.severity)}."
     worst = incident.findings[0]
@@ -123,9 +157,73 @@ def incident_sentence(incident: Incident) -> str:
     return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}"
 
 
+def _sentence_of_end(incident: Incident, end: OomEnd, clock: Callable[[float], str]) -> str:
+    others = f" and {end.others} more" if end.others else ""
+    time, step = _moment(clock, end.oom.at_unix_s), f"step {end.oom.step:,}"
+    when = f"{time} ({step})" if time else step
+    first = f"Rank {end.rank}{others} of {name_job(incident.called)} ran out of GPU memory at {when}"
+    foreseen = incident.foreseen
+    if not incident.key.cause.is_growth:
+        ended = "The job" if end.ended_job else "The ranks" if end.others else "The rank"
+        return f"{first}: {wanted_and_free(end.oom)}. {ended} ended by it."
+    ahead_s = None if foreseen is None else end.oom.at_unix_s - foreseen.at_unix_s
+    after = f", {format_duration(ahead_s)} after the first forecast" if ahead_s is not None and ahead_s >= 0 else ""
+    said = _forecast_said(incident, clock)
+    is_it = incident.ranks == (end.rank,) and not incident.ranks_left_out
+    grew = f"{'it' if is_it else _who_had(incident)} had {_had(incident)}{since(incident.onset_step)}; {said}."
+    return f"{first}{after}: {wanted_and_free(end.oom)}. {capitalised(grew)}"
+
+
+def _forecast_said(incident: Incident, clock: Callable[[float], str]) -> str:
+    """ "the forecast of 03:35:12 UTC said 17-28 s"."""
+    if incident.foreseen is None:
+        return "no forecast had been made"
+    when = _moment(clock, incident.foreseen.at_unix_s)
+    return f"the {f'forecast of {when}' if when else 'first forecast'} said {format_band(incident.foreseen.seconds)}"
+
+
+def _sentence_of_past(incident: Incident) -> str:
+    when = "until then" if incident.closure is None else _WHEN.get(incident.closure, "until then")
+    end = None if incident.severity is Severity.NOTE else time_left(incident.seconds_to_oom)
+    rest = f"; at that rate it would have run out of memory in {end}" if end and incident.key.cause.is_growth else ""
+    who = _who_had(incident, of=f" of {name_job(incident.called)}")
+    return f"{capitalised(who)} had {_had(incident)}{since(incident.onset_step)} {when}{rest}."
+
+
+def _who_had(incident: Incident, of: str = "") -> str:
+    """ "rank 3 of job 4711", "all 64 ranks"; "ranks" where none is known."""
+    if not incident.findings:
+        return f"ranks{of}"
+    concerned = len(incident.findings) + incident.ranks_left_out
+    is_all = incident.common and concerned == incident.world_size and concerned > 1
+    return f"all {concerned} ranks{of}" if is_all else name_ranks(incident.ranks, left_out=incident.ranks_left_out) + of
+
+
+def _had(incident: Incident) -> str:
+    """The growth as a participle: "leaked 12.0 MiB per step", of several ranks "leaked up to 12.0 MiB per step"."""
+    cause, amount = incident.key.cause, rate(incident.bytes_per_step)
+    several = len(incident.findings) + incident.ranks_left_out > 1
+    speed = None if amount is None else f"{'up to ' if several else ''}{amount} per step"
+    if (incident.worst_severity or incident.severity) is not Severity.CRITICAL and cause in _GROWS:
+        return f"grown{f' by {speed}' if speed else ''}{_GROWS[cause]}"
+    return _WORDS[cause].past.format(rate=speed or "memory")
+
+
+def _moment(clock: Callable[[float], str], unix_s: float) -> str:
+    """The time of day; empty for one that is beyond the calendar: a job may say any."""
+    try:
+        return clock(unix_s)
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
 def change_in_words(change: IncidentChange) -> str:
     """A change of an incident: "severity rose to critical: rank 1, 12.0 MiB per step, out of memory in 14 min"."""
     incident = change.incident
+    ran_out = oom_end(incident)
+    if change.kind is ChangeKind.CLOSED and ran_out is not None:
+        oom = ran_out.oom
+        return f"closed: rank {ran_out.rank} {RAN_OUT} at step {oom.step:,} ({wanted_and_free(oom)})"
     if change.kind is ChangeKind.CLOSED:
         return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
     if change.kind is ChangeKind.RECOVERING:
@@ -143,6 +241,9 @@ def change_in_words(change: IncidentChange) -> str:
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
     figures = [list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)]
     figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
+    error = incident.findings[0].oom if incident.findings else None
+    if incident.key.cause is IncidentCause.OUT_OF_MEMORY and error is not None:
+        figures.append(wanted_and_free(error))
     return f"{happened[change.kind]}: {', '.join(figures)}"
 
 
@@ -172,6 +273,28 @@ def evidence_sentences(incident: Incident) -> tuple[str, ...]:
 def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
     """The first piece that says where, by whom or why."""
     return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
+
+
+def state_in_words(incident: Incident) -> str:
+    """ "open", "closed", "ran out of memory"."""
+    return incident.state.value if incident.is_open or oom_end(incident) is None else RAN_OUT
+
+
+def other_number(incident: Incident) -> Optional[int]:
+    """The number of the incident that is one story with this one: growth and the error that it ended in."""
+    if incident.grew_in is not None:
+        return incident.grew_in
+    return None if incident.ran_out is None else incident.ran_out.number
+
+
+def other_half(incident: Incident) -> Optional[str]:
+    """The same in words: "ended in incident 3 (out_of_memory)"."""
+    number = other_number(incident)
+    if number is None:
+        return None
+    if incident.grew_in is not None:
+        return f"came in the growth of incident {number}"
+    return f"ended in incident {number} ({IncidentCause.OUT_OF_MEMORY.value})"
 
 
 def does(
