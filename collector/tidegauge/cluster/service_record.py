@@ -10,6 +10,7 @@
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
 ``asks/``           requests to ranks (head only): by ``snapshot`` and ``top``; come and go
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
+``notified.jsonl``  what was sent where (head only): written by the notifier; stays
 ``clock.json``      state of the steady clock (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
@@ -67,6 +68,7 @@ class StateFiles:
         self.actions = root / "actions.json"
         self.asks = root / "asks"
         self.job_settings = root / "settings.json"
+        self.journal = root / "notified.jsonl"
         self.clock = root / "clock.json"
         self.lock = root / "lock"
         self.logs = root / "logs"

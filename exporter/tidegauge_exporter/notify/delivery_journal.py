@@ -87,6 +87,25 @@ class DeliveryJournal:
                 return
             self._write(_line((sink, key), entry))
 
+    def revise(self, revised: Callable[[str, str, str], str | None]) -> int:
+        """Put ``revised(sink, key, value)`` in place of each value, or delete the entry where that is ``None``; on disk
+        when this returns. Returns how many entries it changed. Raises ``OSError``; then nothing has changed."""
+        with self._lock:
+            before = dict(self._entries)
+            new = {key: revised(*key, entry.value) for key, entry in before.items()}
+            changed = [key for key, entry in before.items() if new[key] != entry.value]
+            if not changed:
+                return 0
+            self._entries = {
+                key: entry._replace(value=value) for key, entry in before.items() if (value := new[key]) is not None
+            }
+            try:
+                self._rewrite()
+            except OSError:
+                self._entries = before
+                raise
+            return len(changed)
+
     def keys(self, sink: str, prefix: str = "") -> list[str]:
         """The keys of a sink, the oldest value first."""
         with self._lock:
@@ -165,18 +184,7 @@ class DeliveryJournal:
                 content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return
-        whole, _, _ = content.rpartition(b"\n")  # a line that SIGKILL cut short was never said
-        lines = whole.split(b"\n")
-        bad = 0
-        if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
-            lines, bad = [], 1
-        for parsed in map(_parse, lines[1:]):
-            if parsed is None:
-                bad += 1
-                continue
-            key, entry = parsed
-            self._entries.pop(key, None)
-            self._entries[key] = entry
+        self._entries, bad = _parsed(content)
         if bad:
             self._keep_damaged(bad)
 
@@ -188,6 +196,33 @@ class DeliveryJournal:
             "%s was damaged (%d lines cannot be read) and is kept as %s; %d entries go on, and some messages may be "
             "repeated", self._path, bad, damaged, len(self._entries),
         )  # fmt: skip
+
+
+def entries_of(path: Path) -> dict[tuple[str, str], str]:
+    """The values of a journal, by sink and key, which another process may be writing; none without a file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    return {key: entry.value for key, entry in _parsed(content)[0].items()}
+
+
+def _parsed(content: bytes) -> tuple[dict[_Key, _Entry], int]:
+    """The entries of a file, the oldest first, and the number of lines that cannot be read."""
+    whole, _, _ = content.rpartition(b"\n")  # a line that SIGKILL cut short was never said
+    lines = whole.split(b"\n")
+    if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
+        return {}, 1
+    entries: dict[_Key, _Entry] = {}
+    bad = 0
+    for parsed in map(_parse, lines[1:]):
+        if parsed is None:
+            bad += 1
+            continue
+        key, entry = parsed
+        entries.pop(key, None)
+        entries[key] = entry
+    return entries, bad
 
 
 def _parse(line: bytes) -> tuple[_Key, _Entry] | None:
