@@ -11,6 +11,7 @@
 ``asks/``           requests to ranks (head only): by ``snapshot`` and ``top``; come and go
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
 ``notified.jsonl``  what was sent where (head only): written by the notifier; stays
+``forgotten.json``  whose data is forgotten, without names (head only): written by ``forget``; stays
 ``clock.json``      state of the steady clock (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
@@ -69,6 +70,7 @@ class StateFiles:
         self.asks = root / "asks"
         self.job_settings = root / "settings.json"
         self.journal = root / "notified.jsonl"
+        self.forgotten = root / "forgotten.json"
         self.clock = root / "clock.json"
         self.lock = root / "lock"
         self.logs = root / "logs"
