@@ -248,11 +248,22 @@ def _announce_later(path: Path, address: str) -> None:
 
 def read_address(path: Path) -> str | None:
     """The announced address, or ``None`` if there is none or the process that announced it has ended."""
+    raw = _announced(path)
+    return None if raw is None else str(raw["address"])
+
+
+def announced_by(path: Path) -> ProcessId | None:
+    """The living process that announced an address; ``None`` where ``read_address`` is."""
+    raw = _announced(path)
+    return None if raw is None else ProcessId(*raw["process"])
+
+
+def _announced(path: Path) -> dict[str, Any] | None:
     try:
         raw = _read_json(path)
         if raw is None or raw["boot_id"] != read_boot_id() or not is_alive(ProcessId(*raw["process"])):
             return None
-        return str(raw["address"])
+        return {"address": raw["address"], "process": raw["process"]}
     except (RecordError, KeyError, TypeError):
         return None
 

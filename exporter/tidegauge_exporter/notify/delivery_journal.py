@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import identity_of, is_alive
+
 log = logging.getLogger(__name__)
 
 FORMAT = b'["tidegauge-notebook", 1]\n'
@@ -257,7 +260,7 @@ def _sync_folder(folder: Path) -> None:
 def _lock_beside(path: Path) -> int | None:
     """The descriptor of a lock that ends with it. It is not on the journal itself, which is replaced now and then."""
     try:
-        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None  # then the journal cannot be written either, which is said
     try:
@@ -270,4 +273,25 @@ def _lock_beside(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
         return None
+    with contextlib.suppress(OSError):  # a full disk
+        _note_writer(descriptor)
     return descriptor
+
+
+def writer_of(path: Path) -> ProcessId | None:
+    """The living process that wrote this journal last; ``None``: it is not known, or has ended."""
+    try:
+        process = ProcessId(*map(int, json.loads(_lock_path(path).read_bytes())))
+    except (OSError, ValueError, TypeError):
+        return None
+    return process if process.pid != os.getpid() and is_alive(process) else None
+
+
+def _note_writer(descriptor: int) -> None:
+    process = identity_of(os.getpid())
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(process).encode(), 0)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")

@@ -84,14 +84,15 @@ class PersonFiles:
             _write(path, {**raw, **changed})
         return len(changed)
 
+    def damaged(self) -> Sequence[Path]:
+        """Copies of damaged files that speak of the person."""
+        return [path for path in self._files.root.glob("*.damaged") if self._said.search(path.read_bytes())]
+
     def forget_damaged(self) -> int:
-        """Delete copies of damaged files that speak of the person."""
-        gone = 0
-        for path in self._files.root.glob("*.damaged"):
-            if self._said.search(path.read_bytes()):
-                path.unlink()
-                gone += 1
-        return gone
+        gone = self.damaged()
+        for path in gone:
+            path.unlink()
+        return len(gone)
 
     def forget_log_lines(self) -> int:
         """Overwrite the lines in place: a process that has the file open goes on behind them."""
