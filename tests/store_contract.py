@@ -5,11 +5,13 @@ A class that inherits has a fixture ``url``: the address of an empty database.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +23,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text, update
 
 from evidence_values import NAMED, evidence
+from person_data import ADA, BOB, fill_with_two, record_of
 from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
 from scheduler_values import JOB, decision, finding, incident
@@ -101,6 +104,15 @@ def told(kind: ChangeKind, before: IncidentChange, after_s: float, **changes: ob
     at_s = before.at_unix_s + after_s
     whole = replace(before.incident, updated_unix_s=at_s, **changes)  # type: ignore[arg-type] # SAFETY: as above
     return IncidentChange(kind, at_s, whole)
+
+
+def all_texts(store: Store) -> str:
+    """Every row of every table, with compressed values unpacked."""
+    with store.database.reading() as connection:
+        rows = [tuple(row) for table in metadata.sorted_tables for row in connection.execute(select(table))]
+    return repr([
+        [zlib.decompress(part) if isinstance(part, bytes) else part for part in row] for row in rows
+    ])  # fmt: skip
 
 
 def wide() -> IncidentChange:
@@ -995,6 +1007,91 @@ class StoreContract:
             connection.execute(text("UPDATE incident_memory SET value = :value"), {"value": b"no zlib"})
         with pytest.raises(StoreError, match="memory of incident 7 in the database cannot be read"):
             store.incidents.memory(7)
+
+    # persons
+
+    def test_all_rows_about_a_person_are_found_and_none_about_another(self, store: Store) -> None:
+        fill_with_two(store)
+        rows = store.persons.rows(store.persons.find(ADA.name))
+        assert {kind: len(found) for kind, found in rows.items()} == {
+            "job_records": 1, "job_memory": 1, "evidence": 1, "profiles": 1, "incidents": 1, "incident_changes": 2,
+            "incident_memory": 1, "decisions": 1, "grades": 3,
+        }  # fmt: skip
+        assert {*rows, "counters"} == {table.name for table in metadata.sorted_tables}, "no table may be left out"
+        said = json.dumps(rows)
+        assert all(word in said for word in ADA.words)
+        of_incident = {kind: found for kind, found in rows.items() if kind != "grades"}
+        assert not any(word in json.dumps(of_incident) for word in BOB.words)
+        assert rows["job_memory"][0]["value"]["peaks"][0]["hostname"] == f"host-of-{ADA.name}"
+
+    def test_a_person_is_forgotten_in_all_rows_and_others_stay_as_they_are(self, store: Store) -> None:
+        fill_with_two(store)
+        persons = store.persons
+        before = json.dumps(persons.rows(persons.find(BOB.name))["job_records"])
+        done = persons.forget(persons.find(ADA.name), "forgotten-1a2b", at_s=NOW_S + 100.0)
+        assert done == {
+            "job_records": 1, "job_memory": 1, "evidence": 1, "profiles": 1, "incidents": 1, "incident_changes": 2,
+            "incident_memory": 1, "decisions": 1, "grades": 3,
+        }  # fmt: skip
+        assert not any(word in all_texts(store) for word in ADA.words)
+        assert persons.mentions([ADA.name]) == 0
+        assert json.dumps(persons.rows(persons.find(BOB.name))["job_records"]) == before
+        assert all(word in all_texts(store) for word in BOB.words)
+        persons.clear_traces()
+
+    def test_the_audit_of_a_forgotten_person_still_says_what_was_done(self, store: Store) -> None:
+        fill_with_two(store)
+        store.persons.forget(store.persons.find(ADA.name), "forgotten-1a2b", at_s=NOW_S + 100.0)
+        (record,) = store.audit.records_of(ADA.number)
+        assert (record.decision.action, record.outcome) == (ActionKind.REQUEUE, Outcome.DONE)
+        assert record.decision.facts.user_name == "forgotten-1a2b"
+        kept = store.incidents.incident(ADA.number)
+        assert kept is not None
+        assert (kept.key.job.job_id, kept.severity) == ("forgotten-1a2b-1", Severity.CRITICAL)
+        assert [line.kind for line in store.incidents.lines(ADA.number)] == [ChangeKind.OPENED, ChangeKind.CLOSED]
+        assert [answer.by for answer in store.grades.answers(ADA.number)] == ["forgotten-1a2b", BOB.name]
+
+    def test_forgetting_twice_changes_nothing(self, store: Store) -> None:
+        fill_with_two(store)
+        store.persons.forget(store.persons.find(ADA.name), "forgotten-1a2b", at_s=NOW_S)
+        before = all_texts(store)
+        done = store.persons.forget(store.persons.find(ADA.name), "forgotten-3c4d", at_s=NOW_S)
+        assert not any(done.values())
+        assert all_texts(store) == before
+
+    def test_an_open_incident_and_an_unfinished_action_of_a_forgotten_person_are_over(self, store: Store) -> None:
+        running = record_of(ADA, ended_unix_s=None, end=None)
+        store.jobs.save([running])
+        store.incidents.save([opened(job=ADA.job, user_name=ADA.name)])
+        store.audit.write_ahead([decision()])
+        found = store.persons.find(ADA.name)
+        assert found.running == (ADA.job_id,)
+        store.persons.forget(found, "forgotten-1a2b", at_s=NOW_S)
+        assert store.incidents.open_incidents() == []
+        assert store.audit.unfinished() == []
+        assert store.audit.action_totals()["notify", "superseded"] == 1
+
+    def test_nothing_is_forgotten_if_what_must_happen_before_the_commit_fails(self, store: Store) -> None:
+        fill_with_two(store)
+        before = all_texts(store)
+
+        def fail() -> None:
+            raise OSError("no")
+
+        with pytest.raises(StoreError):
+            store.persons.forget(store.persons.find(ADA.name), "forgotten-1a2b", at_s=NOW_S, before_commit=fail)
+        assert all_texts(store) == before
+
+    def test_evidence_of_a_job_that_has_no_record_is_found_by_the_uid(self, store: Store) -> None:
+        store.evidence.keep([evidence(job=JobKey("5", 0, ADA.uid))], at_s=NOW_S)
+        assert store.persons.rows(store.persons.find(ADA.name))["evidence"] == []
+        assert len(store.persons.rows(store.persons.find(ADA.name, [ADA.uid]))["evidence"]) == 1
+
+    def test_what_others_with_the_uid_of_root_left_is_not_found(self, store: Store) -> None:
+        store.jobs.save([record_of(ADA, job=JobKey("1", 0, 0), user_name="root")])
+        store.evidence.keep([evidence(job=JobKey("5", 0, 0))], at_s=NOW_S)
+        rows = store.persons.rows(store.persons.find("root", [0]))
+        assert (len(rows["job_records"]), len(rows["evidence"])) == (1, 0)
 
     # what jobs had and needed
 

@@ -59,6 +59,13 @@ def owner_for_root(folder: Path) -> Optional[tuple[int, int]]:
     return status.st_uid, status.st_gid
 
 
+def chown_for_root(path: Path) -> None:
+    """Give a file that root has written to the owner of its folder; as another user, nothing. Raises ``OSError``."""
+    owner = owner_for_root(path.parent)
+    if owner is not None:
+        os.chown(path, *owner, follow_symlinks=False)
+
+
 def write_state(path: Path, content: bytes) -> None:
     """Write ``content`` durably under ``path``; a reader finds the old file or the new one.
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from integration.needs import missing
 from integration.postgres_server import PostgresServer, postgres_binaries, running_postgres
+from person_data import ADA, BOB
+from person_search import places_of
+from person_state import prepare
 from scheduler_values import decision
-from store_contract import StoreContract, opened
+from store_contract import StoreContract, all_texts, opened
+from tidegauge.cli.main import main
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.core.incidents.actions import AuditError
 
@@ -109,3 +114,14 @@ def test_tables_of_somebody_else_are_left_alone(server: PostgresServer, database
         open_store(url)
     server.sql("DROP TABLE incidents", database=database)
     open_store(url).close()
+
+
+def test_a_forgotten_user_is_in_no_row_and_no_file(url: str, tmp_path: Path) -> None:
+    files = prepare(tmp_path / "state", database_url=url)
+    assert main(["forget", ADA.name, "--yes", "--set", f"state_dir={files.root}"]) == 0
+    assert places_of(ADA.words, files.root) == []
+    store = open_store(url)
+    rows = all_texts(store)
+    store.close()
+    assert not any(word in rows for word in ADA.words)
+    assert all(word in rows for word in BOB.words)

@@ -48,6 +48,7 @@ from tidegauge.agent.slurm.records import SlurmRecords
 from tidegauge.agent.source_health import SkipCounts, SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.detector import RankDetector
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -239,6 +240,11 @@ class NodeAgent:
         (``ReportReply``)."""
         if self._evidence is not None:
             self._evidence.hear(kept, wanted, profiles_kept)
+
+    def hear_of_forgotten(self, forgotten: Sequence[Forgotten]) -> None:
+        """Take the persons whose snapshots are to be deleted (``ReportReply.forgotten``)."""
+        if self._evidence is not None:
+            self._evidence.hear_of_forgotten(forgotten)
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the growth bounds that peers lend to this node's ranks (``ReportReply.peer_bounds``)."""

@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
@@ -52,6 +53,10 @@ class ReportAnswer(Protocol):
     @property
     def snapshots_wanted(self) -> frozenset[str] | None:
         """Keys of snapshots that must stay; ``None``: unknown now."""
+
+    @property
+    def forgotten(self) -> tuple[Forgotten, ...]:
+        """Persons whose snapshots are to be deleted."""
 
     @property
     def peer_bounds(self) -> tuple[PeerBound, ...]:
@@ -103,6 +108,9 @@ class Pollable(Protocol):
         self, kept: Collection[str], wanted: frozenset[str] | None, profiles_kept: Collection[str]
     ) -> None:
         """Take the coordinator's answer about the evidence and profiles in ``summary`` and the stored snapshots."""
+
+    def hear_of_forgotten(self, forgotten: Sequence[Forgotten]) -> None:
+        """Take the persons whose snapshots are to be deleted."""
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """Take the coordinator's bounds on the growth of ranks in ``summary``."""
@@ -320,6 +328,7 @@ class AgentRunner:
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted, reply.profiles_kept)
+        self._agent.hear_of_forgotten(reply.forgotten)
         self._agent.hear_of_bounds(reply.peer_bounds)
         self._agent.hear_of_groups(reply.group_names)
         if reply.job_settings is not None:

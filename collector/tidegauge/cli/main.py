@@ -28,6 +28,7 @@ GROUPS = {
         "down": "tidegauge.cli.service.down",
         "status": "tidegauge.cli.service.status",
         "config": "tidegauge.cli.config",
+        "forget": "tidegauge.cli.persons.forget",
     },
     "jobs": {
         "run": "tidegauge.cli.service.run",

@@ -10,6 +10,8 @@
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
 ``asks/``           requests to ranks (head only): by ``snapshot`` and ``top``; come and go
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
+``notified.jsonl``  what was sent where (head only): written by the notifier; stays
+``forgotten.json``  whose data is forgotten, without names (head only): written by ``forget``; stays
 ``clock.json``      state of the steady clock (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
@@ -67,6 +69,8 @@ class StateFiles:
         self.actions = root / "actions.json"
         self.asks = root / "asks"
         self.job_settings = root / "settings.json"
+        self.journal = root / "notified.jsonl"
+        self.forgotten = root / "forgotten.json"
         self.clock = root / "clock.json"
         self.lock = root / "lock"
         self.logs = root / "logs"
@@ -244,11 +248,22 @@ def _announce_later(path: Path, address: str) -> None:
 
 def read_address(path: Path) -> str | None:
     """The announced address, or ``None`` if there is none or the process that announced it has ended."""
+    raw = _announced(path)
+    return None if raw is None else str(raw["address"])
+
+
+def announced_by(path: Path) -> ProcessId | None:
+    """The living process that announced an address; ``None`` where ``read_address`` is."""
+    raw = _announced(path)
+    return None if raw is None else ProcessId(*raw["process"])
+
+
+def _announced(path: Path) -> dict[str, Any] | None:
     try:
         raw = _read_json(path)
         if raw is None or raw["boot_id"] != read_boot_id() or not is_alive(ProcessId(*raw["process"])):
             return None
-        return str(raw["address"])
+        return {"address": raw["address"], "process": raw["process"]}
     except (RecordError, KeyError, TypeError):
         return None
 

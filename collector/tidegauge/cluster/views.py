@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -109,6 +110,8 @@ class ReportReply:
     snapshots_wanted: frozenset[str] | None = None
     """Keys of snapshots on this node's disk that open incidents refer to, and that must stay; ``None``: unknown now, so
     that only want of room allows deleting one."""
+    forgotten: tuple[Forgotten, ...] = ()
+    """Persons whose snapshots on this node are to be deleted."""
     pods: tuple[PodFacts, ...] = ()
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
     peer_bounds: tuple[PeerBound, ...] = ()

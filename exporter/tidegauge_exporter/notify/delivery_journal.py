@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import identity_of, is_alive
+
 log = logging.getLogger(__name__)
 
 FORMAT = b'["tidegauge-notebook", 1]\n'
@@ -86,6 +89,25 @@ class DeliveryJournal:
             if before is not None and before[:2] == entry[:2]:
                 return
             self._write(_line((sink, key), entry))
+
+    def revise(self, revised: Callable[[str, str, str], str | None]) -> int:
+        """Put ``revised(sink, key, value)`` in place of each value, or delete the entry where that is ``None``; on disk
+        when this returns. Returns how many entries it changed. Raises ``OSError``; then nothing has changed."""
+        with self._lock:
+            before = dict(self._entries)
+            new = {key: revised(*key, entry.value) for key, entry in before.items()}
+            changed = [key for key, entry in before.items() if new[key] != entry.value]
+            if not changed:
+                return 0
+            self._entries = {
+                key: entry._replace(value=value) for key, entry in before.items() if (value := new[key]) is not None
+            }
+            try:
+                self._rewrite()
+            except OSError:
+                self._entries = before
+                raise
+            return len(changed)
 
     def keys(self, sink: str, prefix: str = "") -> list[str]:
         """The keys of a sink, the oldest value first."""
@@ -165,18 +187,7 @@ class DeliveryJournal:
                 content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return
-        whole, _, _ = content.rpartition(b"\n")  # a line that SIGKILL cut short was never said
-        lines = whole.split(b"\n")
-        bad = 0
-        if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
-            lines, bad = [], 1
-        for parsed in map(_parse, lines[1:]):
-            if parsed is None:
-                bad += 1
-                continue
-            key, entry = parsed
-            self._entries.pop(key, None)
-            self._entries[key] = entry
+        self._entries, bad = _parsed(content)
         if bad:
             self._keep_damaged(bad)
 
@@ -188,6 +199,33 @@ class DeliveryJournal:
             "%s was damaged (%d lines cannot be read) and is kept as %s; %d entries go on, and some messages may be "
             "repeated", self._path, bad, damaged, len(self._entries),
         )  # fmt: skip
+
+
+def entries_of(path: Path) -> dict[tuple[str, str], str]:
+    """The values of a journal, by sink and key, which another process may be writing; none without a file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    return {key: entry.value for key, entry in _parsed(content)[0].items()}
+
+
+def _parsed(content: bytes) -> tuple[dict[_Key, _Entry], int]:
+    """The entries of a file, the oldest first, and the number of lines that cannot be read."""
+    whole, _, _ = content.rpartition(b"\n")  # a line that SIGKILL cut short was never said
+    lines = whole.split(b"\n")
+    if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
+        return {}, 1
+    entries: dict[_Key, _Entry] = {}
+    bad = 0
+    for parsed in map(_parse, lines[1:]):
+        if parsed is None:
+            bad += 1
+            continue
+        key, entry = parsed
+        entries.pop(key, None)
+        entries[key] = entry
+    return entries, bad
 
 
 def _parse(line: bytes) -> tuple[_Key, _Entry] | None:
@@ -222,7 +260,7 @@ def _sync_folder(folder: Path) -> None:
 def _lock_beside(path: Path) -> int | None:
     """The descriptor of a lock that ends with it. It is not on the journal itself, which is replaced now and then."""
     try:
-        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None  # then the journal cannot be written either, which is said
     try:
@@ -235,4 +273,25 @@ def _lock_beside(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
         return None
+    with contextlib.suppress(OSError):  # a full disk
+        _note_writer(descriptor)
     return descriptor
+
+
+def writer_of(path: Path) -> ProcessId | None:
+    """The living process that wrote this journal last; ``None``: it is not known, or has ended."""
+    try:
+        process = ProcessId(*map(int, json.loads(_lock_path(path).read_bytes())))
+    except (OSError, ValueError, TypeError):
+        return None
+    return process if process.pid != os.getpid() and is_alive(process) else None
+
+
+def _note_writer(descriptor: int) -> None:
+    process = identity_of(os.getpid())
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(process).encode(), 0)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")

@@ -94,13 +94,22 @@ def digest(*texts: str) -> str:
 
 
 def incident_key(incident: Incident) -> str:
-    """The key in the journal. The number alone would not do: a new database begins at 1 again."""
-    return f"incident/{incident.number}@{round(incident.opened_unix_s * 1000)}"
+    """The key in the journal."""
+    return key_of_incident(incident.number, incident.opened_unix_s)
+
+
+def key_of_incident(number: int, opened_unix_s: float) -> str:
+    """The number alone would not do: a new database begins at 1 again."""
+    return f"incident/{number}@{round(opened_unix_s * 1000)}"
 
 
 def decision_digest(decision: Decision) -> str:
     """A digest of one decision: ids have the incident's number, which a new database gives again."""
-    return digest(decision.decision_id, f"{decision.decided_s:.3f}")
+    return decision_key(decision.decision_id, decision.decided_s)
+
+
+def decision_key(decision_id: str, decided_s: float) -> str:
+    return digest(decision_id, f"{decided_s:.3f}")
 
 
 def _history(story: Story) -> Sequence[IncidentChange]:

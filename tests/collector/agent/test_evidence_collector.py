@@ -34,6 +34,7 @@ from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
 from tidegauge.agent.evidence.checks import MAX_HEAD_BYTES
 from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import MAX_WIRE_BYTES
+from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError
 from tidegauge.agent.evidence.waiting import MAX_PIECES_PER_REPORT, MAX_WAITING_PER_TENANT
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.analysis.snapshots.reading import read_snapshot, write_packed
@@ -42,6 +43,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderSearch, ids_so_far
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
@@ -585,3 +587,36 @@ def test_early_alone_says_what_it_can(stage: Stage) -> None:
     [evidence] = stage.take()
     assert (evidence.growth, evidence.problems) == ((), ("the job ended",))
     assert [ref.step for ref in evidence.snapshots] == [early().facts["step"]]
+
+
+def test_snapshots_of_a_forgotten_person_are_deleted_at_once_and_no_others(stage: Stage) -> None:
+    leave_window(stage.beside, PID)
+    [evidence] = stage.take()
+    collector = stage.node.collector
+    assert collector is not None
+    for uid in (evidence.job.uid + 1, evidence.job.uid):
+        assert len(list(stage.snapshots.rglob("*.zst"))) == 2
+        collector.hear_of_forgotten((Forgotten(4e9, (uid,)),))
+        assert collector.wait_idle(DONE_S)
+    assert list(stage.snapshots.rglob("*.zst")) == []
+
+
+def test_a_store_that_is_away_is_asked_again_for_a_forgotten_person(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_window(stage.beside, PID)
+    [evidence] = stage.take()
+    collector, removed = stage.node.collector, FolderStore.remove
+    assert collector is not None
+
+    def away(_store: FolderStore, _key: str) -> None:
+        raise SnapshotStoreError("the bucket is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "remove", away)
+        collector.hear_of_forgotten((Forgotten(4e9, (evidence.job.uid,)),))
+        assert collector.wait_idle(DONE_S)
+    assert FolderStore.remove is removed
+    assert len(list(stage.snapshots.rglob("*.zst"))) == 2
+    collector._tidy()
+    assert list(stage.snapshots.rglob("*.zst")) == []

@@ -13,6 +13,7 @@ from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TE
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive, what_to_delete
 from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError, StoredSnapshot
 from tidegauge.core.evidence import SnapshotRef
+from tidegauge.core.forgotten import Forgotten, folder_digest
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant
 
@@ -178,3 +179,31 @@ def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pyte
     for _ in range(3):
         on.tidy(now_unix_s=NOW_S, wanted=None, protected=())
     assert caplog.text.count("the bucket is away") == 1
+
+
+def test_snapshots_of_a_forgotten_person_go_at_any_age_and_those_of_others_stay(tmp_path: Path) -> None:
+    on = shelf(tmp_path)
+    kept = keep(on, step=1)
+    uid, job = (kept.key.split("/")[part] for part in (1, 2))
+    before_s = NOW_S + 1
+    for others in (
+        Forgotten(before_s, (int(uid) + 1,)),
+        Forgotten(NOW_S - 1, (int(uid),)),
+        Forgotten(before_s, (), (folder_digest(int(uid) + 1, job),)),
+    ):
+        on.forget([others])
+    assert keys(tmp_path) == {kept.key}
+    on.forget([Forgotten(before_s, (), (folder_digest(int(uid), job),))])
+    assert keys(tmp_path) == set()
+    keep(on, step=2)
+    on.forget([Forgotten(before_s, (int(uid),))])
+    assert keys(tmp_path) == set()
+
+
+def test_a_key_without_a_uid_is_nobodys(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path, hostname="node-a")
+    old_key = "lab/4711/0/rank-1/step-204-1800000000250.snap.zst"
+    store.put(old_key, b"x", at_unix_s=NOW_S)
+    on = SnapshotArchive(store, Keeping(DAY_S, 100), EvidenceBudget(), cluster="lab")
+    on.forget([Forgotten(NOW_S + 1, (4711, 0))])
+    assert keys(tmp_path) == {old_key}

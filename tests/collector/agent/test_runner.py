@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,6 +10,7 @@ from fake_node import FakeClock
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.runner import AgentRunner, Ticker
 from tidegauge.cluster.views import ReportReply
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -30,6 +31,7 @@ class FakeAgent:
     kept: list[str] = field(default_factory=list)
     profiles_kept: list[str] = field(default_factory=list)
     wanted: list[frozenset[str] | None] = field(default_factory=list)
+    forgotten: tuple[Forgotten, ...] = ()
 
     def poll(self) -> None:
         self.polls_s.append(self.clock.now_s)
@@ -50,6 +52,9 @@ class FakeAgent:
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
         pass
+
+    def hear_of_forgotten(self, forgotten: Sequence[Forgotten]) -> None:
+        self.forgotten = tuple(forgotten)
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         self.bounds = tuple(bounds)
@@ -304,3 +309,11 @@ def test_a_reply_is_taken_at_the_next_poll_not_at_the_next_report() -> None:
         monotonic_s=stage.clock.monotonic_s, wait=wait,
     ).run()  # fmt: skip
     assert heard_s == [2.0]
+
+
+def test_runner_passes_forgotten_persons_from_the_reply_to_the_agent() -> None:
+    gone = Forgotten(5.0, (1001,))
+    stage = Stage(reporter=FakeReporter(reply=ReportReply(accepted=True, coordinator="c1", forgotten=(gone,))))
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=1)
+    assert agent.forgotten == (gone,)

@@ -27,6 +27,7 @@ from tidegauge_exporter.notify.delivery_journal import (
     OUTDATED_LINES,
     DeliveryJournal,
     DeliveryJournalError,
+    entries_of,
 )
 
 SAY_AND_HANG = """
@@ -235,3 +236,20 @@ def test_threads_do_not_disturb_each_other(path: Path) -> None:
         thread.join()
     journal = again(journal, path)
     assert all(len(journal.keys(f"sink {number}")) == 100 for number in range(4))
+
+
+def test_entries_are_revised_and_deleted_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "notified.jsonl"
+    journal = DeliveryJournal(path, wall_s=lambda: 1_800_000_000.0)
+    for key in ("stays", "changes", "goes"):
+        journal.say("slack", key, f"ada {key}")
+    new = {"stays": "ada stays", "changes": "x", "goes": None}
+    assert journal.revise(lambda _sink, key, _value: new[key]) == 2
+    assert journal.said("slack", "goes") is None
+    assert entries_of(path) == {("slack", "stays"): "ada stays", ("slack", "changes"): "x"}
+    assert b"goes" not in path.read_bytes()
+    journal.close()
+
+
+def test_the_entries_of_a_missing_journal_are_none(tmp_path: Path) -> None:
+    assert entries_of(tmp_path / "notified.jsonl") == {}

@@ -33,6 +33,7 @@ from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.orders import Order
@@ -62,6 +63,10 @@ NO_SOCKETS: Mapping[ProcessId, ProcessSocket] = {}
 class _Task(NamedTuple):
     found: FoundFiles
     node: NodeFacts
+
+
+class _Forget(NamedTuple):
+    """Delete what is forgotten now."""
 
 
 class _Refusal(NamedTuple):
@@ -108,7 +113,7 @@ class EvidenceCollector:
         self._views: dict[ProcessId, RankView] = {}
         """Each rank's last view: one that has ended may have none any more."""
         self._gpus: Mapping[DeviceUuid, GpuView] = {}
-        self._tasks: queue.SimpleQueue[_Task | RankAsk | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | RankAsk | _Forget | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
         """From other threads, to be counted by the next round."""
         self._idle = threading.Condition()
@@ -116,6 +121,8 @@ class EvidenceCollector:
         self._closed = False
         self._health: SourceHealth | None = None
         self._wanted: frozenset[str] | None = None
+        self._forgotten: Sequence[Forgotten] = ()
+        """As last heard; the thread deletes it at once, and again when it tidies up."""
         self._wanted_before: frozenset[str] | None = None
         """The last known ``_wanted``; ``None``: none since this agent began."""
         self._thread: threading.Thread | None = None
@@ -192,6 +199,12 @@ class EvidenceCollector:
         """Take the coordinator's current list of bounds that peers lend to ranks of this node."""
         self._bounds.borrow(bounds)
 
+    def hear_of_forgotten(self, forgotten: Sequence[Forgotten]) -> None:
+        """Take the coordinator's list of persons whose snapshots are to be deleted."""
+        if tuple(forgotten) != tuple(self._forgotten):
+            self._forgotten = forgotten
+            self._give(_Forget())
+
     def health(self) -> SourceHealth | None:
         """The result of the last piece; ``None`` before the first. An internal error and a snapshot that could not be
         stored are failures; a refused file is none."""
@@ -241,7 +254,7 @@ class EvidenceCollector:
         waiting = self._waiting if profiles is None else profiles.waiting
         return waiting.has_room(tenant_of(job_of(view)))
 
-    def _give(self, task: _Task | RankAsk) -> None:
+    def _give(self, task: _Task | RankAsk | _Forget) -> None:
         with self._idle:
             self._under_way += 1
         self._tasks.put(task)
@@ -271,8 +284,10 @@ class EvidenceCollector:
                     self._under_way -= 1
                     self._idle.notify_all()
 
-    def _do(self, task: _Task | RankAsk) -> None:
-        if isinstance(task, _Task):
+    def _do(self, task: _Task | RankAsk | _Forget) -> None:
+        if isinstance(task, _Forget):
+            self._forget()
+        elif isinstance(task, _Task):
             try:
                 self._process(task)
             finally:
@@ -323,7 +338,16 @@ class EvidenceCollector:
         """Keys of snapshots that must stay; before the coordinator's first answer all of them."""
         return self._archive.keys() if self._wanted_before is None else self._wanted_before
 
+    def _forget(self) -> None:
+        try:
+            self._archive.forget(self._forgotten)
+        except SnapshotStoreError as error:
+            _log.warning("snapshots of a user who is forgotten are not deleted yet: %s", error)
+        except Exception:
+            _log.exception("snapshots of a user who is forgotten could not be deleted")
+
     def _tidy(self) -> None:
+        self._forget()
         try:
             profiles = frozenset() if self._profiles is None else self._profiles.waiting.snapshot_keys()
             self._archive.tidy(

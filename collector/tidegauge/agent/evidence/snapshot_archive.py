@@ -18,11 +18,14 @@ from tidegauge.agent.evidence.snapshot_store import (
 )
 from tidegauge.analysis.snapshots.reading import write_packed
 from tidegauge.core.evidence import SnapshotRef
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
 
+OWNER_PARTS = 2
+"""Of a key: uid and job."""
 TRIES = 5
 """Tries to find a free key: the time in it is the snapshot's claim, which another may share."""
 
@@ -49,6 +52,14 @@ def what_to_delete(
             gone.append(entry.key)
             left_bytes -= entry.stored_bytes
     return tuple(gone)
+
+
+def _is_forgotten(entry: StoredSnapshot, forgotten: Iterable[Forgotten]) -> bool:
+    """Keys of before there was a uid in them say nothing of a person; they go with age."""
+    _, *owner, _, _, _ = entry.key.split("/")
+    if len(owner) < OWNER_PARTS or not owner[0].isdecimal():
+        return False
+    return any(one.has(int(owner[0]), owner[1], entry.at_unix_s) for one in forgotten)
 
 
 class Keeping(NamedTuple):
@@ -127,6 +138,17 @@ class SnapshotArchive:
                 self._store, keep_s=None if wanted is None else keep_s, keep_bytes=keep_bytes,
                 now_unix_s=self._ages_by(now_unix_s), protected={*protected, *(wanted or ())},
             )  # fmt: skip
+
+    def forget(self, forgotten: Collection[Forgotten]) -> None:
+        """Delete snapshots of forgotten persons, whoever refers to them. Raises ``SnapshotStoreError``."""
+        if self._store is None or not forgotten:
+            return
+        with self._health_logged(self._store):
+            gone = [entry.key for entry in self._store.entries() if _is_forgotten(entry, forgotten)]
+            for key in gone:
+                self._store.remove(key)
+        if gone:
+            _log.info("deleted %d snapshots of a user who is forgotten", len(gone))
 
     def _ages_by(self, now_unix_s: float) -> float:
         return now_unix_s if self._steady_unix_s is None else self._steady_unix_s()

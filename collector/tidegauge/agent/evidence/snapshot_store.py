@@ -6,7 +6,6 @@ A store holds ``core.snapshot_columns`` compressed with zstandard: no pickle. ``
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -15,12 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tidegauge.core.forgotten import path_part
 from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_bytes
 
 SUFFIX = ".snap.zst"
-MAX_PART_CHARS = 80
-"""Characters of one part of a key: far below what any file system takes."""
 LEFT_FREE_BYTES = 256 << 20
 """Free space that a snapshot leaves on a node's disk for other uses."""
 _DRAFTS = ".drafts"
@@ -70,7 +68,7 @@ def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: 
 
     The uid comes from the kernel, the job perhaps from the user: so no user's snapshots lie among another's.
     """
-    folder = f"{_part(cluster)}/{job.uid}/{_part(job.job_id)}/{job.attempt}/rank-{rank}"
+    folder = f"{path_part(cluster)}/{job.uid}/{path_part(job.job_id)}/{job.attempt}/rank-{rank}"
     return f"{folder}/step-{step}-{int(at_unix_s * 1000)}{SUFFIX}"
 
 
@@ -78,14 +76,6 @@ def check_key(key: str) -> None:
     """Raises ``SnapshotStoreError`` unless it is a key as ``snapshot_key`` makes them."""
     if _KEY.fullmatch(key) is None:
         raise SnapshotStoreError(f"{key[:200]!r} is not a snapshot key")
-
-
-def _part(text: str) -> str:
-    """One name of a path. A changed or cut one ends in a piece of a hash, so that two names never become one."""
-    safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:MAX_PART_CHARS].lstrip(".=@+-") or "_"
-    if safe == text:
-        return safe
-    return f"{safe[: MAX_PART_CHARS - 9]}~{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
 
 
 class FolderStore:

@@ -1,4 +1,5 @@
-"""``tidegauge export`` converts a snapshot, or the growth between two, for other tools."""
+"""``tidegauge export`` converts a snapshot, or the growth between two, for other tools; or writes what the head keeps
+about a user."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from tidegauge.cli.arguments import OUTPUT, STANDARD_OUTPUT, add_examples, group, output_to_write
+from tidegauge.cli.config import add_settings_arguments
 from tidegauge.cli.errors import FINE, UsageError, bad_file
 from tidegauge.cli.output import spare_what_is_read, write_output
 
@@ -31,10 +33,16 @@ BINARY = ("torch", "pprof")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("snapshot", metavar="SNAPSHOT", help="PyTorch or Tidegauge snapshot (file or URL)")
+    parser.add_argument(
+        "snapshot", metavar="SNAPSHOT", nargs="?", help="PyTorch or Tidegauge snapshot (file or URL)"
+    )  # fmt: skip
     parser.add_argument(
         "late", metavar="LATE", nargs="?",
         help="later snapshot: export the growth from SNAPSHOT to LATE instead of live memory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--user", metavar="USER",
+        help="instead of a snapshot: everything that the service keeps about a user, as JSON; on the head",
     )  # fmt: skip
     parser.add_argument("--device", type=int, metavar="N", help="device to use if a snapshot has several")
     output = group(parser, OUTPUT)
@@ -45,16 +53,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     output.add_argument(
         "-o", "--output", type=output_to_write, metavar="FILE", default=STANDARD_OUTPUT,
-        help="output file (default: standard output)",
+        help="output file, or with --user a new folder (default: standard output)",
     )  # fmt: skip
+    add_settings_arguments(parser)
     add_examples(
         parser,
         "tidegauge export rank-0.snap.zst -o rank-0.pickle         for pytorch.org/memory_viz",
         "tidegauge export early.pickle late.pickle -o leak.folded  flame graph of the growth",
+        "tidegauge export --user ada -o ada                        what is kept about a user",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.user is None) is (args.snapshot is None):
+        raise UsageError("name a snapshot, or a user with --user USER, and not both")
+    if args.user is not None:
+        from tidegauge.cli.persons.export import export_person
+
+        return export_person(args)
     wanted = args.to or format_of(args.output.name)
     if wanted is None:
         named = "" if args.output == STANDARD_OUTPUT else f" for '{args.output}'"

@@ -13,6 +13,7 @@ from itertools import islice
 
 from tidegauge.cluster.coordinator.event_log import EventLog
 from tidegauge.cluster.coordinator.evidence_index import EvidenceIndex
+from tidegauge.cluster.coordinator.forgotten_list import without_forgotten
 from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
 from tidegauge.cluster.coordinator.job_board import JobBoard
 from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT, KnownNode, RankOfProcess
@@ -21,6 +22,7 @@ from tidegauge.cluster.coordinator.piece_queue import PieceQueue
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
+from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
@@ -112,6 +114,7 @@ class Coordinator:
         self._events = EventLog(wall_s)
         self._settings_store: JobSettingsStore | None = None
         self._pod_of: Callable[[str], PodFacts | None] | None = None
+        self._forgotten: tuple[Forgotten, ...] = ()
 
     def lay_down(self, store: JobSettingsStore) -> None:
         """From now on send agents the settings of ``store`` with the replies to their reports.
@@ -120,12 +123,17 @@ class Coordinator:
         """
         self._settings_store = store
 
+    def forget(self, forgotten: Iterable[Forgotten]) -> None:
+        """From now on pass over what agents report of these persons' past, and have agents delete what they store."""
+        self._forgotten = tuple(forgotten)
+
     def know_pods(self, pod_of: Callable[[str], PodFacts | None]) -> None:
         """From now on answer agents which pods they see. ``pod_of`` (by uid) must not block."""
         self._pod_of = pod_of
 
     def report(self, summary: NodeSummary) -> ReportReply:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
+        summary, evidence_gone, profiles_gone = without_forgotten(summary, self._forgotten)
         with self._lock:
             now_s = self._monotonic_s()
             node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id))
@@ -164,8 +172,9 @@ class Coordinator:
             coordinator=self.incarnation,
             orders=orders,
             job_settings=settings,
-            evidence_kept=self.kept_evidence.take(evidence),
-            profiles_kept=self.profiles.take(profiles),
+            evidence_kept=(*self.kept_evidence.take(evidence), *evidence_gone),
+            profiles_kept=(*self.profiles.take(profiles), *profiles_gone),
+            forgotten=self._forgotten,
             snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
             peer_bounds=peer_bounds,

@@ -121,6 +121,7 @@ class CoordinatorActor:
     def __init__(self) -> None:
         # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
         from tidegauge.cluster.coordinator.coordinator import Coordinator
+        from tidegauge.cluster.coordinator.forgotten_list import read_forgotten
         from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
         from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService, keep_pauses_short
@@ -135,6 +136,7 @@ class CoordinatorActor:
         coordinator = Coordinator(
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
         )  # fmt: skip
+        coordinator.forget(read_forgotten(files.forgotten))
         self._coordinator = coordinator
         tell = RayTeller().tell if tells_owners(settings, os.environ) else None
         actions = ActionLoop(

@@ -10,6 +10,7 @@ from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.persons import Person, PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.store import Store, open_store
 
@@ -19,6 +20,8 @@ __all__ = [
     "IncidentStore",
     "JobRecordStore",
     "KeptEvidence",
+    "Person",
+    "PersonStore",
     "ProfileStore",
     "SqlAudit",
     "Store",

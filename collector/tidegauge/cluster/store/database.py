@@ -25,6 +25,8 @@ BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process's: a backup or a slow disk, not a person at a prompt."""
 STATEMENT_TIMEOUT_S = 30.0
 """PostgreSQL: no statement of ours is near this long."""
+COMPACT_WITHIN_S = 60.0
+"""SQLite: how long ``compact`` waits for readers."""
 CACHE_KIB = 256
 """Pages of each connection. SQLite's own 2 MiB do not help a connection of one or two statements: the kernel caches the
 file."""
@@ -77,6 +79,20 @@ class Database:
         with self._explained("read"), self._reads.begin() as connection:
             yield connection
 
+    def compact(self) -> None:
+        """Write all pages anew: what was deleted is gone from the files. Other writers wait meanwhile."""
+        with self._explained("compacted"):
+            if self.dialect == "postgresql":
+                with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                    connection.exec_driver_sql("SET statement_timeout = 0")
+                    connection.exec_driver_sql("VACUUM")
+                return
+            raw = self._engine.raw_connection()
+            try:
+                _compact_sqlite(raw.cursor())
+            finally:
+                raw.close()
+
     def close(self) -> None:
         """Release all connections. The object can be used again."""
         self._engine.dispose()
@@ -90,7 +106,7 @@ class Database:
                 f"the database {self.name} rejected a write: {_cause(error)}. Is another coordinator writing to "
                 "the same database?"
             ) from error
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"the database {self.name} could not be {what}: {_cause(error)}{_advice(error)}"
             ) from error
@@ -148,6 +164,16 @@ def _sqlite_engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if is_read else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _compact_sqlite(cursor: Any) -> None:
+    """Retries, as every reader holds up the pragma that empties the log."""
+    give_up_s = time.monotonic() + COMPACT_WITHIN_S
+    cursor.execute("VACUUM")
+    while cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] != 0:
+        if time.monotonic() > give_up_s:
+            raise sqlite3.OperationalError("database is locked")
+        time.sleep(_WAL_PAUSE_S)
 
 
 def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:

@@ -17,6 +17,7 @@ from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.persons import PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.cluster.store.usage import UsageStore
@@ -39,6 +40,11 @@ class Store:
     profiles: ProfileStore
     usage: UsageStore
     database: Database
+
+    @property
+    def persons(self) -> PersonStore:
+        """What the tables hold of one person."""
+        return PersonStore(self.database)
 
     def newest_s(self) -> float | None:
         """The latest time in the database: the policy clock must not begin before it."""
