@@ -41,6 +41,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
@@ -63,6 +64,10 @@ class FakeIncidents:
     """``loop_reads.IncidentReads``: as of the last change of each incident."""
 
     story: list[IncidentChange] = field(default_factory=list)
+    memories: dict[int, Sequence[RankMemory]] = field(default_factory=dict)
+
+    def memory(self, number: int) -> Sequence[RankMemory]:
+        return self.memories.get(number, ())
 
     def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
@@ -195,6 +200,10 @@ class FakeJobs:
     """``loop_reads.JobReads``."""
 
     records: list[JobRecord] = field(default_factory=list)
+    memories: dict[JobRecord, JobMemory] = field(default_factory=dict)
+
+    def memory(self, record: JobRecord) -> JobMemory | None:
+        return self.memories.get(record)
 
     def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
         return {one.job: one for one in self.records if one.job in jobs}

@@ -14,6 +14,7 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.rank_profile import RankProfile
 
@@ -26,6 +27,8 @@ class IncidentReads(Protocol):
     ) -> Iterator[Incident]: ...
 
     def incident(self, number: int, /) -> Incident | None: ...
+
+    def memory(self, number: int, /) -> Sequence[RankMemory]: ...
 
     def lines(self, number: int, /, *, most: int, most_figures: int) -> Iterator[IncidentChange]: ...
 
@@ -96,6 +99,8 @@ class JobReads(Protocol):
     def ended(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[JobRecord]: ...
 
     def count_ended(self, *, since_s: float, user_name: str | None = None) -> int: ...
+
+    def memory(self, record: JobRecord, /) -> JobMemory | None: ...
 
 
 class LoopStore(Protocol):
