@@ -43,7 +43,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_records.memory import JobMemory
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.job_records.search import EVERY_ENDED, RecordFilter, RecordSought
@@ -68,6 +68,10 @@ class FakeIncidents:
     """``loop_reads.IncidentReads``: as of the last change of each incident."""
 
     story: list[IncidentChange] = field(default_factory=list)
+    memories: dict[int, Sequence[RankMemory]] = field(default_factory=dict)
+
+    def memory(self, number: int) -> Sequence[RankMemory]:
+        return self.memories.get(number, ())
 
     def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None

@@ -198,7 +198,7 @@ class World:
     def routes(self) -> dict[str, Route]:
         jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=lambda: self.elapsed_s)
         return {
-            **memory_routes(self.coordinator),
+            **memory_routes(self.coordinator, lambda: self.store()),
             **overview_routes(
                 self.coordinator, jobs, lambda: self.status, cluster="lab",
                 wall_s=lambda: NOW_S - LIFE_S + self.elapsed_s, monotonic_s=lambda: self.elapsed_s,

@@ -163,7 +163,7 @@ def test_without_an_end_in_sight_there_is_no_forecast() -> None:
 
 
 def test_readings_that_nobody_has_any_more_are_said_to_be_missing() -> None:
-    assert "No readings: Tidegauge keeps those of a rank in memory" in Page(render(replace(story(), memory=()))).text
+    assert "No readings: the service has none of this rank." in Page(render(replace(story(), memory=()))).text
     host = replace(story(), incident=incident(IncidentCause.HOST_MEMORY))
     assert "No chart: host memory grows, not GPU memory." in Page(render(host)).text
 

@@ -96,7 +96,7 @@ def memory_plot(content: ReportContent) -> MemoryPlot | None:
 def _why_none(story: Story) -> str:
     if story.incident.key.cause is IncidentCause.HOST_MEMORY:
         return "No chart: host memory grows, not GPU memory."
-    return "No readings: Tidegauge keeps those of a rank in memory while it runs and for a while after."
+    return "No readings: the service has none of this rank."
 
 
 def _of_incident(plot: Plot, story: Story, evidence: Evidence | None) -> MemoryPlot:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from sample_views import GIB, LEAK, MIB, identity, rank_summary
+from loop_store import FakeIncidents, FakeStore
+from sample_views import GIB, LEAK, MIB, identity, job_record, rank_summary
 from scheduler_values import finding, incident
-from tidegauge.cluster.api.http_api import BadRequestError, Request
+from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, UnavailableError
 from tidegauge.cluster.api.memory_api import MAX_RANKS, memory_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey, ProcessId
+from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.wire import from_wire
+from tidegauge.http.access import EVERYBODY, Viewer
 
 BEGAN_S = 1_800_000_000.0
+ADA, GRACE = (Viewer(name, sees_all=False, reads_metrics=False) for name in ("ada", "grace"))
+RECORD = job_record()
+KEPT = tuple(RankMemory(rank, (MemoryPoint(BEGAN_S - 60.0, 7, rank * GIB, rank * GIB, None),)) for rank in (1, 3))
 
 
 @dataclass
@@ -27,6 +34,7 @@ class Site:
     """A coordinator whose ranks report a new sample with every second that passes."""
 
     elapsed_s: float = 0.0
+    store: FakeStore = field(default_factory=FakeStore)
 
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(
@@ -43,8 +51,12 @@ class Site:
         return rank_summary(number, **({"last_sample_unix_s": self.elapsed_s} | changes))
 
     def get(self, **query: object) -> Any:
-        route = memory_routes(self.coordinator)["/api/v1/memory"]
-        return json.loads(route(Request({name: str(value) for name, value in query.items()}, None)).body)
+        return self.get_as(EVERYBODY, **query)
+
+    def get_as(self, viewer: Viewer, **query: object) -> Any:
+        route = memory_routes(self.coordinator, self.store)["/api/v1/memory"]
+        asked = {name: str(value) for name, value in query.items()}
+        return json.loads(route(Request(asked, None, viewer=viewer)).body)
 
 
 @pytest.fixture
@@ -193,3 +205,49 @@ def test_a_coordinator_that_was_restarted_knows_again_whose_incident_is_whose(si
     )
     groups = {job.group: job.ranks[0].process.pid for job in site.coordinator.jobs()}
     assert groups == {"": 10, "pid 19": 20}
+
+
+def with_record(site: Site) -> Site:
+    """Job 4711 has a record with the curves of ranks 1 and 3, and an incident of rank 1, with the same."""
+    site.store.jobs.records.append(RECORD)
+    site.store.jobs.memories[RECORD] = JobMemory((), KEPT)
+    about = incident(job=RECORD.job, number=7, findings=(finding(1),))
+    site.store.incidents = FakeIncidents([IncidentChange(ChangeKind.OPENED, BEGAN_S, about)], {7: KEPT})
+    return site
+
+
+def steps(answer: Any) -> dict[int, list[int]]:
+    return {rank["rank"]: [point["step"] for point in rank["points"]] for rank in answer["ranks"]}
+
+
+def test_of_a_job_that_is_gone_the_curves_of_its_record_are_told(site: Site) -> None:
+    asked = {"job_id": "4711", "attempt": 0, "uid": 1001}
+    assert steps(with_record(site).get(**asked)) == {1: [7], 3: [7]}
+    assert steps(site.get(**asked, rank=3)) == {3: [7]}
+    assert steps(site.get(**asked, rank=2)) == {}
+
+
+def test_of_a_watched_job_the_record_tells_of_the_ranks_that_are_gone(site: Site) -> None:
+    with_record(site).report(site.rank(1, step=200), site.rank(2, step=200))
+    assert steps(site.get(job_id="4711", uid=1001)) == {1: [200], 2: [200], 3: [7]}
+    site.store.problem = "away"
+    assert steps(site.get(job_id="4711", uid=1001)) == {1: [200], 2: [200]}
+    with pytest.raises(UnavailableError, match="away"):
+        site.get(job_id="4712", uid=1001)
+
+
+def test_a_record_is_told_to_those_who_may_see_the_job(site: Site) -> None:
+    asked = {"job_id": "4711", "attempt": 0, "uid": 1001}
+    assert (steps(with_record(site).get_as(ADA, **asked)), steps(site.get_as(GRACE, **asked))) == ({1: [7], 3: [7]}, {})
+    assert steps(site.get_as(GRACE, job_id="4711", uid=1002)) == {}
+
+
+def test_of_an_incident_the_stored_curves_go_on_with_what_is_watched(site: Site) -> None:
+    assert steps(with_record(site).get(incident=7)) == {1: [7], 3: [7]}
+    site.report(site.rank(1, step=200), site.rank(2, step=200))
+    assert steps(site.get(incident=7)) == {1: [7, 200], 3: [7]}
+    assert steps(site.get(incident=7, rank=1)) == {1: [7, 200]}
+    assert site.get_as(ADA, incident=7)["job_id"] == "4711"
+    for viewer, number in ((GRACE, 7), (ADA, 8)):
+        with pytest.raises(NotFoundError, match="no incident"):
+            site.get_as(viewer, incident=number)

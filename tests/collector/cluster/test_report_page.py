@@ -12,22 +12,30 @@ import pytest
 
 from html_text import Page
 from loop_store import told_store
-from sample_views import NOW_S
+from sample_views import GIB, NOW_S
 from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
-from tidegauge.cluster.store import StoreError, open_store, sqlite_url
+from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.core.job_records.memory import RankMemory
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.settings import Settings
 from waiting import PATIENCE_S
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[CoordinatorService]:
-    told = told_store()
+def store(tmp_path: Path) -> Iterator[Store]:
     store = open_store(sqlite_url(tmp_path))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path, store: Store) -> Iterator[CoordinatorService]:
+    told = told_store()
     store.incidents.save(told.incidents.story)
     store.audit.write_ahead([record.decision for record in told.audit.made])
     action_loop = ActionLoop(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
@@ -41,7 +49,6 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     service.start()
     yield service
     service.stop()
-    store.close()
 
 
 def get(service: CoordinatorService, path: str) -> tuple[str, Message]:
@@ -58,6 +65,16 @@ def test_report_tells_the_incident_and_what_was_done(service: CoordinatorService
         assert part in text.lower(), text
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_report_shows_the_curve_of_an_incident_whose_job_is_gone(service: CoordinatorService, store: Store) -> None:
+    before, _ = get(service, "/report?incident=1")
+    assert "No readings" in Page(before).text
+    points = [MemoryPoint(NOW_S - 600.0 + second, second, GIB * second, GIB * second, 0) for second in range(60)]
+    store.incidents.save_memory({1: [RankMemory(1, tuple(points))]})
+    page, _ = get(service, "/report?incident=1")
+    assert "No readings" not in Page(page).text
+    assert "step 59" in page
 
 
 def test_report_of_an_incident_that_never_was_is_not_found(service: CoordinatorService) -> None:

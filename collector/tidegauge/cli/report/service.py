@@ -62,7 +62,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
     absent += [why_not] if why_not else []
     if not story.memory:
-        absent.append("No memory curve: the service keeps the history of a rank only while it runs and shortly after.")
+        absent.append("No memory curve: the service has no readings of the rank to look at first.")
     return replace(
         incident_content(story, made_unix_s=now_unix_s),
         ranks=curves,
@@ -127,11 +127,13 @@ def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurv
 
 
 def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ...]:
-    """The curves of the affected ranks, in the incident's order, then of the others."""
+    """The curves of the affected ranks, in the incident's order, then of the others. Those that the incident keeps go
+    on when the job has ended."""
     from tidegauge_exporter.reports.report_content import RankCurve
 
     asked = urlencode(incident.key.job._asdict())
-    memory = [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]
+    of_incident, of_job = _memory(f"incident={incident.number}", args), _memory(asked, args)
+    memory = list({one.rank: one for one in (*of_job, *of_incident)}.values())
     lines = {line.rank: line for line in _rank_lines(asked, args)}
     findings = {finding.rank: finding for finding in incident.findings}
     order = {rank: place for place, rank in enumerate(incident.ranks)}
@@ -150,6 +152,10 @@ def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ..
             )
         )
     return tuple(curves)
+
+
+def _memory(asked: str, args: argparse.Namespace) -> Sequence[RankMemory]:
+    return [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]
 
 
 def _rank_lines(asked: str, args: argparse.Namespace) -> Sequence[RankLine]:

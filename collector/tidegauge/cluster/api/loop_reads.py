@@ -14,7 +14,7 @@ from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
-from tidegauge.core.job_records.memory import JobMemory
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
@@ -29,6 +29,8 @@ class IncidentReads(Protocol):
     ) -> Iterator[Incident]: ...
 
     def incident(self, number: int, /) -> Incident | None: ...
+
+    def memory(self, number: int, /) -> Sequence[RankMemory]: ...
 
     def lines(self, number: int, /, *, most: int, most_figures: int) -> Iterator[IncidentChange]: ...
 

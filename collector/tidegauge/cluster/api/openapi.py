@@ -149,7 +149,13 @@ PAGES: Mapping[str, ApiPage] = {
     "/api/v1/memory": ApiPage(
         "Memory of ranks over time",
         {"job_id": str, "attempt": int, "uid": int | None, "group": str, "ranks": tuple[RankMemory, ...]},
-        (*_JOB, _RANK), errors=(404,),
+        (
+            Parameter("incident", "Of the ranks of this incident; job_id, attempt and uid are ignored then.", _whole()),
+            Parameter(_JOB_ID.name, "Of the ranks of this job.", _JOB_ID.schema), *_JOB[1:], _RANK,
+        ),
+        errors=(404,),
+        text="Of ranks that are gone: what the latest record of the job keeps (with uid: the fullest ranks), or the "
+        "incident.",
     ),
     "/api/v1/incidents": ApiPage(
         "Incidents, newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},

@@ -99,8 +99,7 @@ class ApiFeed:
         """The history of the rank to look at first; empty if it cannot be read: the message then has no chart."""
         if not incident.findings:
             return ()
-        job, rank = incident.key.job, incident.findings[0].rank
-        query = urlencode({**job._asdict(), "rank": rank})
+        query = urlencode({"incident": incident.number, "rank": incident.findings[0].rank})
         try:
             ranks = self._ask(f"/api/v1/memory?{query}")["ranks"]
             return tuple(from_wire(MemoryPoint, point) for line in ranks for point in line["points"])

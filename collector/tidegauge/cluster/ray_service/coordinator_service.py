@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from tidegauge import __version__
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
-from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures, loop_routes
-from tidegauge.cluster.api.memory_api import evidence_routes, memory_routes
+from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures, loop_routes, store_errors
+from tidegauge.cluster.api.memory_api import curves_of_incident, evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.profile_api import ProfilePages
@@ -165,7 +165,7 @@ class CoordinatorService:
             "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
             "/api/v1/jobs": json_route(self._jobs),
             "/api/v1/events": json_route(self._events),
-            **memory_routes(self.coordinator),
+            **memory_routes(self.coordinator, self._actions.store),
             **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
             **record_routes(self._actions.store),
@@ -213,11 +213,11 @@ class CoordinatorService:
     def _report(self, request: Request) -> str:
         number = request.number("incident", default=0)
         story = incident_story(self._actions.store, number, viewer=request.viewer)
-        job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
-        if first is not None:
-            ranks = self.coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=first)
-            story = replace(story, memory=next(iter(ranks.values()), ()))
-        return self._pages.incident_report(story)
+        with store_errors():
+            curves = curves_of_incident(self.coordinator, self._actions.store().incidents, story.incident)
+        first = next(iter(story.incident.ranks), None)
+        memory = next((one.points for one in curves if one.rank == first), ())
+        return self._pages.incident_report(replace(story, memory=memory))
 
     def _own_address(self) -> str:
         assert self._api is not None, "not started"
