@@ -116,6 +116,12 @@ def test_the_table_of_ranks_has_the_fullest_and_says_how_many_more_there_are(sai
     assert rows[16] == "and 8 more ranks; --json has them"
 
 
+def test_short_steps_are_in_milliseconds_and_one_oom_is_no_two_at_the_same_time() -> None:
+    _, ((*_, step),) = rank_rows([PEAK._replace(step_s=0.06257)])
+    assert step == "62.6 ms"
+    assert dict(facts(FULL._replace(ooms=1)))["OOMs"] == "1 rank ran out of memory"
+
+
 def test_columns_of_which_nothing_is_known_are_left_out() -> None:
     header, rows = rank_rows([BARE.fullest])
     assert (header, rows) == (("rank", "host", "allocated", "reserved"), [("0", "vm", "1.0 GiB", "2.0 GiB")])
@@ -130,6 +136,14 @@ def test_the_curve_of_the_fullest_rank_is_drawn_up_to_its_limit(said: Said) -> N
     assert lines[at + 6].startswith("       0 ")
     assert re.fullmatch(r"from 20\S+ \S+ to 20\S+ \S+", lines[at + 7])
     assert lines[at + 8] == "(--json has the curves of 1 more rank)"
+
+
+def test_a_curve_far_below_its_limit_is_drawn_up_to_its_own_peak(store: FakeStore, said: Said) -> None:
+    store.jobs.memories[FULL] = MEMORY._replace(curves=(RankMemory(3, POINTS[:3]),))
+    out = said("4711")
+    assert "\nMemory of rank 3: " in out
+    assert "\n23.0 GiB " in out
+    assert "curves of" not in out
 
 
 def test_the_chart_is_by_time_and_keeps_peaks() -> None:

@@ -41,6 +41,8 @@ ATTEMPTS_GIVE_WAY = ("steps", "peak reserved", "ran")
 MAX_RANKS = 16
 """Rows of the table of ranks, the fullest; ``--json`` has more."""
 CHART_COLUMNS = 120
+MIN_CHART_SHARE = 0.5
+"""Memory that takes less of its limit is drawn up to its own peak: else there would be nothing to see."""
 _ENDED = {
     JobEnd.UNKNOWN: "ended in an unknown way, last seen",
     JobEnd.ENDED: "ended by itself",
@@ -157,10 +159,16 @@ def facts(record: JobRecord) -> list[tuple[str, str]]:
         ("steps", f"{record.steps:,}" if record.steps else None),
         ("fullest", fullest_words(record.fullest)),
         ("worst state", worst_state(record) + (f", signal {record.signal.value}" if record.signal else "")),
-        ("OOMs", f"{format_count(record.ooms, 'rank')} ran out of memory at the same time" if record.ooms else None),
+        ("OOMs", _oom_words(record.ooms)),
         ("actions", ", ".join(record.actions)),
     ]
     return [(name, text) for name, text in lines if text]
+
+
+def _oom_words(ranks: int) -> str | None:
+    if not ranks:
+        return None
+    return f"{format_count(ranks, 'rank')} ran out of memory{' at the same time' if ranks > 1 else ''}"
 
 
 def fullest_words(peak: RankPeak) -> str:
@@ -193,7 +201,7 @@ def _rank_row(peak: RankPeak) -> Sequence[str]:
         _count(peak.alloc_retries),
         _count(peak.ooms),
         _count(peak.steps or None),
-        "-" if peak.step_s is None else f"{peak.step_s:.3g} s",
+        "-" if peak.step_s is None else f"{peak.step_s:.3g} s" if peak.step_s >= 1 else f"{1000 * peak.step_s:.3g} ms",
     )
 
 
@@ -246,8 +254,9 @@ def _print_curve(record: JobRecord, memory: JobMemory) -> None:
 
 def _print_chart(curve: RankMemory, limit_bytes: int | None) -> None:
     allocated, reserved = stretched(curve.points, CHART_COLUMNS)
-    limit = "" if limit_bytes is None else " up to its limit"
-    highest = max(limit_bytes or 0, *allocated, *reserved, 1)
+    highest, limit = max(*allocated, *reserved, 1), ""
+    if limit_bytes is not None and highest >= MIN_CHART_SHARE * limit_bytes:
+        highest, limit = max(highest, limit_bytes), " up to its limit"
     print_chart(f"Memory of rank {curve.rank}{limit}", allocated, reserved, highest_bytes=highest)
     print(f"from {moment(curve.points[0].at_unix_s)} to {moment(curve.points[-1].at_unix_s)}")
 
