@@ -36,7 +36,7 @@ def arm(torch: Any, level: str) -> None:
             return
         _probe = Probe(level, backend, save=_save)
         os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(_probe.close)
+        atexit.register(_probe.end)
         atexit.register(_probe.last_words)  # the last one registered is the first one called
     _probe.arm()
 

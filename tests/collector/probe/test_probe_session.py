@@ -237,6 +237,24 @@ class Recording(GuestTestCase):
         probe.close()
         self.assertEqual(self.events()[-1], EventCode.DETACHED)
 
+    def test_at_the_end_of_the_process_its_peaks_are_read_once_more(self) -> None:
+        probe = self.probe()
+        self.backend.initialise()
+        self.step()
+        self.backend.hold(0, 5 * MIB, 90 * MIB)
+        probe.end()
+        reading, last = self.ring().samples(0)[-2:]
+        self.assertEqual((reading.kind, reading.reserved_bytes), (RecordKind.TICK, 90 * MIB))
+        self.assertEqual((last.event, last.reserved_bytes), (EventCode.DETACHED, 90 * MIB))
+
+    def test_a_last_reading_that_fails_keeps_nobody_from_ending(self) -> None:
+        probe = self.probe()
+        self.backend.initialise()
+        self.step()
+        self.backend.read_error = RuntimeError("the driver is gone")
+        probe.end()
+        self.assertEqual((self.events()[-1], probe.faults.count), (EventCode.DETACHED, 1))
+
     def test_after_the_end_nothing_is_recorded(self) -> None:
         probe = self.probe()
         self.backend.initialise()

@@ -350,6 +350,16 @@ class Probe:
         except Exception as error:
             self.faults.caught("its last words", error)
 
+    def end(self) -> None:
+        """End with the process: read each device once more, for what was allocated since the last record is part of
+        the peaks that stay."""
+        try:
+            if self.watch is not None:
+                self.watch.read_once_more()
+        except Exception as error:
+            self.faults.caught("its last reading", error)
+        self.close()
+
     def close(self) -> None:
         """End, with the process or after too many errors: note it in the ring, which stays for the agent."""
         try:

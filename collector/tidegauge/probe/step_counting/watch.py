@@ -84,6 +84,11 @@ class Watch:
         for device in self.used:
             self._record(device, RecordKind.TICK)
 
+    def read_once_more(self) -> None:
+        """A record of each device, however recent the last one is."""
+        for device in self.used:
+            self._record(device, RecordKind.TICK)
+
     def event(self, event: EventCode, facts: tuple[int, int, int] = (0, 0, 0), *, device: Optional[int] = None) -> None:
         """Record an event on one device, which is in use from now on, or on all in use."""
         if device is not None and device not in self.used:
