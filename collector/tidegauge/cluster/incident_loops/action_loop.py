@@ -164,8 +164,8 @@ def open_actions(
     try:
         loop, now_s = _loop_over(store, settings, coordinator, files, tell)
         recorder = JobRecorder(
-            coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels, now_s=now_s,
-            monotonic_s=time.monotonic,
+            coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
+            ended_launch=coordinator.ended_launch, now_s=now_s, monotonic_s=time.monotonic,
         )  # fmt: skip
         return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, recorder)
     except BaseException:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.loop_figures import SlurmLabels
-from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
+from tidegauge.core.job_records.record import (
+    JobEnd,
+    JobEvent,
+    JobRecord,
+    end_by_actions,
+    end_of_launch,
+    lost,
+    record_of,
+    with_end,
+    with_events,
+)
+from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 
@@ -38,6 +49,14 @@ class JobRecords(Protocol):
     def running(self) -> Sequence[JobRecord]: ...
 
 
+class _LaunchOfJob(NamedTuple):
+    """A ``tidegauge run``, and the restart of it that an attempt is."""
+
+    node_id: str
+    process: ProcessId
+    restarts: int
+
+
 @dataclass
 class _Followed:
     """A job that is watched, or was and is not written yet."""
@@ -47,6 +66,8 @@ class _Followed:
     """Those that ``record`` was made of last."""
     due_s: float
     """When its record is written next (monotonic); ``NEVER``: it is written as it is."""
+    launches: set[_LaunchOfJob] = field(default_factory=set)
+    """Those that its living ranks descended from."""
 
 
 class JobRecorder:
@@ -60,6 +81,7 @@ class JobRecorder:
         *,
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
+        ended_launch: Callable[[str, ProcessId], LaunchSummary | None] = lambda *_: None,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -67,6 +89,7 @@ class JobRecorder:
         self._records = records
         self._events = events
         self._labels = labels
+        self._ended_launch = ended_launch
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -81,6 +104,7 @@ class JobRecorder:
             self._look()
             self._take_events()
             self._take_labels()
+            self._take_ends()
             self._write()
             self._failed = False
         except AuditError as error:
@@ -106,6 +130,7 @@ class JobRecorder:
             elif len(seen) != len(followed.views) or any(a is not b for a, b in zip(seen, followed.views)):
                 self._update(followed, record_of(seen, followed.record, now_s=now_s), monotonic_s)
                 followed.views = tuple(seen)
+            self._followed[job].launches |= _launches_of(seen)
         gone = [job for job in self._followed if job not in views]
         for job in gone[:-MAX_UNWRITTEN]:
             del self._followed[job]
@@ -139,6 +164,23 @@ class JobRecorder:
                 record = followed.record._replace(account=found.account, partition=partition)
                 self._update(followed, record, self._monotonic_s())
 
+    def _take_ends(self) -> None:
+        """Take the word of those who ended jobs, or saw them end."""
+        for followed in self._followed.values():
+            record = followed.record
+            if record.end is None or record.end.is_final:
+                continue
+            after = with_end(with_end(record, end_by_actions(record)), self._end_of_launch(followed))
+            if after is not record:
+                followed.record, followed.due_s = after, self._monotonic_s()
+
+    def _end_of_launch(self, followed: _Followed) -> JobEnd | None:
+        if len(followed.launches) != 1:
+            return None  # a process of several says how a part ended
+        (launch,) = followed.launches
+        ended = self._ended_launch(launch.node_id, launch.process)
+        return None if ended is None else end_of_launch(ended, launch.restarts)
+
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record
         if before.end is not record.end:
@@ -157,6 +199,14 @@ class JobRecorder:
         if waited:
             self._missed = {}
         self._followed = {job: one for job, one in self._followed.items() if one.views or one.due_s != NEVER}
+
+
+def _launches_of(views: Sequence[JobView]) -> set[_LaunchOfJob]:
+    return {
+        _LaunchOfJob(view.launch_node, view.launch.process, view.launch.restarts)
+        for view in views
+        if view.launch is not None and view.launch_node is not None
+    }
 
 
 def _same_start(record: JobRecord | None, now_s: float) -> JobRecord | None:
