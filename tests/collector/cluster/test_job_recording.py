@@ -61,6 +61,7 @@ class Head:
     ranks: list[RankSummary] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
     labels: dict[JobKey, SlurmLabels] = field(default_factory=dict)
+    told: dict[JobKey, JobEnd] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.records = Flaky(self.store.jobs)
@@ -72,7 +73,8 @@ class Head:
         )
         self.recorder = JobRecorder(
             self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
-            ended_launch=self.coordinator.ended_launch, now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
+            ended_launch=self.coordinator.ended_launch, told_ends=lambda _: self.told,
+            now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
         )  # fmt: skip
 
     def take_events(self) -> Sequence[JobEvent]:
@@ -285,3 +287,19 @@ def test_an_action_that_ended_the_job_is_its_end(head: Head, action: ActionKind,
     head.restart()
     head.look(OVER)
     assert head.record.end is end
+
+
+def test_the_schedulers_word_replaces_that_of_the_ranks(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.told = {JOB: JobEnd.FAILED}
+    head.look(rank_summary(0))
+    assert head.record.end is None, "it runs"
+    head.look(OVER)
+    assert head.record.end is JobEnd.FAILED
+
+
+def test_the_schedulers_word_is_no_more_than_a_ranks_oom(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.told = {JOB: JobEnd.FAILED}
+    head.look(replace(OVER, last_oom=OOM))
+    assert head.record.end is JobEnd.OOM

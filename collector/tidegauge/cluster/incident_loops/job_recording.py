@@ -82,6 +82,7 @@ class JobRecorder:
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         ended_launch: Callable[[str, ProcessId], LaunchSummary | None] = lambda *_: None,
+        told_ends: Callable[[Sequence[JobView]], Mapping[JobKey, JobEnd]] = lambda _: {},
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -90,6 +91,7 @@ class JobRecorder:
         self._events = events
         self._labels = labels
         self._ended_launch = ended_launch
+        self._told_ends = told_ends
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -166,11 +168,17 @@ class JobRecorder:
 
     def _take_ends(self) -> None:
         """Take the word of those who ended jobs, or saw them end."""
-        for followed in self._followed.values():
+        ended = [
+            one
+            for one in self._followed.values()
+            if one.views and one.record.end is not None and not one.record.end.is_final
+        ]
+        told = self._told_ends([followed.views[0] for followed in ended])
+        for followed in ended:
             record = followed.record
-            if record.end is None or record.end.is_final:
-                continue
-            after = with_end(with_end(record, end_by_actions(record)), self._end_of_launch(followed))
+            after = with_end(record, end_by_actions(record))
+            after = with_end(after, self._end_of_launch(followed))
+            after = with_end(after, told.get(followed.views[0].key))
             if after is not record:
                 followed.record, followed.due_s = after, self._monotonic_s()
 
