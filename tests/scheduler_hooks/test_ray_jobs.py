@@ -13,6 +13,7 @@ from scheduler_hooks.port_contract import ContractWorld, PortContract
 from scheduler_hooks.ray_jobs_world import UID, UNCHANGED, UPLOADED, RayWorld, end
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
@@ -203,3 +204,30 @@ def test_a_submission_that_was_taken_is_done_whatever_was_answered(world: RayWor
     world.port.requeue(target, UNCHANGED, "leaks", decision_id="d")
     assert world.port.presence(target) is Presence.REPLACED
     assert world.starts(job) == 2
+
+
+# How jobs ended
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [("SUCCEEDED", JobEnd.COMPLETED), ("FAILED", JobEnd.FAILED), ("STOPPED", JobEnd.CANCELLED), ("RUNNING", None)],
+)
+def test_ray_tells_how_a_run_ended(world: RayWorld, status: str, word: JobEnd | None) -> None:
+    job, other = world.start_job(), world.start_job()
+    world.cluster.end(world.latest(job)["submission_id"], status)
+    ends = world.another_port().ends([job, other])
+    assert (ends.get(job.key), ends.get(other.key)) == (word, None)
+
+
+def test_of_a_job_without_a_name_and_of_another_users_ray_tells_nothing(world: RayWorld) -> None:
+    job = world.start_job(runtime_env={"env_vars": {}}, status="SUCCEEDED")
+    assert world.another_port().ends([job]) == {}
+    named = world.start_job(status="SUCCEEDED")
+    thief = replace(named, ranks=(replace(named.ranks[0], uid=UID + 1),))
+    assert world.another_port().ends([thief]) == {}
+
+
+def test_of_an_earlier_run_ray_tells_nothing_of_the_later_one(world: RayWorld) -> None:
+    job = world.start_job(status="SUCCEEDED")
+    assert world.another_port().ends([world.view(job.job_id, attempt=1)]) == {}

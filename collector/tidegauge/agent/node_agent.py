@@ -221,6 +221,7 @@ class NodeAgent:
             ranks=tuple(rank.summary() for rank in view.ranks),
             gpus=view.gpus,
             launches=view.launches,
+            ended_launches=view.ended_launches,
             slurm_node=self._steps.pids() is not None,
             evidence=() if self._evidence is None else self._evidence.waiting(),
             profiles=() if self._evidence is None else self._evidence.profiles_waiting(),
@@ -354,6 +355,7 @@ class NodeAgent:
             series_dropped=dict(watches.dropped),
             poll_deferred={**self._search.deferred, "records": watches.deferred_records},
             launches=self._launches.summaries,
+            ended_launches=self._launches.ended,
             memory=self._host_memory.node(),
         )
 

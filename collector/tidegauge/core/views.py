@@ -221,6 +221,8 @@ class NodeView:
     """Every ``tidegauge run`` of this node, as of a moment before the ranks were looked at."""
     memory: Optional[NodeMemory] = None
     """Of the node; ``None`` where it was not read."""
+    ended_launches: tuple[LaunchSummary, ...] = ()
+    """Those that ended lately, with their exit status."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,8 @@ class NodeSummary:
     sent_mono_s: Optional[float] = None
     """When it was sent, on CLOCK_MONOTONIC of the node: tells the order of one incarnation's reports, which
     ``sent_unix_s`` does not where somebody sets the clock. ``None``: the agent does not say."""
+    ended_launches: tuple[LaunchSummary, ...] = ()
+    """Those that ended lately, with their exit status."""
 
 
 OWNER_SEPARATOR = ", "

@@ -192,7 +192,7 @@ class Keeper:
                 self._heard(arrived)
         self._reap()
         if self._ending is None and self._exit_code is not None:
-            self._requests.ended(LaunchState.ENDED)
+            self._requests.ended(LaunchState.ENDED, exit_status=self._exit_code, cancelled=self._person_ends())
             self._last_words()
             return self._exit_code
         self._serve(ready)
@@ -223,11 +223,14 @@ class Keeper:
 
     def _after(self, then: LaunchState) -> Optional[int]:
         """Go on after everything has ended on request."""
+        exit_status = self._exit_code
+        assert exit_status is not None, "nobody is left, the command neither"
         self._ending, self._command, self._exit_code = None, None, None
         person = self._person_signal
         if then is LaunchState.RUNNING and person is None:
             return self._start_again()
-        self._requests.ended(LaunchState.ENDED if then is LaunchState.RUNNING else then)
+        state = LaunchState.ENDED if then is LaunchState.RUNNING else then
+        self._requests.ended(state, exit_status=exit_status, cancelled=True)
         if then is LaunchState.RUNNING and person is not None:
             say("stopped on your request, not restarted")
             return -person
@@ -244,7 +247,7 @@ class Keeper:
             self._start(restarts=restarts)
         except OSError as error:
             say(f"{self._launch.command[0]} cannot be restarted: {error.strerror}")
-            self._requests.ended(LaunchState.ENDED)
+            self._requests.ended(LaunchState.ENDED, exit_status=CANNOT_START_EXIT)
             return CANNOT_START_EXIT
         return None
 
@@ -276,9 +279,12 @@ class Keeper:
         self._reap()
         if self._exit_code is not None:
             return "its command has just ended"
-        if time.monotonic() - self._person_ended_s < PERSON_ENDS_S:
+        if self._person_ends():
             return "its owner asked it to stop a moment ago"
         return None
+
+    def _person_ends(self) -> bool:
+        return time.monotonic() - self._person_ended_s < PERSON_ENDS_S
 
     def _reap(self) -> None:
         """Reap ended children: the command, and adopted orphans of it."""
@@ -332,7 +338,7 @@ class Keeper:
                 self._socket.close(unlink=True)
         self._socket = None
         if files is not None:
-            files.close()
+            files.close(keep_record=self._requests.record.exit_status is not None)
         if why is not None:
             say(f"{why}: the job continues, but cannot be requeued or notified")
 

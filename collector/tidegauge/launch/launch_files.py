@@ -9,7 +9,7 @@ from typing import Optional
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launches import LaunchRecord, encode_launch_record
-from tidegauge.core.run_dirs import launch_draft_name, launch_name, launch_socket_name
+from tidegauge.core.run_dirs import RING_SUFFIX, launch_draft_name, launch_name, launch_socket_name
 from tidegauge.probe.run_files.command_socket import Answer, CommandSocket
 from tidegauge.probe.run_files.own_user import allowed_peers
 from tidegauge.probe.run_files.run_folder import RunFolder, open_any_run_folder
@@ -53,11 +53,21 @@ class LaunchFiles:
         for name in (launch_name(self._process), launch_socket_name(self._process)):
             os.utime(name, dir_fd=self._folder.descriptor, follow_symlinks=False)
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            for name in (launch_name(self._process), launch_socket_name(self._process)):
+    def close(self, *, keep_record: bool = False) -> None:
+        """Remove the files. ``keep_record``: if ranks left rings, whoever reads them reads how the job ended, too, and
+        removes the record as it does theirs."""
+        names = [launch_socket_name(self._process)]
+        if not keep_record or not self._has_rings():
+            names.append(launch_name(self._process))
+        for name in names:
+            with contextlib.suppress(OSError):
                 self._folder.remove(name)
         self._folder.close()
+
+    def _has_rings(self) -> bool:
+        with contextlib.suppress(OSError), os.scandir(self._folder.descriptor) as entries:
+            return any(entry.name.endswith(RING_SUFFIX) for entry in entries)
+        return False
 
 
 def open_launch_files(environ: Mapping[str, str], process: ProcessId) -> Optional[LaunchFiles]:

@@ -96,8 +96,9 @@ class KeeperRequests:
         self.stop = None
         self._set(state=LaunchState.RUNNING, restarts=restarts, started_unix_s=now_unix_s)
 
-    def ended(self, state: LaunchState) -> None:
-        self._set(state=state)
+    def ended(self, state: LaunchState, *, exit_status: int, cancelled: bool = False) -> None:
+        """It has ended for good."""
+        self._set(state=state, exit_status=exit_status, cancelled=cancelled)
 
     def _check_run(self, request: Mapping[str, Any]) -> None:
         restarts = request.get("restarts")

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (
@@ -70,6 +71,14 @@ class RayJobs:
             if job is not None:
                 facts[view.key] = _facts(job, view, named)
         return facts
+
+    def ends(self, jobs: Sequence[JobView]) -> Mapping[JobKey, JobEnd]:
+        """How these runs ended, as far as they have; of jobs that their owner named only. Raises ``TemporaryError``,
+        ``PermanentError``."""
+        ours = [view for view in jobs if view.ranks[0].uid == self._uid]
+        known = self._api.jobs() if ours else []
+        found = {view.key: submissions.end_seen(view, known) for view in ours}
+        return {key: end for key, end in found.items() if end is not None}
 
     def presence(self, target: JobTarget) -> Presence:
         """RUNNING also while it waits for its start. Raises ``TemporaryError``, ``PermanentError``."""

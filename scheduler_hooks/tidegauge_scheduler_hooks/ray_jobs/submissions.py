@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegauge.core.alloc_conf import CUDA_NAME, conf_names, merge_alloc_conf
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges
@@ -43,6 +44,9 @@ ENTRYPOINT_KEYS: Mapping[str, Callable[[str], Any]] = {
 }
 """Resources that Ray reserves for the entrypoint. The API does not return them, so the owner repeats them in the
 metadata, as ``tidegauge.entrypoint_num_gpus`` and so on; the last two are JSON objects."""
+
+ENDS = {"SUCCEEDED": JobEnd.COMPLETED, "FAILED": JobEnd.FAILED, "STOPPED": JobEnd.CANCELLED}
+"""By the status of a submission."""
 
 NAME_VARIABLE = "TIDEGAUGE_JOB_ID"
 
@@ -90,6 +94,14 @@ def _run_seen(view: JobView, named: Iterable[RayJob]) -> RayJob | None:
     if len(active) > 1:
         return None
     return active[0] if active else max(could_be, key=lambda job: job.started_unix_ms, default=None)
+
+
+def end_seen(view: JobView, jobs: Iterable[RayJob]) -> JobEnd | None:
+    """How the run ended that these ranks were of; ``None``: it has not, or no name tells which run it was."""
+    job, named = find(view, jobs)
+    if job is None or not named or restarts_of(job) != view.ranks[0].identity.restarts:
+        return None
+    return ENDS.get(job.status)
 
 
 def may_requeue(job: RayJob) -> bool:

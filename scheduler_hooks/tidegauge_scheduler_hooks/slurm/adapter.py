@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.settings import JobSettings, decode, encode, settings_name
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
@@ -30,7 +31,7 @@ from tidegauge_scheduler_hooks.ports import (
 )
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
-from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find, needs_nodes
+from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, ended_by_number, facts_of, find, needs_nodes
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
 
@@ -106,6 +107,19 @@ class SlurmScheduler:
             view.key: facts_of(job, view, requeue_unasked=self._requeue_unasked, node_gres=node_gres)
             for view, job in found
         }
+
+    def ends(self, jobs: Sequence[JobView]) -> Mapping[JobKey, JobEnd]:
+        """How these runs ended, as far as slurmctld knows (any more), with one squeue. Raises ``TemporaryError``,
+        ``PermanentError``."""
+        views = ended_by_number(jobs)
+        states = self._commands.states(list(views)) if views else []
+        told = {
+            view.key: state.end_of(view.ranks[0].identity.restarts)
+            for state in states
+            for view in views.get(state.job_id, ())
+            if state.uid == view.key.uid
+        }
+        return {key: end for key, end in told.items() if end is not None}
 
     def presence(self, target: JobTarget) -> Presence:
         """Query one job with squeue. Raises ``TemporaryError``, ``PermanentError``."""

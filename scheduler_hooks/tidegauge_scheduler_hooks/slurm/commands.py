@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
+from tidegauge_scheduler_hooks.slurm import job_states
+from tidegauge_scheduler_hooks.slurm.job_states import JobState
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob, read_jobs
 from tidegauge_scheduler_hooks.slurm.squeue_rows import FORMAT, SqueueRow, parse_look
 
@@ -78,6 +80,20 @@ class SlurmCommands:
             return None
         try:
             return parse_look(answer)
+        except ValueError as error:
+            raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
+
+    def states(self, job_ids: Sequence[int]) -> list[JobState]:
+        """The states of those that slurmctld knows of these jobs, ended ones too, in one call; others may be among
+        them."""
+        named = ["-j", ",".join(map(str, sorted(job_ids)))] if len(job_ids) <= MAX_NAMED else []
+        asked = "say how jobs ended"
+        try:
+            answer = self._ask(asked, "squeue", "--all", "--noheader", "-t", "all", *named, "-O", job_states.FORMAT)
+        except ChangedError:
+            return []  # the only job that was named is none
+        try:
+            return job_states.parse_states(answer)
         except ValueError as error:
             raise TemporaryError(f"Slurm: cannot {asked}: unexpected answer from squeue: {error}") from error
 

@@ -21,10 +21,12 @@ def job_number(view: JobView) -> int | None:
     """The number of the Slurm job that these ranks are in; ``None``: only they themselves claim it.
 
     The confirmation of one living rank's slurmd is enough: other ranks may have started a moment ago."""
+    return _number_by(view, _living(view))
+
+
+def _number_by(view: JobView, ranks: Iterable[RankSummary]) -> int | None:
     uid = view.ranks[0].uid
-    placed = any(
-        rank.slurm is not None and rank.slurm.job_id == view.job_id and rank.uid == uid for rank in _living(view)
-    )
+    placed = any(rank.slurm is not None and rank.slurm.job_id == view.job_id and rank.uid == uid for rank in ranks)
     if not placed or not (view.job_id.isascii() and view.job_id.isdigit() and len(view.job_id) <= 10):
         return None
     return int(view.job_id)
@@ -66,9 +68,17 @@ def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: 
 
 def by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
     """The views of Slurm jobs; one number may have those of two users, or of two attempts."""
+    return _grouped((job_number(view), view) for view in views)
+
+
+def ended_by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
+    """The same of jobs whose ranks have all ended."""
+    return _grouped((_number_by(view, view.ranks), view) for view in views)
+
+
+def _grouped(numbered: Iterable[tuple[int | None, JobView]]) -> dict[int, list[JobView]]:
     found: dict[int, list[JobView]] = {}
-    for view in views:
-        number = job_number(view)
+    for number, view in numbered:
         if number is not None:
             found.setdefault(number, []).append(view)
     return found

@@ -258,3 +258,30 @@ def test_an_order_for_a_keeper_that_ended_says_that_it_is_gone(tmp_path: Path) -
     assert agent.agent.carry_out(order).kind == GONE
     agent.procs.facts[KEEPER] = ProcessFacts(KEEPER, UID, None)
     assert agent.agent.carry_out(order).kind is None
+
+
+def test_a_launch_that_ended_tells_its_exit_status_for_a_while(node: Node) -> None:
+    node.keep()
+    assert node.look() == [KEEPER]
+    path = node.write(state=LaunchState.ENDED, exit_status=3, cancelled=True)
+    del node.procs.facts[KEEPER]
+    assert node.look() == []
+    (ended,) = node.launches.ended
+    assert (ended.process, ended.exit_status, ended.cancelled) == (KEEPER, 3, True)
+    node.look(after_s=LINGER_S + 5)
+    node.look()
+    assert (node.launches.ended, path.exists()) == ((), False)
+
+
+def test_a_launch_that_was_killed_has_no_exit_status(node: Node) -> None:
+    node.keep()
+    node.look()
+    del node.procs.facts[KEEPER]
+    node.look()
+    assert node.launches.ended == ()
+
+
+def test_a_launch_that_nobody_saw_live_tells_nothing(node: Node) -> None:
+    node.write(state=LaunchState.ENDED, exit_status=0)
+    node.look()
+    assert node.launches.ended == ()

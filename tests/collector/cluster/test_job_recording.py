@@ -26,9 +26,16 @@ from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobEnd, JobEvent, JobRecord
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
+OVER = rank_summary(0, alive=False, detached=True)
+OOM = OomRecord(NOW_S, 200, 2 * GIB, GIB, 80 * GIB, 78 * GIB, 79 * GIB)
+LAUNCH = LaunchSummary(
+    ProcessId(7, 7), 1001, "4711", "llm-pretrain", 0, LaunchState.RUNNING, False, False, None, NOW_S - 500.0
+)
 JOB = JobKey("4711", 0, 1001)
 
 
@@ -77,6 +84,7 @@ class Head:
     ranks: list[RankSummary] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
     labels: dict[JobKey, SlurmLabels] = field(default_factory=dict)
+    told: dict[JobKey, JobEnd] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.records = Flaky(self.store.jobs)
@@ -89,6 +97,7 @@ class Head:
         self.recorder = JobRecorder(
             self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
             history_of=self.coordinator.history_of,
+            ended_launch=self.coordinator.ended_launch, told_ends=lambda _: self.told,
             now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
         )  # fmt: skip
 
@@ -96,10 +105,10 @@ class Head:
         events, self.events = self.events, []
         return events
 
-    def look(self, *ranks: RankSummary, after_s: float = 1.0) -> None:
+    def look(self, *ranks: RankSummary, after_s: float = 1.0, **more: Any) -> None:
         self.now_s += after_s
         self.coordinator.engine_nodes([EngineNode("id7", "node7", "10.0.0.7")])
-        self.coordinator.report(NodeSummary("id7", "node7", 1, "i", None, self.now_s, ranks))
+        self.coordinator.report(NodeSummary("id7", "node7", 1, "i", None, self.now_s, ranks, **more))
         self.recorder.tick()
 
     def ended(self) -> Sequence[JobRecord]:
@@ -266,6 +275,69 @@ def test_where_the_prolog_tells_no_account_the_controller_does(head: Head) -> No
     head.look(rank_summary(0, alive=False, detached=True))
     (record,) = head.ended()
     assert (record.account, record.partition) == ("physics", "gpu")
+
+
+def end_told_by(head: Head, *, over: RankSummary = OVER, **launch: Any) -> JobEnd | None:
+    """How a job of a `tidegauge run` ended that itself ends a moment after the rank."""
+    head.look(rank_summary(0, launch=LAUNCH.process), launches=(LAUNCH,))
+    head.look(over, launches=(LAUNCH,))
+    assert head.record.end in (JobEnd.ENDED, JobEnd.KILLED, JobEnd.OOM)
+    head.look(over, ended_launches=(replace(LAUNCH, state=LaunchState.ENDED, **launch),))
+    return head.record.end
+
+
+@pytest.mark.parametrize(
+    ("launch", "end"),
+    [
+        ({"exit_status": 0}, JobEnd.COMPLETED),
+        ({"exit_status": 1}, JobEnd.FAILED),
+        ({"exit_status": -9}, JobEnd.FAILED),
+        ({"exit_status": 0, "cancelled": True}, JobEnd.CANCELLED),
+        ({"exit_status": 0, "restarts": 1}, JobEnd.REQUEUED),
+    ],
+)
+def test_tidegauge_run_tells_how_its_job_ended(head: Head, launch: dict[str, Any], end: JobEnd) -> None:
+    assert end_told_by(head, **launch) is end
+
+
+def test_tidegauge_run_does_not_talk_an_oom_away(head: Head) -> None:
+    assert end_told_by(head, over=replace(OVER, last_oom=OOM), exit_status=1) is JobEnd.OOM
+
+
+@pytest.mark.parametrize(
+    ("action", "end"),
+    [
+        (ActionKind.REQUEUE, JobEnd.REQUEUED),
+        (ActionKind.HOLD, JobEnd.CANCELLED),
+        (ActionKind.CANCEL, JobEnd.CANCELLED),
+        (ActionKind.CAP, JobEnd.ENDED),
+    ],
+)
+def test_an_action_that_ended_the_job_is_its_end(head: Head, action: ActionKind, end: JobEnd) -> None:
+    head.look(rank_summary(0))
+    head.look(OVER)
+    head.events = [JobEvent(JOB, action=action)]
+    head.look(OVER)
+    assert head.record.end is end
+    head.restart()
+    head.look(OVER)
+    assert head.record.end is end
+
+
+def test_the_schedulers_word_replaces_that_of_the_ranks(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.told = {JOB: JobEnd.FAILED}
+    head.look(rank_summary(0))
+    assert head.record.end is None, "it runs"
+    head.look(OVER)
+    assert head.record.end is JobEnd.FAILED
+
+
+def test_the_schedulers_word_is_no_more_than_a_ranks_oom(head: Head) -> None:
+    head.look(rank_summary(0))
+    head.told = {JOB: JobEnd.FAILED}
+    head.look(replace(OVER, last_oom=OOM))
+    assert head.record.end is JobEnd.OOM
 
 
 def filled(gib: float, **changes: Any) -> RankSummary:

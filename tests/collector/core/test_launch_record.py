@@ -41,6 +41,8 @@ texts = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
         decisions=st.lists(texts, max_size=MAX_DECISIONS).map(tuple),
         messages=st.lists(texts, max_size=5).map(tuple),
         remarks=st.lists(texts, max_size=5).map(tuple),
+        exit_status=st.none() | st.integers(-64, 255),
+        cancelled=st.booleans(),
     )
 )
 def test_launch_record_round_trips(record: LaunchRecord) -> None:
@@ -58,6 +60,9 @@ def test_launch_record_round_trips(record: LaunchRecord) -> None:
         ("job_id", "x" * (MAX_TEXT_CHARS + 1)),
         ("job_id", "red\x1b[31m"),
         ("restarts", -1),
+        ("exit_status", 256),
+        ("exit_status", True),
+        ("cancelled", 1),
         ("restarts", 1.5),
         ("restarts", 1 << 40),
         ("state", "flying"),
@@ -89,3 +94,9 @@ def test_anything_else_is_refused(data: bytes) -> None:
 def test_no_bytes_make_it_fail_otherwise(data: bytes) -> None:
     with pytest.raises(ValueError, match=" is "):
         decode_launch_record(data)
+
+
+def test_a_record_of_an_earlier_version_has_no_exit_status() -> None:
+    raw = RECORD.as_json()
+    del raw["exit_status"], raw["cancelled"]
+    assert decode_launch_record(json.dumps(raw).encode()) == RECORD

@@ -15,7 +15,7 @@ import pytest
 
 from kept_jobs import KeptJob, ask, job_environ, keep_command, wait_for_end
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.launches import LaunchState, decode_launch_record
 from tidegauge.osproc.processes import identity_of, is_alive, send_signal
 
 READY = 'echo "up $TIDEGAUGE_ATTEMPT"; '
@@ -105,6 +105,30 @@ def test_its_files_are_the_users_own_and_gone_at_the_end(start: Start) -> None:
     send_signal(job.command(), signal.SIGKILL)
     assert job.wait() == 137
     assert list(job.folder.iterdir()) == []
+
+
+def exit_told(job: KeptJob) -> tuple[int | None, bool]:
+    (record,) = [path for path in job.folder.iterdir() if path.suffix == ".job"]
+    told = decode_launch_record(record.read_bytes())
+    return told.exit_status, told.cancelled
+
+
+def test_where_a_rank_left_a_ring_the_record_stays_and_says_how_the_job_ended(start: Start) -> None:
+    job = start(READY + "read line; exit 3")
+    job.line()
+    (job.folder / "4-4.ring").touch()
+    job.popen.communicate("go\n", timeout=60)
+    assert exit_told(job) == (3, False)
+    assert sorted(path.suffix for path in job.folder.iterdir()) == [".job", ".ring"]
+
+
+def test_a_job_that_a_person_ended_was_cancelled(start: Start) -> None:
+    job = start(READY + "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    job.line()
+    (job.folder / "4-4.ring").touch()
+    job.popen.terminate()
+    assert job.wait() == 0
+    assert exit_told(job) == (0, True)
 
 
 def test_keeper_leaves_background_processes_of_the_command_running(start: Start) -> None:

@@ -52,7 +52,7 @@ class GuestTestCase(unittest.TestCase):
         main = vars(sys.modules["__main__"])
         before: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
         main.update(__file__=path, __spec__=None)
-        self.addCleanup(main.update, before)
+        self.addCleanup(lambda: main.update(before))
         if "__file__" not in before:
             self.addCleanup(main.pop, "__file__")
 

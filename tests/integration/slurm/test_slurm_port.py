@@ -15,6 +15,7 @@ from integration.slurm.conftest import StartBox
 from integration.slurm.port_world import JOB, Cluster, SlurmWorld
 from scheduler_hooks.port_contract import ContractWorld, PortContract, stop
 from tidegauge.core.incidents.actions import ActionKind, JobTarget
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, Presence, RequeueChanges, TemporaryError
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 
@@ -45,6 +46,23 @@ class TestSlurmPort(PortContract):
     def world(self, cluster: Cluster) -> Iterator[ContractWorld]:
         with contextlib.closing(SlurmWorld(cluster)) as world:
             yield world
+
+
+# How jobs ended
+
+
+def test_slurm_tells_how_real_runs_ended(world: SlurmWorld) -> None:
+    done, cancelled, requeued = (world.start_job() for _ in range(3))
+    world.end_by_itself(done)
+    world.box.run("scancel", cancelled.job_id)
+    world.box.run("scontrol", "requeue", requeued.job_id)
+    failed = world.box.sbatch("exit 3")
+    world.box.wait(failed, "FAILED")
+    views = [done, cancelled, requeued, world.view(failed)]
+    world.until(lambda: len(world.port.ends(views)) == len(views))
+    ends = world.port.ends(views)
+    words = [JobEnd.COMPLETED, JobEnd.CANCELLED, JobEnd.REQUEUED, JobEnd.FAILED]
+    assert [ends[view.key] for view in views] == words
 
 
 # Rights

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core.jobs.settings import JobSettings, changes
+from tidegauge_scheduler_hooks.slurm import job_states
 from tidegauge_scheduler_hooks.slurm.commands import Finished, SlurmCommands
 
 RECORDINGS = Path(__file__).parents[2] / "data/slurm"
@@ -104,6 +105,8 @@ class FakeSlurm(SlurmCommands):
             return Finished(0, self.nodes.encode(), b"")
         if "--json" in args:
             return Finished(0, json.dumps({"meta": {}, "errors": [], "jobs": self._json()}).encode(), b"")
+        if job_states.FORMAT in args:
+            return Finished(0, "".join(map(_state_line, self.known.values())).encode(), b"")
         if program == "squeue":
             job = self._find(args[args.index("-j") + 1])
             return says(UNKNOWN_TO_SQUEUE) if job is None else Finished(0, _line(job), b"")
@@ -177,6 +180,10 @@ def _line(job: FakeJob) -> bytes:
     ]  # fmt: skip
     numbers = "".join(f"{value}|" for value in fields)
     return numbers.encode() + job.comment.encode(errors="surrogateescape") + b"|\n"
+
+
+def _state_line(job: FakeJob) -> str:
+    return f"{job.job_id}|{job.uid}|{job.state}|{job.restarts}|{0 if job.held else 4294901759}|\n"
 
 
 class FakeSettingsStore:

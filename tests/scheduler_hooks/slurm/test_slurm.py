@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,20 @@ from scheduler_hooks.slurm.fake_slurm import (
     AWAY,
     STARTED_S,
     UID,
+    UNKNOWN_TO_SQUEUE,
     FakeJob,
     says,
 )
 from scheduler_hooks.slurm.slurm_world import UNCHANGED, SlurmWorld, slurm_view
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (
     PermanentError,
     RequeueChanges,
+    TemporaryError,
 )
 from tidegauge_scheduler_hooks.slurm.commands import Finished
 
@@ -222,3 +227,62 @@ def test_consent_that_was_taken_back_counts(world: SlurmWorld) -> None:
         world.port.requeue(target, CHANGES, "leaks", decision_id="d")
     assert world.slurm.acts() == []
     assert world.settings.puts == []
+
+
+# How jobs ended
+
+
+def ended(view: JobView) -> JobView:
+    return replace(view, running=False, ranks=(replace(view.ranks[0], alive=False),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"state": "COMPLETED"}, JobEnd.COMPLETED),
+        ({"state": "FAILED"}, JobEnd.FAILED),
+        ({"state": "TIMEOUT"}, JobEnd.FAILED),
+        ({"state": "NODE_FAIL"}, JobEnd.FAILED),
+        ({"state": "OUT_OF_MEMORY"}, JobEnd.FAILED),
+        ({"state": "CANCELLED"}, JobEnd.CANCELLED),
+        ({"state": "PREEMPTED"}, JobEnd.CANCELLED),
+        ({"state": "PENDING", "restarts": 1}, JobEnd.REQUEUED),
+        ({"state": "RUNNING", "restarts": 1}, JobEnd.REQUEUED),
+        ({"state": "PENDING", "restarts": 1, "held": True}, JobEnd.CANCELLED),
+        ({"state": "RUNNING"}, None),
+        ({"state": "COMPLETING"}, None),
+        ({"state": "A_NEW_ONE"}, None),
+        ({"uid": UID + 1, "state": "COMPLETED"}, None),
+    ],
+)
+def test_slurm_tells_how_a_run_ended(world: SlurmWorld, changes: dict[str, Any], end: JobEnd | None) -> None:
+    view = ended(world.start_job())
+    for name, value in changes.items():
+        setattr(world.job(view), name, value)
+    assert world.port.ends([view]).get(view.key) is end
+
+
+def test_all_ended_jobs_are_one_question_and_jobs_elsewhere_none(world: SlurmWorld) -> None:
+    jobs = [ended(world.start_job(state="COMPLETED")) for _ in range(20)]
+    assert len(world.port.ends(jobs)) == 20
+    assert [call[0] for call in world.slurm.calls] == ["squeue"]
+    world.slurm.calls.clear()
+    elsewhere = replace(jobs[0], ranks=(replace(jobs[0].ranks[0], slurm=None),))
+    assert (world.port.ends([elsewhere]), world.slurm.calls) == ({}, [])
+
+
+def test_an_earlier_run_has_no_word_of_a_later_one_of_the_same_number(world: SlurmWorld) -> None:
+    view = ended(world.start_job(restarts=2, state="COMPLETED"))
+    world.job(view).restarts = 1
+    assert world.port.ends([view]) == {}
+
+
+def test_a_controller_that_is_away_or_answers_nonsense_is_a_temporary_error(world: SlurmWorld) -> None:
+    view = ended(world.start_job(state="COMPLETED"))
+    answers = [says(AWAY), Finished(0, b"what|ever\n", b"")]
+    world.slurm.before = lambda _: answers.pop()
+    while answers:
+        with pytest.raises(TemporaryError):
+            world.port.ends([view])
+    world.slurm.before = lambda _: says(UNKNOWN_TO_SQUEUE)
+    assert world.port.ends([view]) == {}

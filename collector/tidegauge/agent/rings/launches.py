@@ -45,8 +45,8 @@ class _Launch:
     signature: Signature
     record: LaunchRecord
     process: ProcessId | None = None
-    seen: bool = False
-    """Whether such a process was known at any time."""
+    last: ProcessId | None = None
+    """The last such process, also when it has ended."""
     unseen_since_s: float = 0.0
 
 
@@ -74,6 +74,8 @@ class Launches:
         self._found: Mapping[ProcessId, _Launch] = {}
         """Launches whose keeper lives, at the last look."""
         self._living: Mapping[ProcessId, _Launch] = {}
+        self._ended: tuple[LaunchSummary, ...] = ()
+        self._ended_held: tuple[LaunchSummary, ...] = ()
         self._looks = 0
         self._keepers: dict[ProcessId, ProcessId | None] = {}
         """By rank: the keeper that it descends from."""
@@ -97,15 +99,22 @@ class Launches:
                 self._take(place, now_s)
             self._look_s = now_s  # last: a look that fails is taken again by the next poll
         self._found = {launch.process: launch for launch in self._records.values() if launch.process is not None}
+        over = {launch.last: launch for launch in self._records.values() if launch.process is None and _is_over(launch)}
+        self._ended = tuple(_summary(last, launch) for last, launch in over.items() if last is not None)
 
     def hold(self) -> None:
         """Show the launches found so far, until the next call."""
-        self._living = self._found
+        self._living, self._ended_held = self._found, self._ended
 
     @property
     def summaries(self) -> tuple[LaunchSummary, ...]:
         """Every keeper that lives, in a fixed order."""
         return tuple(_summary(process, launch) for process, launch in sorted(self._living.items()))
+
+    @property
+    def ended(self) -> tuple[LaunchSummary, ...]:
+        """Those that ended lately, with their exit status."""
+        return self._ended_held
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         return {
@@ -173,20 +182,20 @@ class Launches:
         if record.process != claimed:
             raise UnsafeFileError("process", f"it is of process {record.process.pid}, but its name of {claimed.pid}")
         launch = _Launch(folder, name, there.uid, claimed, signature, record, unseen_since_s=now_s)
-        return launch if before is None else replace(launch, process=before.process, seen=before.seen)
+        return launch if before is None else replace(launch, process=before.process, last=before.last)
 
     def _search(self, launch: _Launch, now_s: float) -> None:
         unseen_s = now_s - launch.unseen_since_s
         over = unseen_s >= self._linger_s
         namespaces = launch.folder.run_dir.mount_namespaces
         try:
-            searched = unseen_s <= SEARCH_S or over
+            searched = (unseen_s <= SEARCH_S and not _is_over(launch)) or over
             facts = self._procs.find(launch.claimed, mount_namespaces=namespaces) if searched else None
         except OSError:
             return
         if facts is not None and facts.uid == launch.uid:
-            launch.process, launch.seen = facts.process, True
-        elif over and namespaces is not None and not launch.seen:
+            launch.process = launch.last = facts.process
+        elif over and namespaces is not None and launch.last is None:
             launch.unseen_since_s = now_s  # not ours to delete (RunDir); search again
         elif over:
             self._records.pop(RecordPlace(launch.folder, launch.name), None)
@@ -211,6 +220,10 @@ class Launches:
             self._refused[place] = None
 
 
+def _is_over(launch: _Launch) -> bool:
+    return launch.last is not None and launch.record.exit_status is not None
+
+
 def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:
     record = launch.record
     return LaunchSummary(
@@ -225,4 +238,6 @@ def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:
         gpu_share=record.gpu_share,
         started_unix_s=record.started_unix_s,
         remarks=record.remarks,
+        exit_status=record.exit_status,
+        cancelled=record.cancelled,
     )

@@ -27,6 +27,7 @@ from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
 from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import RankGroup
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -218,6 +219,12 @@ class Coordinator:
             jobs = self._board.jobs()
             self._pacing.look_at(jobs)
             return jobs
+
+    def ended_launch(self, node_id: str, process: ProcessId) -> LaunchSummary | None:
+        """The ``tidegauge run`` of this process there, if it ended lately."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return None if node is None else node.ended_launches.get(process)
 
     def memory(
         self,

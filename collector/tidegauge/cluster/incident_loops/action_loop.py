@@ -33,6 +33,7 @@ from tidegauge.settings import Settings
 from tidegauge.steady_clock import PolicyClock, SteadyClock
 
 if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.job_ends import JobEnds
     from tidegauge_scheduler_hooks.ports import Messenger
 
 log = logging.getLogger(__name__)
@@ -170,10 +171,11 @@ def open_actions(
     """Open the loop of one coordinator. ``tell`` notifies owners without a scheduler. Raises ``StoreError``."""
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
-        loop, now_s = _loop_over(store, settings, coordinator, files, tell)
+        loop, ends, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
-            history_of=coordinator.history_of, now_s=now_s, monotonic_s=time.monotonic,
+            ended_launch=coordinator.ended_launch, told_ends=ends.told, history_of=coordinator.history_of,
+            now_s=now_s, monotonic_s=time.monotonic,
         )  # fmt: skip
         incidents = IncidentRecorder(
             loop.open_incidents, coordinator.jobs, store.incidents, history_of=coordinator.history_of,
@@ -187,8 +189,9 @@ def open_actions(
 
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
-) -> tuple[Loop, Callable[[], float]]:
+) -> tuple[Loop, JobEnds, Callable[[], float]]:
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
+    from tidegauge_scheduler_hooks.job_ends import JobEnds
     from tidegauge_scheduler_hooks.policy.files import PolicySource
 
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
@@ -210,7 +213,8 @@ def _loop_over(
         commands=coordinator.orders,
         rules=IncidentRules(min_severity=Severity(settings.incident_severity)),
     )
-    return loop, clock.now_s
+    ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
+    return loop, ends, clock.now_s
 
 
 def _messenger(tell: Tell) -> Messenger:

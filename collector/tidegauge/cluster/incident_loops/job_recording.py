@@ -7,13 +7,24 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.job_records.memory import HistoryOf, JobMemory, MemorySoFar
-from tidegauge.core.job_records.record import JobEvent, JobRecord, lost, record_of, with_events
+from tidegauge.core.job_records.record import (
+    JobEnd,
+    JobEvent,
+    JobRecord,
+    end_by_actions,
+    end_of_launch,
+    lost,
+    record_of,
+    with_end,
+    with_events,
+)
+from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 
@@ -47,6 +58,14 @@ class JobRecords(Protocol):
     def memory(self, record: JobRecord, /) -> JobMemory | None: ...
 
 
+class _LaunchOfJob(NamedTuple):
+    """A ``tidegauge run``, and the restart of it that an attempt is."""
+
+    node_id: str
+    process: ProcessId
+    restarts: int
+
+
 @dataclass
 class _Followed:
     """A job that is watched, or was and is not written yet."""
@@ -65,6 +84,9 @@ class _Followed:
         """Ranks to read and to write."""
         return max(sum(len(view.ranks) for view in self.views), 1)
 
+    launches: set[_LaunchOfJob] = field(default_factory=set)
+    """Those that its living ranks descended from."""
+
 
 class JobRecorder:
     """For one thread: ``tick`` once a second. ``events`` gives those since its last call, ``labels`` what
@@ -78,6 +100,8 @@ class JobRecorder:
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         history_of: HistoryOf,
+        ended_launch: Callable[[str, ProcessId], LaunchSummary | None] = lambda *_: None,
+        told_ends: Callable[[Sequence[JobView]], Mapping[JobKey, JobEnd]] = lambda _: {},
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -86,6 +110,8 @@ class JobRecorder:
         self._events = events
         self._labels = labels
         self._history_of = history_of
+        self._ended_launch = ended_launch
+        self._told_ends = told_ends
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -105,6 +131,7 @@ class JobRecorder:
             self._look()
             self._take_events()
             self._take_labels()
+            self._take_ends()
             self._write()
             self._failed = False
         except AuditError as error:
@@ -139,6 +166,7 @@ class JobRecorder:
                 self._update(followed, record_of(seen, followed.record, now_s=now_s), monotonic_s)
                 followed.views = tuple(seen)
                 followed.memory.look(seen)
+            self._followed[job].launches |= _launches_of(seen)
         gone = [job for job in self._followed if job not in views]
         for job in gone[:-MAX_UNWRITTEN]:
             del self._followed[job]
@@ -171,6 +199,29 @@ class JobRecorder:
                 partition = followed.record.partition or found.partition
                 record = followed.record._replace(account=found.account, partition=partition)
                 self._update(followed, record, self._monotonic_s())
+
+    def _take_ends(self) -> None:
+        """Take the word of those who ended jobs, or saw them end."""
+        ended = [
+            one
+            for one in self._followed.values()
+            if one.views and one.record.end is not None and not one.record.end.is_final
+        ]
+        told = self._told_ends([followed.views[0] for followed in ended])
+        for followed in ended:
+            record = followed.record
+            after = with_end(record, end_by_actions(record))
+            after = with_end(after, self._end_of_launch(followed))
+            after = with_end(after, told.get(followed.views[0].key))
+            if after is not record:
+                followed.record, followed.due_s = after, self._monotonic_s()
+
+    def _end_of_launch(self, followed: _Followed) -> JobEnd | None:
+        if len(followed.launches) != 1:
+            return None  # a process of several says how a part ended
+        (launch,) = followed.launches
+        ended = self._ended_launch(launch.node_id, launch.process)
+        return None if ended is None else end_of_launch(ended, launch.restarts)
 
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record
@@ -234,6 +285,14 @@ class JobRecorder:
         except AuditError as error:
             log.warning("the memory of job %s is not written: %s", followed.record.job.job_id, error)
         return not followed.goes_on
+
+
+def _launches_of(views: Sequence[JobView]) -> set[_LaunchOfJob]:
+    return {
+        _LaunchOfJob(view.launch_node, view.launch.process, view.launch.restarts)
+        for view in views
+        if view.launch is not None and view.launch_node is not None
+    }
 
 
 def _same_start(record: JobRecord | None, now_s: float) -> JobRecord | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional, Union
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.verdicts import LeakState, Severity, Signal, alarm_level
 from tidegauge.core.views import OWNER_SEPARATOR, GpuPlace, JobView, RankSummary, job_array_name, name_owners
 
@@ -41,6 +42,11 @@ class JobEnd(str, Enum):
     def level(self) -> int:
         """The order in which a later observation may replace an earlier one."""
         return list(JobEnd).index(self)
+
+    @property
+    def is_final(self) -> bool:
+        """Nobody knows better."""
+        return self in (JobEnd.REQUEUED, JobEnd.OOM)
 
 
 class RankPeak(NamedTuple):
@@ -172,6 +178,30 @@ def with_events(record: JobRecord, events: Iterable[JobEvent]) -> JobRecord:
         if event.action is not None:
             actions[event.action.value] = None
     return record._replace(incidents=tuple(incidents)[-MAX_INCIDENTS:], actions=tuple(actions))
+
+
+def with_end(record: JobRecord, end: Optional[JobEnd]) -> JobRecord:
+    """The record of a job of which somebody else has said how it ended."""
+    if record.end is None or end is None or end.level <= record.end.level:
+        return record
+    return record._replace(end=end)
+
+
+def end_by_actions(record: JobRecord) -> Optional[JobEnd]:
+    """How actions ended it, if they did."""
+    stops = [ActionKind(name) for name in record.actions if ActionKind(name).is_stop]
+    if not stops:
+        return None
+    return JobEnd.REQUEUED if stops[-1] is ActionKind.REQUEUE else JobEnd.CANCELLED
+
+
+def end_of_launch(launch: LaunchSummary, restarts: int) -> Optional[JobEnd]:
+    """How the attempt after so many restarts ended, by its ``tidegauge run``, which has ended."""
+    if launch.restarts != restarts:
+        return JobEnd.REQUEUED
+    if launch.cancelled:
+        return JobEnd.CANCELLED
+    return None if launch.exit_status is None else JobEnd.FAILED if launch.exit_status else JobEnd.COMPLETED
 
 
 def lost(record: JobRecord) -> JobRecord:

@@ -55,6 +55,10 @@ class LaunchSummary:
     """When the current attempt began."""
     remarks: tuple[str, ...] = ()
     """What actions remarked on the job, oldest first."""
+    exit_status: Optional[int] = None
+    """Of the command, negative for a signal, once it has ended for good."""
+    cancelled: bool = False
+    """It ended because a person or an action ended it."""
 
 
 class LaunchRecord(NamedTuple):
@@ -77,6 +81,9 @@ class LaunchRecord(NamedTuple):
     """What the owner was told last."""
     remarks: tuple[str, ...] = ()
     """What was remarked on the job, for whoever looks at it."""
+    exit_status: Optional[int] = None
+    """As in the summary; records of earlier versions have none."""
+    cancelled: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists, dicts and scalars."""
@@ -122,6 +129,8 @@ def decode_launch_record(data: bytes) -> LaunchRecord:
         decisions=_texts(raw.get("decisions"), "decisions", MAX_DECISIONS),
         messages=_texts(raw.get("messages"), "messages", MAX_TEXTS),
         remarks=_texts(raw.get("remarks"), "remarks", MAX_TEXTS),
+        exit_status=_exit_status(raw.get("exit_status")),
+        cancelled=_flag(raw.get("cancelled", False), "cancelled"),
     )
 
 
@@ -152,6 +161,14 @@ def _flag(value: object, name: str) -> bool:
 def _count(value: object, name: str, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} is not a count")
+    return value
+
+
+def _exit_status(value: object) -> Optional[int]:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not -128 <= value <= 255:
+        raise ValueError("exit_status is not from -128 to 255")
     return value
 
 
