@@ -81,7 +81,7 @@ def test_of_a_job_everything_that_is_known_is_told() -> None:
         "allocator": "expandable_segments:True",
         "where": "slurm, partition gpu, 24 ranks on 8 GPUs of 3 nodes",
         "steps": "200",
-        "fullest": "rank 3 on node7: 78.0 GiB of 80.0 GiB reserved (98%), 76.0 GiB allocated",
+        "fullest": "rank 3 on node7: 78.0 GiB of 80.0 GiB reserved (98%), 76.0 GiB allocated, 1.0 GiB outside PyTorch",
         "worst state": "leak (critical), signal allocated",
         "OOMs": "2 ranks ran out of memory at the same time",
         "actions": "checkpoint, requeue",

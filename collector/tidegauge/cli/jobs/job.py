@@ -177,7 +177,9 @@ def fullest_words(peak: RankPeak) -> str:
     if peak.limit_bytes is not None:
         of = f"{format_bytes(peak.reserved_bytes)} of {format_bytes(peak.limit_bytes)}"
         reserved = f"{of} reserved ({in_percent(used_share(peak))})"
-    return f"rank {peak.rank} on {peak.hostname}: {reserved}, {format_bytes(peak.allocated_bytes)} allocated"
+    outside = f", {format_bytes(peak.nontorch_bytes)} outside PyTorch" if peak.nontorch_bytes else ""
+    allocated = f"{format_bytes(peak.allocated_bytes)} allocated"
+    return f"rank {peak.rank} on {peak.hostname}: {reserved}, {allocated}{outside}"
 
 
 def rank_rows(peaks: Sequence[RankPeak]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
