@@ -32,7 +32,7 @@ def test_a_death_is_told_in_one_story() -> None:
     assert "train.py:41" in story["Cause"]
     assert story["Error"] == "Rank 1, step 3816: live tensors grew. Trying again would get as far again."
     assert story["Forecast"] == "Made at 07:59:32 UTC, 28 s before the error: 17\u201328 s; it was right."
-    assert story["Evidence"].startswith("Line found: train.py:41 in step, held by train.py: Trainer.history")
+    assert story["Evidence"] == "The line that allocates, what holds it."
     assert story["What was done"] == "Notify: done."
     assert story["What was missing"] == (
         "A way to have the job save its state (`tidegauge.on_checkpoint_request`, or a checkpoint signal); an action "
@@ -47,7 +47,8 @@ def test_a_death_of_which_nothing_was_known_before_says_what_was_missing() -> No
     assert (story["Forecast"], story["Evidence"], story["What was done"]) == ("None was made.", "None.", "Nothing.")
     assert story["What was missing"] == (
         "A forecast: the memory limit of the rank was not known; evidence of the line that allocates and of what holds "
-        "it; an action in time: the policy asked for none until then."
+        "it; a message to the owner: the policy asked for none until then; an action in time: the policy asked for "
+        "none until then."
     )
 
 
@@ -80,7 +81,8 @@ def test_an_action_that_did_not_come_to_pass_says_why(last: DecisionRecord, why:
 
 def test_nothing_was_missing_where_state_was_saved_and_the_line_known() -> None:
     saved = decided(ActionKind.CHECKPOINT, Outcome.DONE)
-    assert told(died_of_oom(evidence=(FOUND,)), saved)["What was missing"] == "Nothing that is known."
+    notified = decided(ActionKind.NOTIFY, Outcome.DONE)
+    assert told(died_of_oom(evidence=(FOUND,)), notified, saved)["What was missing"] == "Nothing that is known."
 
 
 def test_the_error_itself_points_to_its_growth() -> None:

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 from tidegauge.core.incidents import Incident, OomEnd
-from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import (
     MAX_AHEAD_S,
     OUTCOME_WORDS,
     best_evidence,
     capitalised,
-    evidence_in_words,
     evidence_sentences,
     meaning,
     utc_clock,
     wanted_and_free,
 )
-from tidegauge.core.units import format_band, format_duration
+from tidegauge.core.units import format_band, format_count, format_duration
 
 _TRACE = "start it with `TIDEGAUGE_PROFILE=trace`: the report then names the line that allocates and what holds it"
 
@@ -57,7 +56,7 @@ def _of_growth(
     yield "Cause", next(iter(evidence_sentences(incident)), meaning(incident))
     yield "Error", incident.explanation or wanted_and_free(end.oom)
     yield "Forecast", _forecast(incident, end, clock)
-    yield "Evidence", evidence_in_words(incident) if incident.evidence else "none"
+    yield "Evidence", _evidence(incident)
     missing = list(_missing(incident, records))
     yield "What was missing", "; ".join(missing) if missing else "nothing that is known"
 
@@ -87,6 +86,15 @@ def _forecast(incident: Incident, end: OomEnd, clock: Callable[[float], str]) ->
     return f"{said}; {judged}"
 
 
+def _evidence(incident: Incident) -> str:
+    """ "the line that allocates, what holds it, 2 snapshots"; what they say is the cause."""
+    best, count = best_evidence(incident), len(incident.snapshots)
+    known = [] if best is None or best.line is None else ["the line that allocates"]
+    known += [] if best is None or best.holder is None else ["what holds it"]
+    known += [format_count(count, "snapshot")] if count else []
+    return ", ".join(known) or "none"
+
+
 def _done(records: Sequence[DecisionRecord]) -> str:
     """Decisions that were carried out or tried: "notify: done; checkpoint: not proven in time"."""
     done = [
@@ -104,6 +112,9 @@ def _missing(incident: Incident, records: Sequence[DecisionRecord]) -> Iterable[
         yield "a forecast: the memory limit of the rank was not known" if is_unknown else "a forecast"
     if best_evidence(incident) is None:
         yield "evidence of the line that allocates and of what holds it"
+    told = [record for record in records if record.decision.action is ActionKind.NOTIFY]
+    if all(record.outcome is not Outcome.DONE for record in told):
+        yield f"a message to the owner: {_why_none(told)}"
     acting = [record for record in records if record.decision.action.is_acting]
     if any(record.outcome is Outcome.DONE for record in acting):
         return
@@ -112,10 +123,11 @@ def _missing(incident: Incident, records: Sequence[DecisionRecord]) -> Iterable[
     yield f"an action in time: {_why_none(acting)}"
 
 
-def _why_none(acting: Sequence[DecisionRecord]) -> str:
-    if not acting:
+def _why_none(records: Sequence[DecisionRecord]) -> str:
+    """Why these decisions, all of one purpose, came to nothing."""
+    if not records:
         return "the policy asked for none until then"
-    last = acting[-1]
+    last = records[-1]
     action = last.decision.action.value
     if last.decision.disposition is Disposition.WOULD:
         return f"{action} was due, but the policy's mode was {last.decision.mode}"
