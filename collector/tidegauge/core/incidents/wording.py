@@ -296,7 +296,7 @@ def other_half(incident: Incident) -> Optional[str]:
     if number is None:
         return None
     if incident.grew_in is not None:
-        return f"came in the growth of incident {number}"
+        return f"follows the growth of incident {number}"
     return f"ended in incident {number} ({IncidentCause.OUT_OF_MEMORY.value})"
 
 
