@@ -299,6 +299,19 @@ def test_the_page_of_growth_that_ended_in_an_error_is_red_and_past() -> None:
         assert future not in words
 
 
+def test_the_page_of_growth_that_ended_in_an_error_tells_the_whole_story_first() -> None:
+    saved = told(ActionKind.CHECKPOINT, 1, outcome=Outcome.NO_PROOF)
+    page = render(Story(died_of_oom(evidence=(FOUND,)), decisions=(saved,)))
+    lead = " ".join(Page(page[page.index('<section class="lead') : page.index("</section>")]).text.split())
+    for part in (
+        "Cause. ", "train.py:41", "Error. Rank 1, step 3816: live tensors grew. Trying again would get as far again.",
+        "Forecast. Made at 07:59:32 UTC, 28 s before the error: 17\u201328 s; it was right.",
+        "Evidence. The line that allocates, what holds it.", "What was done. Checkpoint: not proven in time.",
+        "What was missing. ", "Next step. ", "append tensor.item()",
+    ):  # fmt: skip
+        assert part in lead
+
+
 def test_the_page_of_growth_that_ended_in_an_error_links_to_its_incident() -> None:
     page = render(Story(died_of_oom()))
     assert "Ended in incident 2 (out_of_memory)" in Page(page).text

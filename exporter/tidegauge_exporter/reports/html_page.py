@@ -73,12 +73,15 @@ def lead(
     tone: str,
     remarks: Iterable[str | None] = (),
     figures: Iterable[tuple[str | None, str]] = (),
+    story: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """The first section: one sentence, remarks, and figures (value, label); unknown ones are left out."""
+    """The first section: one sentence, remarks, figures (value, label), and a story (label, sentence); unknown ones are
+    left out."""
     cells = "".join(f"<div><dt>{label}</dt><dd>{escape(value)}</dd></div>" for value, label in figures if value)
     parts = [f'<section class="lead tone-{tone}">', f"<h1>{escape(sentence)}</h1>"]
     parts += [f"<p>{inline(remark)}</p>" for remark in remarks if remark]
     parts += [f'<dl class="figures">{cells}</dl>'] * bool(cells)
+    parts += [f"<p><b>{escape(label)}.</b> {inline(told)}</p>" for label, told in story]
     return "\n".join([*parts, "</section>"])
 
 

@@ -14,6 +14,7 @@ from tidegauge.core.evidence.words import CAUSES, CONFIDENCES, line_words
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.oom_ends import oom_end
+from tidegauge.core.incidents.post_mortem import next_step, post_mortem
 from tidegauge.core.incidents.wording import (
     CLOSURES,
     RAN_OUT,
@@ -64,7 +65,9 @@ _KEEP_RUNNING: Final = (
 )
 
 
-def lead_section(incident: Incident, now_unix_s: float) -> str:
+def lead_section(incident: Incident, records: Sequence[DecisionRecord], now_unix_s: float) -> str:
+    """The incident in short; of one that ended by an error, the whole story. ``records``: its decisions."""
+    story, step = post_mortem(incident, records), next_step(incident)
     stale = "A node of this job is not reporting: these figures are stale, and Tidegauge takes no action on them."
     return lead(
         incident_sentence(as_of(incident, now_unix_s)),
@@ -72,10 +75,11 @@ def lead_section(incident: Incident, now_unix_s: float) -> str:
         remarks=[
             _standing(incident),
             stale if incident.stale else None,
-            _ended(incident.explanation or ""),
-            " ".join(evidence_sentences(incident)) or meaning(incident),
+            "" if story else _ended(incident.explanation or ""),
+            "" if story else " ".join(evidence_sentences(incident)) or meaning(incident),
         ],
         figures=_figures(incident, now_unix_s),
+        story=[*story, *([("Next step", step)] if step else [])],
     )
 
 

@@ -118,7 +118,7 @@ def _document(title: str, parts: list[str], script: str | None = None, json_html
 def _lead(content: ReportContent) -> str:
     """The first section, of an incident, else of the curves, else of the snapshots."""
     if content.story is not None:
-        return lead_section(content.story.incident, content.made_unix_s)
+        return lead_section(content.story.incident, content.story.decisions, content.made_unix_s)
     evidence = content.evidence
     found = None if evidence is None else tidy(evidence_sentence(evidence), MAX_TEXT_CHARS)
     if content.ranks:

@@ -73,6 +73,9 @@ def test_growth_that_ended_in_an_error_ran_out_of_memory(
     assert "closed: rank 1 ran out of memory at step 3,816 (wanted 20.0 MiB, 10.0 MiB free)" in page
     assert "runs out" not in page
     assert "22 min" not in page
+    assert "What ended it cause: Live tensors accumulate" in page
+    assert "28 s before the error: 17–28 s; it was right." in page
+    assert "What happens next Before the next start" in page
 
 
 def test_since_means_closed_ones_too(url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:

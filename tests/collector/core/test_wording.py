@@ -307,7 +307,7 @@ def test_a_task_of_an_array_goes_by_its_own_name() -> None:
 
 def test_growth_and_the_error_that_it_ended_in_name_each_other() -> None:
     assert other_half(died_of_oom()) == "ended in incident 2 (out_of_memory)"
-    assert other_half(incident(OOM, number=2, grew_in=1)) == "came in the growth of incident 1"
+    assert other_half(incident(OOM, number=2, grew_in=1)) == "follows the growth of incident 1"
     assert other_half(incident()) is None
 
 

@@ -21,6 +21,7 @@ from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import USER_BREAKER, DecisionRecord, LoopStatus
 from tidegauge.core.incidents.grades import GradeAnswer
+from tidegauge.core.incidents.post_mortem import next_step, post_mortem
 from tidegauge.core.incidents.wording import (
     CLOSURES,
     further_name,
@@ -230,8 +231,10 @@ def below_ranks(
     incident: Incident, entries: Sequence[Entry], records: Sequence[DecisionRecord], status: LoopStatus
 ) -> list[tuple[str, str]]:
     """Labels and texts below the table of ranks: evidence, timeline and next action."""
+    ended = [(f"  {label.lower()}: ", text) for label, text in post_mortem(incident, records, clock)]
     evidence = evidence_lines(incident)
-    lines = [("", ""), ("", "Evidence"), *evidence] if evidence else []
+    lines = [("", ""), ("", "What ended it"), *ended] if ended else []
+    lines += [("", ""), ("", "Evidence"), *evidence] if evidence else []
     lines += [("", ""), ("", "What happened"), *story(entries)]
     lines += [("", ""), ("", "What happens next"), ("  ", what_next(incident, records, status))]
     return lines
@@ -246,7 +249,7 @@ def _held_back(records: Sequence[DecisionRecord], status: LoopStatus) -> Optiona
 def what_next(incident: Incident, records: Sequence[DecisionRecord], status: LoopStatus) -> str:
     """The next action, and the command that changes it."""
     if not incident.is_open:
-        return "Nothing: the incident is closed."
+        return next_step(incident) or "Nothing: the incident is closed."
     ours = {record.decision.decision_id for record in records}
     for under_way in status.under_way:
         if under_way.decision_id in ours:

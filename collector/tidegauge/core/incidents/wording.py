@@ -35,6 +35,8 @@ IF_GROWTH_CONTINUES, IF_THIS_CONTINUES = "If the growth continues, ", "If this c
 """How the sentence begins that says what the policy does next to an incident."""
 RAN_OUT = "ran out of memory"
 """The state of a closed incident that ended by an out-of-memory error."""
+MAX_AHEAD_S = 1e9
+"""No forecast is so long before its error: the clock is wrong, or made up."""
 MAX_RANKS_NAMED = 6
 """More are counted in a sentence."""
 MAX_RANKS_PER_CELL = 4
@@ -167,7 +169,8 @@ def _sentence_of_end(incident: Incident, end: OomEnd, clock: Callable[[float], s
         ended = "The job" if end.ended_job else "The ranks" if end.others else "The rank"
         return f"{first}: {wanted_and_free(end.oom)}. {ended} ended by it."
     ahead_s = None if foreseen is None else end.oom.at_unix_s - foreseen.at_unix_s
-    after = f", {format_duration(ahead_s)} after the first forecast" if ahead_s is not None and ahead_s >= 0 else ""
+    is_known = ahead_s is not None and 0 <= ahead_s < MAX_AHEAD_S
+    after = f", {format_duration(ahead_s)} after the first forecast" if ahead_s is not None and is_known else ""
     said = _forecast_said(incident, clock)
     is_it = incident.ranks == (end.rank,) and not incident.ranks_left_out
     grew = f"{'it' if is_it else _who_had(incident)} had {_had(incident)}{since(incident.onset_step)}; {said}."
@@ -293,7 +296,7 @@ def other_half(incident: Incident) -> Optional[str]:
     if number is None:
         return None
     if incident.grew_in is not None:
-        return f"came in the growth of incident {number}"
+        return f"follows the growth of incident {number}"
     return f"ended in incident {number} ({IncidentCause.OUT_OF_MEMORY.value})"
 
 
