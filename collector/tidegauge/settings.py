@@ -49,6 +49,9 @@ class Settings(BaseModel):
     keep_jobs_days: float = Field(default=90.0, ge=1, le=3650)
     """Days to keep the records of ended jobs (``tidegauge history``). 90 covers a quarter. At most 20,000 records
     of a user or namespace and 100,000 in all are kept, whatever their age."""
+    user_pseudonyms: bool = False
+    """Whether pseudonyms stand for the names of users where many people look: the label ``user_name``, the Slack
+    channel, Alertmanager and Grafana (docs/privacy.md). ``tidegauge whois`` resolves them on the head."""
     snapshot_store: str | None = None
     """Where nodes keep the GPU memory snapshots behind the evidence (docs/evidence_store.md): a folder on each node, or
     an fsspec URL such as s3://bucket/prefix, gs://bucket/prefix or file:///shared/folder. A URL needs its driver (s3fs,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.http.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
@@ -20,6 +21,7 @@ from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus
 from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
 from tidegauge_exporter.notify.ports import Chat, PlotDrawer, Sink, StoryFeed
+from tidegauge_exporter.notify.pseudonyms import PseudonymSink
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
@@ -55,6 +57,8 @@ class NotifyConfig:
     grafana_token: str | None = field(default=None, repr=False)
     door: Door = OPEN_DOOR
     """TLS and headers of ``/alerts``."""
+    pseudonyms: Pseudonyms | None = field(default=None, repr=False)
+    """Stand for users' names where everybody reads; owners' own messages have names."""
 
 
 class NotifyService:
@@ -124,6 +128,9 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
     has_grafana = config.grafana_url if config.grafana_token else None
     grafana = builder.build("grafana", has_grafana, builder.grafana, extra="grafana")
     sinks: list[Sink] = [sink for sink in (alertmanager, slack, *owners, grafana) if sink is not None]
+    if config.pseudonyms is not None:
+        names = config.pseudonyms
+        sinks = [sink if isinstance(sink, OwnerNotifier) else PseudonymSink(sink, names) for sink in sinks]
     return NotifyService(
         Notifier(feed, sinks, wall_s=wall_s), journal,
         owners=owners, receiver=receiver, missing=tuple(builder.missing), wall_s=wall_s,

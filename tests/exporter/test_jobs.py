@@ -10,6 +10,7 @@ from sample_views import LOOP, NOW_S, job_view, rank_summary
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.loop_figures import LoopFigures, SlurmLabels
 from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
 from tidegauge_exporter.metrics.jobs import job_metrics
@@ -38,6 +39,14 @@ def test_openmetrics_is_given_to_who_asks_for_it() -> None:
     assert exposition.content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = {family.name: family.type for family in parse_openmetrics(exposition.body.decode())}
     assert families["tidegauge_job"] == "info"
+
+
+def test_pseudonyms_stand_for_users_in_labels() -> None:
+    known = Pseudonyms(b"1" * 32)
+    job = job_view()
+    body = job_metrics([job], cluster="lab", now_unix_s=NOW_S, shown_user=known.of).body.decode()
+    assert f'user_name="{known.of(job.user_name)}"' in body
+    assert f'"{job.user_name}"' not in body
 
 
 def test_no_job_is_an_empty_page() -> None:

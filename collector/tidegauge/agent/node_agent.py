@@ -48,13 +48,13 @@ from tidegauge.agent.slurm.records import SlurmRecords
 from tidegauge.agent.source_health import SkipCounts, SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.detector import RankDetector
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without

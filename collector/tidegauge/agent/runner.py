@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import NodeSummary, RankSummary
 
 _log = logging.getLogger(__name__)

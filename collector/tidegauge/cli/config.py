@@ -41,6 +41,7 @@ SECTIONS = {
     "Access to the API": ("web_", "api_tokens", "api_admins", "api_token_file", "api_ca_file", "metrics_readers"),
     "Addresses and ports": ("listen_host", "metrics_port", "api_port", "engine_port", "public_url"),
     "Storage": ("state_dir", "run_dir", "database_", "snapshot_", "keep_"),
+    "Personal data": ("user_",),
     "Timing": ("poll_", "report_", "linger_"),
     "Policy": ("policy_", "incident_"),
     "Slurm": ("slurm",),

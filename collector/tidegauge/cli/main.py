@@ -29,6 +29,7 @@ GROUPS = {
         "status": "tidegauge.cli.service.status",
         "config": "tidegauge.cli.config",
         "forget": "tidegauge.cli.persons.forget",
+        "whois": "tidegauge.cli.persons.whois",
     },
     "jobs": {
         "run": "tidegauge.cli.service.run",

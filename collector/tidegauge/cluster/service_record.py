@@ -12,6 +12,7 @@
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
 ``notified.jsonl``  what was sent where (head only): written by the notifier; stays
 ``forgotten.json``  whose data is forgotten, without names (head only): written by ``forget``; stays
+``pseudonym.key``   key of users' pseudonyms (head only), 0600; stays
 ``clock.json``      state of the steady clock (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
@@ -71,6 +72,7 @@ class StateFiles:
         self.job_settings = root / "settings.json"
         self.journal = root / "notified.jsonl"
         self.forgotten = root / "forgotten.json"
+        self.pseudonym_key = root / "pseudonym.key"
         self.clock = root / "clock.json"
         self.lock = root / "lock"
         self.logs = root / "logs"

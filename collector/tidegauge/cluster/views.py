@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.orders import Order
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 from tidegauge.http.access import DoorProblem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client.registry import Collector
 
@@ -34,22 +34,26 @@ def job_metrics(
     accept: str | None = None,
     loop: LoopFigures | None = None,
     service: Collector | None = None,
+    shown_user: Callable[[str], str] = str,
 ) -> Exposition:
     """The page for a scrape with the header ``Accept``: OpenMetrics if it asks for it, else text.
 
     Jobs that ended longer than ``linger_s`` ago are left out. Without ``loop`` there is nothing about incidents and
-    actions. ``service`` collects metrics of the coordinator's process.
+    actions. ``service`` collects metrics of the coordinator's process. ``shown_user``: what to show for a user's name.
     """
     samples = Samples(COORDINATOR_TABLE)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
-    _add_jobs(samples, current, loop, cluster=cluster)
+    _add_jobs(samples, current, loop, cluster=cluster, shown_user=shown_user)
     if loop is not None:
         _add_loop(samples, loop, cluster=cluster)
     own = () if service is None else service.collect()
     return exposition([*samples.families(), *own], accept)
 
 
-def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
+def _add_jobs(
+    samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str,
+    shown_user: Callable[[str], str],
+) -> None:  # fmt: skip
     """Add one set of series a job, attempt and group of ranks; of two with the same labels, the first."""
     figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
     slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
@@ -61,7 +65,7 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
         if tuple(labels.values()) in seen:
             continue
         seen.add(tuple(labels.values()))
-        facts = (job.user_name, job.job_name, job.scheduler, job.world_size, *_slurm_labels(job, slurm))
+        facts = (shown_user(job.user_name), job.job_name, job.scheduler, job.world_size, *_slurm_labels(job, slurm))
         samples.add_to({**labels, **_further_labels(JOB_INFO, facts)}, JOB_INFO, INFO_VALUE)
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:

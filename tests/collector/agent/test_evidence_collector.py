@@ -43,9 +43,9 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderSearch, ids_so_far
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
 from tidegauge.rate_limited_log import LINES_PER_MINUTE

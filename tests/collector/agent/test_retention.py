@@ -13,9 +13,9 @@ from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TE
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive, what_to_delete
 from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError, StoredSnapshot
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.forgotten import Forgotten, folder_digest
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.persons.forgotten import Forgotten, folder_digest
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0

@@ -10,7 +10,6 @@ from fake_node import FakeClock
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.runner import AgentRunner, Ticker
 from tidegauge.cluster.views import ReportReply
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -18,6 +17,7 @@ from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import NodeSummary
 from waiting import PATIENCE_S
 

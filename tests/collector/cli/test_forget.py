@@ -25,7 +25,7 @@ from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import open_store, sqlite_url
-from tidegauge.core.forgotten import is_forgotten
+from tidegauge.core.persons.forgotten import is_forgotten
 from tidegauge_exporter.notify.delivery_journal import entries_of
 
 HOLD_COORDINATOR = """

@@ -12,8 +12,8 @@ from evidence_values import evidence
 from rank_profiles import rank_profile
 from sample_views import rank_summary
 from tidegauge.cluster.coordinator.forgotten_list import KEEP_S, add_forgotten, read_forgotten
-from tidegauge.core.forgotten import Forgotten, folder_digest, is_forgotten, path_part
 from tidegauge.core.ids import JobKey
+from tidegauge.core.persons.forgotten import Forgotten, folder_digest, is_forgotten, path_part
 
 NOW_S = 1_800_000_000.0
 

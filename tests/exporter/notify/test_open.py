@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from exporter.notify.telling import LINKS, warning
+from exporter.notify.telling import LINKS, story, warning
 from exporter.notify.test_alertmanager import FakeAlertmanager, running
 from exporter.notify.test_receiver import ask
 from exporter.notify.test_webhook import NOTIFICATION
 from fakes.fake_slack import FakeSlack
 from fakes.smtp_server import FakeSmtp
-from scheduler_values import decision
+from scheduler_values import decision, record
+from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.persons.pseudonyms import Pseudonyms
+from tidegauge_exporter.messages.pseudonyms import story_with_pseudonym
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
@@ -77,6 +80,44 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path, mo
             eventually(lambda: bool(slack.threads("#gpu-memory")[0].replies))
             assert problems(service) == {"alertmanager": None, "slack": None, "slack owners": None}
     assert "4712" in slack.threads("#gpu-memory")[0].parent.words
+
+
+def test_pseudonyms_stand_for_users_where_everybody_reads_and_owners_are_still_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "FETCH_EVERY_S", 0.02)
+    slack, alertmanager, now_s = FakeSlack(), FakeAlertmanager(), time.time()
+    slack.add_user("ada@example.org")
+    told = warning(12, opened_unix_s=now_s, updated_unix_s=now_s, explanation="a job of ada grows")
+    known = Pseudonyms(b"1" * 32)
+    with slack, running(alertmanager):
+        settings = config(
+            tmp_path, alertmanager_url=alertmanager.url, slack_token=TOKEN, slack_api_url=slack.api_url,
+            slack_channel="#gpu-memory", slack_email_domain="example.org", pseudonyms=known,
+        )  # fmt: skip
+        with started(settings, Feed(told)) as service:
+            eventually(lambda: bool(alertmanager.requests))
+            (alert, *_) = alertmanager.alerts
+            assert alert["labels"]["user_name"] == known.of("ada")
+            assert "ada" not in alert["annotations"]["description"].split()
+            assert ask(service, "POST", "/alerts", json.dumps(NOTIFICATION).encode())[0] == 200
+            eventually(lambda: bool(slack.threads("#gpu-memory")))
+            assert tell_owner(service.owners, decision(), told) == "Slack DM"
+            assert len(slack.direct_threads("ada@example.org")) == 1
+    words = slack.threads("#gpu-memory")[0].parent.words
+    assert known.of("ada") in words
+    assert "ada" not in words.replace("`", " ").split()
+
+
+def test_a_story_with_a_pseudonym_has_the_name_nowhere() -> None:
+    known = Pseudonyms(b"1" * 32)
+    told = story(12, explanation="a job of ada grows")
+    made = record(decision(reason="ada's job leaks"), Outcome.FAILED, detail="no email address known for user 'ada'")
+    shown = story_with_pseudonym(replace(told, decisions=(made,)), known)
+    names = {shown.incident.user_name, *(line.incident.user_name for line in shown.history)}
+    (done,) = shown.decisions
+    assert names | {done.decision.facts.user_name, done.decision.incident.user_name} == {known.of("ada")}
+    assert "ada" not in f"{shown.incident.explanation} {done.decision.reason} {done.detail}".replace("'", " ").split()
 
 
 def test_notifier_without_sinks_does_nothing(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.orders import Order
 from tidegauge.core.peer_bounds import PeerBound
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import GpuView, RankView
 from tidegauge.rate_limited_log import FewLines

@@ -18,7 +18,7 @@ from tidegauge.agent.evidence.snapshot_store import (
 )
 from tidegauge.analysis.snapshots.reading import write_packed
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.forgotten import Forgotten
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView
 

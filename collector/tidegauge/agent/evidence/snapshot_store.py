@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tidegauge.core.forgotten import path_part
 from tidegauge.core.ids import JobKey
+from tidegauge.core.persons.forgotten import path_part
 from tidegauge.core.units import format_bytes
 
 SUFFIX = ".snap.zst"

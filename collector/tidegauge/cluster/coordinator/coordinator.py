@@ -22,7 +22,6 @@ from tidegauge.cluster.coordinator.piece_queue import PieceQueue
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
-from tidegauge.core.forgotten import Forgotten
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
@@ -30,6 +29,7 @@ from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import RankGroup
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
+from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 

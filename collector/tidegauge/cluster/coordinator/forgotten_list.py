@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.core.evidence.pieces import Piece
-from tidegauge.core.forgotten import Forgotten, is_forgotten
+from tidegauge.core.persons.forgotten import Forgotten, is_forgotten
 from tidegauge.core.views import NodeSummary
 from tidegauge.files import owner_for_root, replace_file
 

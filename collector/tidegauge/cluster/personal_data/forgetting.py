@@ -11,8 +11,8 @@ from tidegauge.cluster.personal_data.files import PersonFiles
 from tidegauge.cluster.personal_data.writers import Writers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Person, Store
-from tidegauge.core.forgotten import Forgotten, folder_digest, path_part
 from tidegauge.core.incidents.forgotten import PREFIX
+from tidegauge.core.persons.forgotten import Forgotten, folder_digest, path_part
 
 _RANDOM_BYTES = 4
 

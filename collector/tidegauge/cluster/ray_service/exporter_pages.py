@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tidegauge.cluster.ray_service.coordinator_service import Pages
+from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.settings import Settings
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.metrics.families import ServiceRegistry
@@ -16,7 +17,7 @@ from tidegauge_exporter.reports.report_content import incident_content
 from tidegauge_exporter.runbooks import runbooks_html
 
 
-def exporter_pages(settings: Settings) -> Pages:
+def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) -> Pages:
     cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
     service = ServiceRegistry()
     return Pages(
@@ -28,6 +29,7 @@ def exporter_pages(settings: Settings) -> Pages:
             accept=accept,
             loop=loop,
             service=service,
+            shown_user=str if pseudonyms is None else pseudonyms.of,
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
         incident_report=lambda story: render_report(

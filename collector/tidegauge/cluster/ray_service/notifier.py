@@ -17,6 +17,7 @@ from tidegauge.cluster.incident_loops.notifying import (
     SLACK_TOKEN,
     OwnerNotified,
 )
+from tidegauge.cluster.pseudonym_key import pseudonyms_of
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.http.door_start import open_door
@@ -58,6 +59,7 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
         grafana_url=settings.grafana_url,
         grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
         door=open_door(settings, what="/alerts", asks_names=False),
+        pseudonyms=pseudonyms_of(settings, files),
     )
 
 

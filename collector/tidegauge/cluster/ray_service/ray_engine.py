@@ -124,6 +124,7 @@ class CoordinatorActor:
         from tidegauge.cluster.coordinator.forgotten_list import read_forgotten
         from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
+        from tidegauge.cluster.pseudonym_key import pseudonyms_of
         from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService, keep_pauses_short
         from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
         from tidegauge.http.door_start import open_door
@@ -148,7 +149,7 @@ class CoordinatorActor:
             actions.telling.expect()
         self._telling = actions.telling
         self._service = CoordinatorService(
-            coordinator, RayEngine(), exporter_pages(settings), actions,
+            coordinator, RayEngine(), exporter_pages(settings, pseudonyms=pseudonyms_of(settings, files)), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
             door=open_door(settings, what="the API"), local_socket=files.api_socket, public_url=settings.public_url,

@@ -83,6 +83,14 @@ class PersonStore:
         with self._database.reading() as connection:
             return _find(connection, name, uids)
 
+    def names(self) -> frozenset[str]:
+        """The names of all users of whom something is kept."""
+        with self._database.reading() as connection:
+            found = [
+                connection.scalars(select(table.c.user_name).distinct()).all() for table in (job_records, incidents)
+            ]
+        return frozenset(name for names in found for whole in names for name in whole.split(OWNER_SEPARATOR))
+
     def rows(self, person: Person) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """All rows about a person by table, each value unpacked; every table is named."""
         with self._database.reading() as connection:

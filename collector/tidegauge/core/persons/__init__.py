@@ -1,0 +1,1 @@
+"""Users as subjects of data protection: pseudonyms, and whose data is forgotten."""
