@@ -2,12 +2,16 @@
 
     python bench/job_memory.py
 
-Prints, for each size of job: the longest tick of the recorder while they run, how long it takes until all are written
-after their end (a tick a second), the longest of these ticks, and the bytes in the database.
+Every rank's history is full.
+
+Prints, for each size of job, in seconds of the processor: the longest and the mean tick of the recorder while all
+report each second; then how many ticks, of which there is one a second, it takes until all are written after their end,
+the longest of these and all of them; and the bytes in the database.
 """
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,13 +22,14 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId, RankIdentity
+from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import NodeSummary, RankSummary
 
 RANKS = 10_000
 OF_NODE = 8
-READINGS = 130
-"""Of each rank before the end: its history is full."""
+LOOKS = 5
+"""At the running jobs."""
 BEGAN_S = 1_800_000_000.0
 GIB = 1 << 30
 
@@ -34,12 +39,13 @@ class Fleet:
 
     def __init__(self, store: Store, ranks_of_job: int) -> None:
         self._elapsed_s = 0.0
+        history = full_history()
         self._ranks = [_rank(number, ranks_of_job) for number in range(RANKS)]
         self._coordinator = Coordinator(
             wall_s=lambda: BEGAN_S + self._elapsed_s, monotonic_s=lambda: self._elapsed_s, incarnation="c"
         )
         self._recorder = JobRecorder(
-            self._coordinator.jobs, store.jobs, history_of=self._coordinator.history_of,
+            self._coordinator.jobs, store.jobs, history_of=lambda *_: history.copy(),
             now_s=lambda: BEGAN_S + self._elapsed_s, monotonic_s=lambda: self._elapsed_s,
         )  # fmt: skip
 
@@ -57,10 +63,10 @@ class Fleet:
             self._coordinator.report(NodeSummary(name, name, 1, "i", None, BEGAN_S + self._elapsed_s, ranks))
 
     def tick(self) -> float:
-        """Seconds."""
-        began_s = time.perf_counter()
+        """Seconds of the processor."""
+        began_s = time.process_time()
         self._recorder.tick()
-        return time.perf_counter() - began_s
+        return time.process_time() - began_s
 
     def wait(self) -> None:
         self._elapsed_s += 1.0
@@ -68,6 +74,15 @@ class Fleet:
     @property
     def waits(self) -> bool:
         return bool(self._recorder.unwritten)
+
+
+def full_history() -> MemoryHistory:
+    """Of 120 points, as after a day; the same for each rank."""
+    figures, history = random.Random(24), MemoryHistory()
+    for second in range(0, 86_400, 60):
+        held = 9 * GIB + figures.randrange(GIB)
+        history.add(MemoryPoint(BEGAN_S - 86_400 + second, second, held, held + GIB, GIB))
+    return history
 
 
 def _rank(number: int, ranks_of_job: int) -> RankSummary:
@@ -95,10 +110,10 @@ def measure(ranks_of_job: int) -> str:
         store = open_store(sqlite_url(Path(folder)))
         fleet = Fleet(store, ranks_of_job)
         ticks = []
-        for step in range(READINGS):
+        for step in range(LOOKS):
             fleet.report(step)
             ticks.append(fleet.tick())
-        fleet.report(READINGS, alive=False)
+        fleet.report(LOOKS, alive=False)
         ending = [fleet.tick()]
         while fleet.waits:
             fleet.wait()
@@ -108,7 +123,7 @@ def measure(ranks_of_job: int) -> str:
         peaks = sum(len(memory.peaks) for memory in kept if memory is not None)
         curves = sum(len(memory.curves) for memory in kept if memory is not None)
         steps = {peak.steps for memory in kept if memory is not None for peak in memory.peaks}
-        assert steps == {READINGS}, steps
+        assert steps == {LOOKS}, steps
         store.close()
         size_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
     return (

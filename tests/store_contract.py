@@ -990,6 +990,13 @@ class StoreContract:
         store.jobs.prune(before_s=NOW_S + 1e6)
         assert store.jobs.memory(record) is None
 
+    def test_the_memory_of_a_job_whose_number_no_column_holds_is_passed_over(self, store: Store) -> None:
+        odd = job_record(job=JOB._replace(attempt=1 << 70))
+        record = job_record(job=JOB)
+        store.jobs.save([odd, record])
+        store.jobs.save_memory({odd: JobMemory(), record: JobMemory()})
+        assert (store.jobs.memory(odd), store.jobs.memory(record)) == (None, JobMemory())
+
     def test_the_memory_of_an_incidents_ranks_comes_back_and_goes_with_it(self, store: Store) -> None:
         store.incidents.save([opened(7)])
         store.incidents.save_memory({7: [RankMemory(0, POINTS)], 8: []})

@@ -59,6 +59,10 @@ class PackedPoints(Sequence[MemoryPoint]):
         at = range(len(self))[place] * _FIGURES
         return _point(*self._figures[at : at + _FIGURES])
 
+    def __iter__(self) -> Iterator[MemoryPoint]:
+        columns = (self._figures[place::_FIGURES] for place in range(_FIGURES))
+        return (_point(*figures) for figures in zip(*columns))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 

@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,15 +51,21 @@ def no_page(_: Request) -> object:
 
 @contextmanager
 def service(
-    pieces: tuple[Evidence, ...] = (), *, memory: bool = True, number: int = 12, job: JobPage | None = None
-) -> Iterator[str]:
+    pieces: tuple[Evidence, ...] = (), *, memory: bool = True, number: int = 12, job: JobPage | None = None,
+    kept: Sequence[RankMemory] = (),
+) -> Iterator[str]:  # fmt: skip
     """A coordinator's pages on incident ``number`` of job 4711."""
     about = replace(story().incident, number=number)
     store = FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, about.opened_unix_s, about)]), FakeAudit([]))
     told = [RankMemory(rank, points(leaks=rank == 1)) for rank in range(3)] if memory else []
+
+    def curves(request: Request) -> object:
+        """What is watched of the job, or what stays with the incident."""
+        return {"ranks": kept if "incident" in request.query else told}
+
     routes = {
         **loop_routes(lambda: store, lambda: LoopStatus("observe", None, incidents_open=1)),
-        "/api/v1/memory": json_route(lambda _: {"ranks": told}),
+        "/api/v1/memory": json_route(curves),
         "/api/v1/evidence": json_route(lambda _: {"evidence": pieces}),
         "/api/v1/job": json_route(lambda _: job) if job is not None else json_route(no_page),
     }
@@ -327,6 +333,14 @@ def test_a_number_that_is_both_is_asked_back(tmp_path: Path, capsys: pytest.Capt
         assert main(["report", str(NUMBER), "--api", url]) == 2
         assert "use --incident or --job" in capsys.readouterr().err
         assert "leaks" in report(tmp_path / "r.html", NUMBER, "--incident", "--api", url)
+
+
+def test_the_report_of_a_job_that_is_gone_has_the_curve_that_stays_with_the_incident(tmp_path: Path) -> None:
+    with service(memory=False, kept=[RankMemory(1, points(leaks=True))]) as url:
+        words = report(tmp_path / "r.html", "12", "--api", url)
+    assert "No memory curve" not in words
+    assert "No readings" not in words
+    assert "step 600" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_report_says_so_without_evidence_or_memory_curve(tmp_path: Path) -> None:

@@ -50,31 +50,34 @@ class JobRecordStore:
         if not rows:
             return
         with self._database.writing() as connection:
-            for row in rows:
-                insert = counts.insert_into(connection, job_records).values(row)
-                changed = {name: insert.excluded[name] for name in row if name not in {key.name for key in _KEY}}
-                connection.execute(insert.on_conflict_do_update(index_elements=list(_KEY), set_=changed))
+            insert = counts.insert_into(connection, job_records)
+            changed = {name: insert.excluded[name] for name in rows[0] if name not in {key.name for key in _KEY}}
+            connection.execute(insert.on_conflict_do_update(index_elements=list(_KEY), set_=changed), rows)
             for tenant in {row["tenant"] for row in rows}:
                 _delete_beyond(connection, self._room.of_tenant, job_records.c.tenant == tenant)
             _keep_shares(connection, self._room.in_all)
 
     def save_memory(self, memory: Mapping[JobRecord, JobMemory]) -> None:
         """Write the memory of ranks beside records that are saved, in place of what there was."""
+        rows = {
+            tuple(_key(record).values()): {**_key(record), "value": write_memory(value)}
+            for record, value in memory.items()
+            if fits_column(record.job.attempt, record.job.uid)
+        }
         with self._database.writing() as connection:
-            for record, value in memory.items():
-                row = {name: part for name, part in _row(record).items() if name in job_memory.c and name != "value"}
-                known = select(job_records.c.uid).where(*(job_records.c[name] == part for name, part in row.items()))
-                if connection.execute(known).first() is None:
-                    continue  # it was deleted for somebody else's room
-                insert = counts.insert_into(connection, job_memory).values({**row, "value": write_memory(value)})
-                connection.execute(
-                    insert.on_conflict_do_update(index_elements=list(row), set_={"value": insert.excluded["value"]})
-                )
+            known = _known(connection, list(rows))  # some may have been deleted for somebody else's room
+            insert = counts.insert_into(connection, job_memory)
+            changed = insert.on_conflict_do_update(
+                index_elements=[key.name for key in _KEY], set_={"value": insert.excluded["value"]}
+            )
+            if known:
+                connection.execute(changed, [rows[key] for key in known])
 
     def memory(self, record: JobRecord) -> JobMemory | None:
         """What ``save_memory`` wrote beside this record."""
-        row = {name: part for name, part in _row(record).items() if name in job_memory.c and name != "value"}
-        query = select(job_memory.c.value).where(*(job_memory.c[name] == part for name, part in row.items()))
+        if not fits_column(record.job.attempt, record.job.uid):
+            return None
+        query = select(job_memory.c.value).where(*(job_memory.c[name] == part for name, part in _key(record).items()))
         with self._database.reading() as connection:
             value = connection.scalar(query)
         try:
@@ -174,13 +177,28 @@ def _like(connection: Connection, column: ColumnElement[str], pattern: str) -> C
     return column.like(literal.replace(ANY, "%"), escape="!")
 
 
-def _row(record: JobRecord) -> dict[str, Any]:
+def _key(record: JobRecord) -> dict[str, Any]:
     job = record.job
     return {
         "job_id": column_name(job.job_id),
         "attempt": job.attempt,
         "uid": job.uid,
         "started_s": record.started_unix_s,
+    }
+
+
+def _known(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those of the keys that there is a record of."""
+    found: list[tuple[Any, ...]] = []
+    for at in range(0, len(keys), ROWS_AT_ONCE):
+        found += map(tuple, connection.execute(select(*_KEY).where(tuple_(*_KEY).in_(keys[at : at + ROWS_AT_ONCE]))))
+    return found
+
+
+def _row(record: JobRecord) -> dict[str, Any]:
+    job = record.job
+    return {
+        **_key(record),
         "tenant": column_name(str(tenant_of(job))),
         "user_name": column_name(record.user_name),
         "updated_s": record.updated_unix_s,
