@@ -24,8 +24,8 @@ from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import MAX_JOB_CURVES, JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
-from tidegauge.core.job_records.right_size import UsageBy
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
+from tidegauge.core.jobs.right_size import UsageBy
 from tidegauge.core.memory_history import BUCKETS, MemoryPoint
 from tidegauge.core.verdicts import LeakState
 

@@ -11,7 +11,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
-from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 
 

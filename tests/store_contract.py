@@ -54,8 +54,8 @@ from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
-from tidegauge.core.job_records.right_size import UsageBy
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
+from tidegauge.core.jobs.right_size import UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
-from tidegauge.core.job_records.right_size import GpuUsage
+from tidegauge.core.jobs.right_size import GpuUsage
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.metrics.families import JOB_LABELS, CountedMetric, MetricKind, label_value
 

@@ -11,7 +11,7 @@ from still_service import OBSERVING
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.loop_api import loop_routes
-from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 
 HOUR_S = 3600.0
 ROW = GpuUsage("train", "ada", 4, 0, 8, 320 * HOUR_S, 320 * HOUR_S * 80 * GIB, 320 * HOUR_S * 8 * GIB, 80 * GIB,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import GIB
-from tidegauge.core.job_records.right_size import GpuUsage, SizedUsage, advice
+from tidegauge.core.jobs.right_size import GpuUsage, SizedUsage, advice
 
 
 def usage(**changes: Any) -> GpuUsage:

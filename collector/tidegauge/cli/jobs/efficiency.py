@@ -11,7 +11,7 @@ from tidegauge.cli.errors import FINE
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.times import ago, since_unix_s
-from tidegauge.core.job_records.right_size import MIN_RUN_S, SizedUsage, UsageBy
+from tidegauge.core.jobs.right_size import MIN_RUN_S, SizedUsage, UsageBy
 from tidegauge.core.units import format_bytes, format_duration
 
 HELP = "list what ended jobs had and needed of their GPUs, and what the next run could ask for"

@@ -15,7 +15,7 @@ from tidegauge.cli.output import write_output
 from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
-from tidegauge.core.job_records.right_size import MIN_RUN_S, GpuUsage, advice
+from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, advice
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.text import one_line

@@ -17,7 +17,7 @@ from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, Inciden
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.incidents.wording import change_in_words
-from tidegauge.core.job_records.right_size import SizedUsage, UsageBy
+from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.http.access import EVERYBODY, Viewer

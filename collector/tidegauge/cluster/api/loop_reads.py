@@ -16,8 +16,8 @@ from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord
-from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 
 

@@ -27,8 +27,8 @@ from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatu
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord
-from tidegauge.core.job_records.right_size import SizedUsage, UsageBy
 from tidegauge.core.job_records.search import ANY
+from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.core.incidents.actions import AuditError
-from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 
 SINCE_S = 7 * 86_400.0
 KEPT_S = 600.0

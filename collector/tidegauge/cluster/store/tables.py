@@ -169,7 +169,7 @@ job_records = Table(
 )
 """One row per attempt of a job, healthy ones too. Not unique without its start: a user may give a job id twice. ``how``
 is ``JobRecord.end``, ``array_name`` is ``JobRecord.array``; ``gpus`` and the bytes are for sums
-(``core.job_records.right_size``), 0 where they are unknown."""
+(``core.jobs.right_size``), 0 where they are unknown."""
 
 job_memory = Table(
     "job_memory",

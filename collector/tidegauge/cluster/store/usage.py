@@ -10,7 +10,7 @@ from tidegauge.cluster.store.database import Database
 from tidegauge.cluster.store.tables import job_records
 from tidegauge.cluster.store.values import column_name
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.job_records.right_size import MIN_RUN_S, GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, UsageBy
 
 _NAMES: Mapping[UsageBy, ColumnElement[str]] = {
     UsageBy.JOB: job_records.c.job_name,

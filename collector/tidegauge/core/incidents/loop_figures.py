@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import Disposition, Outcome
-from tidegauge.core.job_records.right_size import GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 
 ACTION_OUTCOMES = (*(outcome.value for outcome in Outcome), Disposition.WOULD.value, Disposition.WITHHELD.value)
