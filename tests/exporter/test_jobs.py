@@ -9,6 +9,7 @@ from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import LOOP, NOW_S, job_view, rank_summary
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.loop_figures import LoopFigures, SlurmLabels
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.core.verdicts import LeakState
@@ -44,9 +45,31 @@ def test_openmetrics_is_given_to_who_asks_for_it() -> None:
 def test_pseudonyms_stand_for_users_in_labels() -> None:
     known = Pseudonyms(b"1" * 32)
     job = job_view()
-    body = job_metrics([job], cluster="lab", now_unix_s=NOW_S, shown_user=known.of).body.decode()
+    used = GpuUsage("train", job.user_name, 1, 0, 1, 600.0, 600.0, 60.0, 100, 10, 10.0)
+    usage = {UsageBy.JOB: (used,), UsageBy.USER: (used._replace(name=job.user_name),)}
+    body = job_metrics(
+        [job], cluster="lab", now_unix_s=NOW_S, loop=replace(LOOP, usage=usage), shown_user=known.of
+    ).body.decode()
     assert f'user_name="{known.of(job.user_name)}"' in body
+    assert f'by="user",name="{known.of(job.user_name)}"' in body
+    assert 'by="job",name="train"' in body
     assert f'"{job.user_name}"' not in body
+
+
+def test_figures_of_ended_jobs_have_the_values_of_their_rows_and_no_series_twice() -> None:
+    used = GpuUsage("n" * 200, "ada", 3, 0, 8, 3600.0, 4000.0, 1000.0, 80, 9, 8.0)
+    usage = {
+        UsageBy.JOB: (used, used._replace(name="n" * 201, runs=9)),
+        UsageBy.ACCOUNT: (used._replace(user_name=""),),
+    }
+    found = [one for one in scrape_loop(replace(LOOP, usage=usage)) if one.name.startswith("tidegauge_ended_")]
+    assert len(found) == 14
+    of_job = {one.name: one.value for one in found if one.labels["by"] == "job"}
+    assert of_job == {
+        "tidegauge_ended_runs": 3, "tidegauge_ended_gpu_seconds": 3600, "tidegauge_ended_had_byte_seconds": 4000,
+        "tidegauge_ended_needed_byte_seconds": 1000, "tidegauge_ended_limit_bytes": 80, "tidegauge_ended_highest_bytes": 9,
+        "tidegauge_ended_safe_bytes": 10,
+    }  # fmt: skip
 
 
 def test_no_job_is_an_empty_page() -> None:

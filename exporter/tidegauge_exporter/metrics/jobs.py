@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from prometheus_client.registry import Collector
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
 from tidegauge_exporter.metrics.families import (
@@ -45,7 +47,7 @@ def job_metrics(
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
     _add_jobs(samples, current, loop, cluster=cluster, shown_user=shown_user)
     if loop is not None:
-        _add_loop(samples, loop, cluster=cluster)
+        _add_loop(samples, replace(loop, usage=_shown_usage(loop.usage, shown_user)), cluster=cluster)
     own = () if service is None else service.collect()
     return exposition([*samples.families(), *own], accept)
 
@@ -94,6 +96,22 @@ def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:
         for values, number in metric.read_all(loop).items():
             samples.add(metric, (cluster, *values), number)
     samples.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))
+
+
+def _shown_usage(
+    usage: Mapping[UsageBy, Sequence[GpuUsage]], shown_user: Callable[[str], str]
+) -> dict[UsageBy, list[GpuUsage]]:
+    """With what to show in place of users' names."""
+    return {
+        by: [
+            row._replace(
+                name=shown_user(row.name) if by is UsageBy.USER else row.name,
+                user_name=shown_user(row.user_name) if row.user_name else "",
+            )
+            for row in rows
+        ]
+        for by, rows in usage.items()
+    }
 
 
 def _is_current(job: JobView, *, now_unix_s: float, linger_s: float) -> bool:
