@@ -54,6 +54,17 @@ def test_the_first_forecast_outlives_later_ones_and_a_restart(watch: Watch) -> N
     assert watch.incident.foreseen == FIRST
 
 
+def test_a_restart_between_alarm_error_and_end_keeps_the_story(watch: Watch) -> None:
+    watch.see(leaking())
+    watch.restart()
+    watch.see(leaking(OOM, alive=False), for_s=2)
+    watch.restart()
+    watch.see(leaking(OOM, alive=False, peer_alive=False))
+    leak, error = (change.incident for change in watch.told[-2:])
+    assert (leak.closure, leak.ran_out and leak.ran_out.number) == (Closure.RAN_OUT_OF_MEMORY, error.number)
+    assert error.grew_in == leak.number
+
+
 def test_growth_without_an_end_in_sight_was_not_foreseen(watch: Watch) -> None:
     watch.see(leaking(verdict=LEAK._replace(seconds_to_oom=None)), for_s=3)
     never = Band(float("inf"), float("inf"), float("inf"))
