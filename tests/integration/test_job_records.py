@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -57,8 +58,8 @@ class Site:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation="c", linger_s=5.0
         )  # fmt: skip
         self._recorder = JobRecorder(
-            self._coordinator.jobs, self._store.jobs, history_of=self._coordinator.history_of,
-            now_s=time.time, monotonic_s=time.monotonic,
+            self._coordinator.jobs, self._store.jobs, ended_launch=self._coordinator.ended_launch,
+            history_of=self._coordinator.history_of, now_s=time.time, monotonic_s=time.monotonic,
         )  # fmt: skip
 
     def start(self, how: str) -> subprocess.Popen[bytes]:
@@ -83,13 +84,13 @@ class Site:
 
         return eventually(found, f"a record of {how}; it said {self._said(how)}")
 
-    def ended(self, how: str) -> JobRecord:
+    def ended(self, how: str, end: JobEnd) -> JobRecord:
         def found() -> JobRecord | None:
             self._look()
             ended = self._store.jobs.ended(limit=9)
-            return next((one for one in ended if one.job_name == how), None)
+            return next((one for one in ended if one.job_name == how and one.end is end), None)
 
-        return eventually(found, f"a record of the end of {how}; it said {self._said(how)}")
+        return eventually(found, f"a record of {how} that ended so: {end.value}; it said {self._said(how)}")
 
     def _look(self) -> None:
         self._agent.poll()
@@ -113,27 +114,43 @@ def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
 
 def test_the_record_of_a_healthy_job_has_the_figures_of_its_own_counters(site: Site) -> None:
     job = site.start("clean")
-    record = site.ended("clean")
+    record = site.ended("clean", JobEnd.COMPLETED)
     assert job.wait(60) == 0
     own = site.counters("clean")
-    assert (record.end, record.state, record.steps, record.ooms) == (JobEnd.ENDED, LeakState.OK, STEPS, 0)
+    assert (record.state, record.steps, record.ooms) == (LeakState.OK, STEPS, 0)
     assert record.fullest.allocated_bytes == own["allocated"] > 96 << 20
     assert record.fullest.reserved_bytes == own["reserved"]
+    assert (record.fullest.alloc_retries, record.fullest.ooms, record.gpus) == (0, 0, 1)
+    assert record.script == str(SCRIPT)
+    assert record.script_sha256 == hashlib.sha256(SCRIPT.read_bytes()).hexdigest()
+    assert (record.arguments or "").startswith("clean ")
+    assert record.torch_version
     assert record.started_unix_s < (record.ended_unix_s or 0.0) <= time.time()
 
 
 def test_a_job_that_dies_of_an_oom_says_so(site: Site) -> None:
     job = site.start("oom")
-    record = site.ended("oom")
+    record = site.ended("oom", JobEnd.OOM)
     assert job.wait(60) != 0
-    assert (record.end, record.ooms, record.steps) == (JobEnd.OOM, 1, STEPS)
+    assert (record.ooms, record.fullest.ooms, record.steps) == (1, 1, STEPS)
 
 
 def test_the_record_of_a_running_job_goes_on_under_the_next_coordinator_and_ends_with_a_signal(site: Site) -> None:
     job = site.start("endless")
     before = site.running("endless")
     site.replace_coordinator()
+    site.running("endless")
     os.kill(site.counters("endless")["pid"], signal.SIGKILL)
-    record = site.ended("endless")
+    record = site.ended("endless", JobEnd.FAILED)
     job.wait(60)
-    assert (record.end, record.started_unix_s) == (JobEnd.KILLED, before.started_unix_s)
+    assert record.started_unix_s == before.started_unix_s
+
+
+def test_a_job_that_a_person_ended_was_cancelled(site: Site) -> None:
+    job = site.start("endless")
+    site.running("endless")
+    site.counters("endless")  # of its first step
+    job.terminate()
+    record = site.ended("endless", JobEnd.CANCELLED)
+    job.wait(60)
+    assert record.steps > 0

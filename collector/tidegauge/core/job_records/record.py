@@ -151,7 +151,7 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
         ended_unix_s=None if living else now_s,
         end=None if living else _end(views),
         steps=max(rank.step for rank in ranks),
-        fullest=max((peak_of(view, place) for view in views for place in range(len(view.ranks))), key=fullness),
+        fullest=_fullest(views),
         state=worst.state,
         severity=worst.severity,
         signal=worst.signal,
@@ -289,9 +289,24 @@ def peak_of(view: JobView, place: int) -> RankPeak:
     )
 
 
+def _fullest(views: Sequence[JobView]) -> RankPeak:
+    """Only the one is made: this is done with every rank at every report."""
+    filled = (
+        (_filled(rank.highest_reserved_bytes, rank.limit_bytes), -number, -place)
+        for number, view in enumerate(views)
+        for place, rank in enumerate(view.ranks)
+    )
+    _, number, place = max(filled)
+    return peak_of(views[-number], -place)
+
+
 def fullness(peak: RankPeak) -> tuple[float, int]:
     """Sort key: of two ranks the fuller one has the higher."""
-    return peak.reserved_bytes / peak.limit_bytes if peak.limit_bytes else 0.0, peak.reserved_bytes
+    return _filled(peak.reserved_bytes, peak.limit_bytes)
+
+
+def _filled(reserved_bytes: int, limit_bytes: Optional[int]) -> tuple[float, int]:
+    return reserved_bytes / limit_bytes if limit_bytes else 0.0, reserved_bytes
 
 
 def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
