@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tidegauge.cluster.personal_data.words import Words
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Person
 from tidegauge.core.incidents.forgotten import REMOVED
@@ -35,8 +35,11 @@ class PersonFiles:
         self._person = person
         self._engine_dir = engine_dir
         words = {word for word in person.words if len(word) >= MIN_WORD_CHARS} | {job[0] for job in person.jobs}
-        self._said = _any_of({*words, person.name})
-        self._named = _any_of({person.name})
+        self._said = Words({*words, person.name})
+        self._named = Words({person.name})
+        self._incidents = {key_of_incident(number, opened_s) for number, opened_s in person.opened}
+        self._decided = {decision_key(*one) for one in person.decided}
+        self._tenants = [json.dumps(str(Tenant(uid))) for uid in person.uids]
 
     def rows(self) -> Mapping[str, Sequence[Any]]:
         """All that these files say, by kind; every kind is named."""
@@ -60,9 +63,9 @@ class PersonFiles:
 
         def revised(sink: str, key: str, value: str) -> str | None:
             without = value
-            for uid in self._person.uids:
-                without = without.replace(json.dumps(str(Tenant(uid))), json.dumps(pseudonym))
-            if self._said.search(without.encode()) or (sink not in _CHANNELS and self._is_about(key, value)):
+            for tenant in self._tenants:
+                without = without.replace(tenant, json.dumps(pseudonym))
+            if self._said.are_in(without.encode()) or (sink not in _CHANNELS and self._is_about(key, value)):
                 return None
             return without
 
@@ -79,14 +82,14 @@ class PersonFiles:
     def forget_switch(self, pseudonym: str) -> int:
         path = self._files.actions
         raw = _switch(path)
-        changed = {key: pseudonym_in(text, self._named, pseudonym) for key, text in raw.items() if self._names(text)}
+        changed = {key: self._named.replaced(text, pseudonym) for key, text in raw.items() if self._names(text)}
         if changed:
             _write(path, {**raw, **changed})
         return len(changed)
 
     def damaged(self) -> Sequence[Path]:
         """Copies of damaged files that speak of the person."""
-        return [path for path in self._files.root.glob("*.damaged") if self._said.search(path.read_bytes())]
+        return [path for path in self._files.root.glob("*.damaged") if self._said.are_in(path.read_bytes())]
 
     def forget_damaged(self) -> int:
         gone = self.damaged()
@@ -108,13 +111,10 @@ class PersonFiles:
         return count
 
     def _is_about(self, key: str, value: str) -> bool:
-        incidents = {key_of_incident(number, opened_s) for number, opened_s in self._person.opened}
-        decided = {decision_key(*one) for one in self._person.decided}
         parts = key.split("/", 1)
-        mine = key in incidents or (parts[0] in ("told", "done") and parts[-1] in decided)
-        mine |= parts[0] == "found" and parts[-1].rpartition("/")[0] in incidents
-        tenants = (json.dumps(str(Tenant(uid))) for uid in self._person.uids)
-        return mine or any(text in value for text in tenants) or self._said.search(value.encode()) is not None
+        mine = key in self._incidents or (parts[0] in ("told", "done") and parts[-1] in self._decided)
+        mine |= parts[0] == "found" and parts[-1].rpartition("/")[0] in self._incidents
+        return mine or any(text in value for text in self._tenants) or self._said.are_in(value.encode())
 
     def _is_of(self, one: Any) -> bool:
         settings = one.get("settings", {}) if isinstance(one, dict) else {}
@@ -122,7 +122,7 @@ class PersonFiles:
         return uid in self._person.uids or (job_id, uid) in {(job[0], job[2]) for job in self._person.jobs}
 
     def _names(self, text: object) -> bool:
-        return isinstance(text, str) and self._named.search(text.encode()) is not None
+        return isinstance(text, str) and self._named.are_in(text.encode())
 
     def _logs(self) -> Iterator[Path]:
         folders = [self._files.logs]
@@ -139,21 +139,9 @@ class PersonFiles:
             at = 0
             for line in file:
                 text = line.rstrip(b"\n")
-                if self._said.search(text):
+                if self._said.are_in(text):
                     yield at, text
                 at += len(line)
-
-
-def pseudonym_in(text: str, said: re.Pattern[bytes], pseudonym: str) -> str:
-    """``text`` with ``pseudonym`` in place of what ``said`` finds."""
-    return said.sub(pseudonym.encode(), text.encode()).decode()
-
-
-def _any_of(words: set[str]) -> re.Pattern[bytes]:
-    """One of the words, the longest first, with no letter or digit beside it."""
-    longest = sorted(words, key=lambda word: (-len(word), word))
-    each = b"|".join(re.escape(word.encode(errors="surrogatepass")) for word in longest)
-    return re.compile(rb"(?<![A-Za-z0-9])(?:" + each + rb")(?![A-Za-z0-9])")
 
 
 def _settings(path: Path) -> list[Any]:
