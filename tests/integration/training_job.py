@@ -26,6 +26,8 @@ from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".trainers" / "venv" / "bin" / "python"
 WITHIN_S = 600.0
+RAY_STARTS, RAY_TIMED_OUT = 3, "The current node timed out during startup"
+"""Ray waits 30 s for its raylet, which no setting changes; on a busy machine that is not always enough."""
 AHEAD = 200
 """Steps between asking and saving: some examples make them in 3 ms."""
 ATTEMPTS = 5
@@ -78,9 +80,16 @@ class TrainingJob:
             "PYTHONPATH": f"{PYTHONPATH_FOLDER}:{ROOT / 'collector'}",
             **variables,
         }
+        self._command = [self.python, *command]
+        self._environ = environ
+        self._starts_left = RAY_STARTS
+        self._start()
+
+    def _start(self) -> None:
+        self._starts_left -= 1
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [self.python, *command], env=environ, cwd=scratch, stdout=output, stderr=output
+                self._command, env=self._environ, cwd=self.output.parent, stdout=output, stderr=output
             )
 
     def wait_for(self, look: Callable[[], Found]) -> Found:
@@ -91,6 +100,9 @@ class TrainingJob:
             found = look()
             if found:
                 return found
+            if not alive and self._starts_left and RAY_TIMED_OUT in self.said():
+                self._start()
+                continue
             assert alive, f"the job ended: {self.said()}"
             time.sleep(0.05)
         raise AssertionError(f"not seen in {WITHIN_S:g} s: {self.said()}")
