@@ -55,6 +55,9 @@ CALLS = {
     "config": ("show",),
     "grafana": ("export", "boards"),
     "report": ("early.pickle",),
+    "job": ("4711",),
+    "forget": ("ada",),
+    "whois": ("user-3f9a1c0b77de",),
 }
 
 

@@ -37,10 +37,10 @@ NOT_HERE = (
 
 
 def export_person(args: argparse.Namespace) -> int:
-    from tidegauge.cluster.personal_data.files import PersonFiles
-
     name = user_name(args.user)
     with opened_head(args) as head:
+        from tidegauge.cluster.personal_data.files import PersonFiles
+
         person = head.store.persons.find(name, uids_of(name))
         rows = head.store.persons.rows(person)
         rows = {**rows, **PersonFiles(head.files, person, engine_dir=Path(head.spec.engine_dir)).rows()}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidegauge.cli.config import load_settings
-from tidegauge.cli.errors import CommandError, UsageError
+from tidegauge.cli.errors import CommandError, UsageError, need
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import NodeSpec, StateFiles
@@ -27,6 +27,8 @@ class Head(NamedTuple):
 @contextmanager
 def opened_head(args: argparse.Namespace) -> Iterator[Head]:
     """Raises ``CommandError`` on another node, and where the database cannot be used."""
+    need("pydantic", extra="agent", what="the service")
+    need("sqlalchemy", extra="agent", what="the service")
     from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
     from tidegauge.cluster.store import StoreError, open_store, sqlite_url
     from tidegauge.settings import Settings

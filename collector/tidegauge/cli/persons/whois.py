@@ -18,7 +18,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tidegauge.cluster.pseudonym_key import open_pseudonyms
     from tidegauge.core.incidents.forgotten import PREFIX
     from tidegauge.core.persons.pseudonyms import is_pseudonym
 
@@ -28,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     if not is_pseudonym(asked):
         raise UsageError(f"{asked!r} is no pseudonym: they look like user-3f9a1c0b77de")
     with opened_head(args) as head:
+        from tidegauge.cluster.pseudonym_key import open_pseudonyms
+
         if not head.files.pseudonym_key.exists():
             raise UsageError(
                 f"this head has no key of pseudonyms ({head.files.pseudonym_key}): it is made when the service runs "
