@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError, UsageError, need
+from tidegauge.cli.head_files import head_files
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import NodeSpec, StateFiles
@@ -29,24 +29,11 @@ def opened_head(args: argparse.Namespace) -> Iterator[Head]:
     """Raises ``CommandError`` on another node, and where the database cannot be used."""
     need("pydantic", extra="agent", what="the service")
     need("sqlalchemy", extra="agent", what="the service")
-    from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
     from tidegauge.cluster.store import StoreError, open_store, sqlite_url
     from tidegauge.settings import Settings
 
-    files = StateFiles(load_settings(args).state_dir.resolve())
-    try:
-        if not files.node.exists():
-            raise CommandError(
-                f"no service was ever started with the state directory {files.root}. Run this on the head as the user "
-                "who runs the service, or name the directory with --set state_dir=DIR"
-            )
-        spec = read_spec(files.node)
-    except (OSError, RecordError) as error:
-        raise CommandError(
-            f"cannot read the files of the service ({error}): run this as the user who runs the service"
-        ) from error
-    if not spec.is_head:
-        raise CommandError(f"this node runs only an agent; run this on the head {spec.head_address}")
+    otherwise = "Run this on the head as the user who runs the service, or name the directory with --set state_dir=DIR"
+    files, spec = head_files(args, otherwise=otherwise)
     try:
         store = open_store(Settings(**spec.settings).database_url or sqlite_url(files.root))
         try:

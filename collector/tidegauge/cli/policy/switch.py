@@ -8,8 +8,9 @@ import pwd
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from tidegauge.cli.config import add_settings_arguments, load_settings
+from tidegauge.cli.config import add_settings_arguments
 from tidegauge.cli.errors import FINE, CommandError
+from tidegauge.cli.head_files import head_files
 
 if TYPE_CHECKING:
     from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
@@ -50,23 +51,12 @@ def resume(args: argparse.Namespace) -> int:
 def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
     """The head's files and its switch. Raises ``CommandError`` on another node."""
     from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
-    from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
 
-    files = StateFiles(load_settings(args).state_dir.resolve())
-    try:
-        if not files.node.exists():
-            raise CommandError(
-                f"no service was ever started with the state directory {files.root}. The switch is on the head, in the "
-                "state directory of the user who runs the service: run this there as that user, or name the directory "
-                "with --set state_dir=DIR"
-            )
-        spec = read_spec(files.node)
-    except (OSError, RecordError) as error:
-        raise CommandError(
-            f"cannot read the files of the service ({error}): run this as the user who runs the service"
-        ) from error
-    if not spec.is_head:
-        raise CommandError(f"this node runs only an agent; run this on the head {spec.head_address}")
+    otherwise = (
+        "The switch is on the head, in the state directory of the user who runs the service: run this there as that "
+        "user, or name the directory with --set state_dir=DIR"
+    )
+    files, _ = head_files(args, otherwise=otherwise)
     return files, ActionSwitch(files.actions)
 
 
