@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard, Row
-from tidegauge_exporter.dashboards.model.fields import BYTES, CARE, COUNT, GOOD, SHARE, Field, ThresholdSteps
+from tidegauge_exporter.dashboards.model.fields import BYTES, CARE, COUNT, GOOD, NO_STEPS, SHARE, Field, ThresholdSteps
 from tidegauge_exporter.dashboards.model.panels import Panel, Stat
 from tidegauge_exporter.dashboards.model.queries import Query
 from tidegauge_exporter.dashboards.model.tables import Label, Table, TableColumn, Value
@@ -95,14 +95,13 @@ def _totals() -> tuple[Panel, ...]:
 
 def _value(title: str, expression: str, unit: str, *, width: int = 120, share: bool = False) -> Value:
     query = Query(f"max by ({_NAMED}) ({expression})", may_be_empty=_NO_RUNS)
-    return Value(title, width, query=query, unit=unit, decimals=0, gauge=share, steps=_FULL_STEPS if share else _PLAIN)
+    return Value(
+        title, width, query=query, unit=unit, decimals=0, gauge=share, steps=_FULL_STEPS if share else NO_STEPS
+    )
 
 
 def _full(by: str) -> Value:
     return _value("Full", f"{_of('needed_byte_seconds', by)} / {_of('had_byte_seconds', by)}", SHARE, share=True)
-
-
-_PLAIN: Final = ThresholdSteps("text")
 
 
 def _jobs() -> Table:

@@ -78,14 +78,13 @@ class _Followed:
     goes_on: bool
     """There is a memory of it in the database that is not read yet."""
     memory: MemorySoFar = field(default_factory=MemorySoFar)
+    launches: set[_LaunchOfJob] = field(default_factory=set)
+    """Those that its living ranks descended from."""
 
     @property
     def cost(self) -> int:
         """Ranks to read and to write."""
         return max(sum(len(view.ranks) for view in self.views), 1)
-
-    launches: set[_LaunchOfJob] = field(default_factory=set)
-    """Those that its living ranks descended from."""
 
 
 class JobRecorder:
