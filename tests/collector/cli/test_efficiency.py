@@ -7,10 +7,9 @@ import pytest
 
 from loop_store import FakeStore, FakeUsage
 from sample_views import GIB
-from still_service import OBSERVING
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
-from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.record_api import record_routes
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 
 HOUR_S = 3600.0
@@ -26,7 +25,7 @@ def table() -> FakeUsage:
 
 @pytest.fixture
 def url(table: FakeUsage) -> Iterator[str]:
-    api = HttpApi(loop_routes(FakeStore(usage=table), lambda: OBSERVING), host="127.0.0.1", port=0)
+    api = HttpApi(record_routes(FakeStore(usage=table)), host="127.0.0.1", port=0)
     api.start()
     yield api.url
     api.stop()

@@ -28,6 +28,7 @@ from tidegauge.cluster.api.loop_api import (
     loop_routes,
     status_for,
 )
+from tidegauge.cluster.api.usage_figures import UsageFigures, lately_used
 from tidegauge.cluster.store import Store
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
@@ -35,6 +36,7 @@ from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, Inciden
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.incidents.wording import change_in_words
+from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import from_wire
@@ -328,6 +330,22 @@ def test_nodes_are_counted_by_health_and_no_word_is_missing(store: FakeStore) ->
     node = NodeStatus("n", "node7", None, NodeHealth.STALE, None, None, None, None, 0, ())
     figures = loop_figures(store, STATUS, slurm={}, jobs=(), nodes=[node, node], now_unix_s=NOW_S)
     assert figures.nodes == {"ok": 0, "waiting": 0, "stale": 2, "gone": 0}
+
+
+def test_what_ended_jobs_used_is_of_the_last_seven_days_and_absent_without_the_database(store: FakeStore) -> None:
+    row = GpuUsage("train", "ada", 1, 0, 8, 600.0, 600.0, 60.0, 100, 10, 10.0)
+    store.usage.rows.append(row)
+
+    def used() -> UsageFigures:
+        return loop_figures(
+            store, STATUS, slurm={}, jobs=(), nodes=(), now_unix_s=NOW_S,
+            usage=lambda: lately_used(store, now_s=NOW_S),
+        ).usage  # fmt: skip
+
+    assert used() == {by: [row] for by in UsageBy}
+    assert store.usage.asked[0] == (UsageBy.JOB, NOW_S - 7 * 86_400.0, 50, None, None)
+    store.problem = "locked"
+    assert used() == {}
 
 
 def test_figures_without_a_database_say_so(store: FakeStore) -> None:

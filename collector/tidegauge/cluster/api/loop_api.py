@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.usage_figures import UsageFigures
 from tidegauge.cluster.views import NodeHealth, NodeStatus
@@ -17,7 +17,6 @@ from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, Inciden
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.incidents.wording import change_in_words
-from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.http.access import EVERYBODY, Viewer
@@ -34,8 +33,6 @@ MAX_CHANGES = 5000
 """Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
 MAX_CHANGES_READ = 4 * MAX_CHANGES
 """Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
-MAX_NAME_CHARS = 1024
-"""As a job may call itself."""
 FINDINGS_IN_ALL = 30_000
 """Ranks with their figures over all changes that are read for one answer: 20 to 30 MB."""
 UNTOLD = "(admins see why)"
@@ -54,7 +51,6 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
         "/api/v1/incident-marks": store_route(pages.marks),
         "/api/v1/incident-changes": store_route(pages.changes),
         "/api/v1/decisions": store_route(pages.decisions),
-        "/api/v1/usage": store_route(pages.usage),
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
 
@@ -126,7 +122,7 @@ def loop_figures(
     jobs: Iterable[JobView],
     nodes: Iterable[NodeStatus],
     now_unix_s: float,
-    usage: UsageFigures | None = None,
+    usage: Callable[[], UsageFigures] = dict,
 ) -> LoopFigures:
     """Figures of incidents and actions for one scrape, of these jobs and nodes. Never raises ``AuditError``."""
     figures = LoopFigures(
@@ -136,7 +132,6 @@ def loop_figures(
         breaker_open=status.breaker is not None,
         user_breakers_open=len(status.user_breakers),
         slurm=slurm,
-        usage=usage or {},
         nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
     keys = [job.key for job in jobs if job.ranks]
@@ -146,6 +141,7 @@ def loop_figures(
         return replace(
             figures,
             store_works=True,
+            usage=usage(),
             incidents_total=tables.incidents.totals(),
             incidents_open=Counter((one.cause, one.severity) for _, one in open_now),
             actions_total=tables.audit.action_totals(),
@@ -212,21 +208,6 @@ class _Pages:
         shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
         return {"decisions": map(_short_record, shown), "left_out": left_out}
-
-    def usage(self, request: Request) -> object:
-        since_s, limit = float(request.number("since", default=0)), request.number("limit", default=FEW, most=MANY)
-        user_name, job_name = (
-            request.text(key, most_chars=MAX_NAME_CHARS) if key in request.query else None for key in ("user", "name")
-        )
-        try:
-            by = UsageBy(request.query.get("by", UsageBy.JOB.value))
-        except ValueError:
-            raise BadRequestError(f"by must be one of {', '.join(UsageBy)}") from None
-        whose = request.viewer.only or user_name
-        table = self._store().usage
-        sizes = table.gpu_sizes(since_s=since_s)
-        rows = table.usage(by, since_s=since_s, limit=limit, user_name=whose, job_name=job_name)
-        return {"usage": [SizedUsage.of(row, sizes) for row in rows], "seen_as": request.viewer.only}
 
     def changes(self, request: Request) -> object:
         store = self._store()

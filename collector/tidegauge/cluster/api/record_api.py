@@ -1,5 +1,5 @@
-"""Pages of the HTTP API on what stays of jobs: the records of those that ended, and one job with its ranks, attempts
-and incidents. Read only, bounded."""
+"""Pages of the HTTP API on what stays of jobs: the records of those that ended, what these had and needed, and one
+job with its ranks, attempts and incidents. Read only, bounded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS
 from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
+from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 
 MAX_ATTEMPTS = 100
 """Of a job, the newest."""
@@ -25,6 +26,7 @@ def record_routes(store: Callable[[], LoopStore]) -> dict[str, Route]:
     return {
         "/api/v1/ended-jobs": store_route(pages.ended_jobs),
         "/api/v1/job-record": store_route(pages.job_record),
+        "/api/v1/usage": store_route(pages.usage),
     }
 
 
@@ -60,6 +62,21 @@ class _Pages:
             "attempts": store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
             "has_profile": bool(store.profiles.of_job(record.job, limit=1)),
         }
+
+    def usage(self, request: Request) -> object:
+        since_s, limit = float(request.number("since", default=0)), request.number("limit", default=FEW, most=MANY)
+        user_name, job_name = (
+            request.text(key, most_chars=MAX_JOB_ID_CHARS) if key in request.query else None for key in ("user", "name")
+        )
+        try:
+            by = UsageBy(request.query.get("by", UsageBy.JOB.value))
+        except ValueError:
+            raise BadRequestError(f"by must be one of {', '.join(UsageBy)}") from None
+        whose = request.viewer.only or user_name
+        table = self._store().usage
+        sizes = table.gpu_sizes(since_s=since_s)
+        rows = table.usage(by, since_s=since_s, limit=limit, user_name=whose, job_name=job_name)
+        return {"usage": [SizedUsage.of(row, sizes) for row in rows], "seen_as": request.viewer.only}
 
 
 def _filter(request: Request) -> RecordFilter:

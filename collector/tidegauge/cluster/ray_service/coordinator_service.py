@@ -26,7 +26,8 @@ from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.profile_api import ProfilePages
 from tidegauge.cluster.api.record_api import record_routes
 from tidegauge.cluster.api.route_access import ownership, seen_by
-from tidegauge.cluster.api.usage_figures import LatelyUsed
+from tidegauge.cluster.api.usage_figures import KEPT_S as USAGE_KEPT_S
+from tidegauge.cluster.api.usage_figures import lately_used
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import ActionLoop
 from tidegauge.cluster.incident_loops.escalation_loop import open_escalation
@@ -95,7 +96,9 @@ class CoordinatorService:
         address for people, if it is known."""
         self.coordinator = coordinator
         self._actions = actions
-        self._lately_used = LatelyUsed(lambda: self._actions.store(), now_s=time.time, monotonic_s=time.monotonic)
+        self._lately_used = Kept(
+            lambda: lately_used(self._actions.store, now_s=time.time()), kept_s=USAGE_KEPT_S, monotonic_s=time.monotonic
+        )
         self._pages = pages
         self._cluster = cluster
         self._host, self._port = host, port
@@ -234,7 +237,7 @@ class CoordinatorService:
             jobs=jobs,
             nodes=self.coordinator.nodes(),
             now_unix_s=now_unix_s,
-            usage=self._lately_used(),
+            usage=self._lately_used,
         )
         page = self._pages.job_metrics(jobs, figures, now_unix_s, request.accept)
         return Response(page.body, page.content_type)
