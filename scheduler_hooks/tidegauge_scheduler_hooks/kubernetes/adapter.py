@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, STOPPED
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.views import JobView
@@ -30,6 +31,7 @@ from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
+from tidegauge_scheduler_hooks.kubernetes.run_ends import end_of
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
@@ -140,6 +142,15 @@ class KubernetesScheduler:
             if workload is not None
         }
 
+    def ends(self, jobs: Sequence[JobView]) -> Mapping[JobKey, JobEnd]:
+        """How these runs ended, from the watches, without a request. Raises ``TemporaryError`` while they do not know
+        the pods."""
+        ours = [view for view in jobs if is_ours(view)]
+        if ours:
+            _check_known(self._directory.problem)
+        found = {view.key: self._end_of(view) for view in ours}
+        return {key: end for key, end in found.items() if end is not None}
+
     def presence(self, target: JobTarget) -> Presence:
         """Look by one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""
         return presence_of(target.incarnation, self._look(target))
@@ -221,6 +232,12 @@ class KubernetesScheduler:
         self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
 
     # Looking
+
+    def _end_of(self, view: JobView) -> JobEnd | None:
+        if any(rank.pod is None or not rank.pod.job_known for rank in view.ranks):
+            return None
+        run = self._directory.ended_run(rank.pod.pod_uid for rank in view.ranks if rank.pod is not None)
+        return None if run is None or run.workload.job_id != view.job_id else end_of(run)
 
     def _look(self, target: JobTarget) -> Workload | None:
         """The workload as it is now; ``None``: there is none."""
