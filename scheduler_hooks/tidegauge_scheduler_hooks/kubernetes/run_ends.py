@@ -55,6 +55,11 @@ class EndedRun(NamedTuple):
     gone: frozenset[str]
     """Uids of those that do not exist any more."""
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the workload is gone, or about to go."""
+        return self.workload.uid in self.gone or bool(self.workload.obj["metadata"].get("deletionTimestamp"))
+
 
 class _Outside(NamedTuple):
     """The first end of a pod that its program did not bring about."""
@@ -102,13 +107,11 @@ def _end_of_owner(workload: Workload) -> JobEnd | None:
 def _end_by_people(run: EndedRun) -> JobEnd | None:
     """The end of a run that its controller does not call ended: its owner was deleted or suspended."""
     workload = run.workload
-    deleted = workload.uid in run.gone or bool(workload.obj["metadata"].get("deletionTimestamp"))
-    suspended = _is_suspended(workload)
-    if not deleted and not suspended:
+    if not run.is_deleted and not _is_suspended(workload):
         return None
     if workload.kind is not RAYJOB and all(_succeeded(pod) for pod in run.pods):
         return JobEnd.COMPLETED
-    if not deleted and workload.queue is not None and workload.stopped is None:
+    if not run.is_deleted and workload.queue is not None and workload.stopped is None:
         return JobEnd.REQUEUED  # by Kueue, which starts it again by itself
     return JobEnd.CANCELLED
 
@@ -176,7 +179,7 @@ def _came_first(run: EndedRun, failed_s: float, outside: _Outside) -> bool:
     """Times are whole seconds: in the same one a controller deletes the pods beside one that failed, and programs fail
     beside a pod whose owner is deleted or suspended."""
     workload = run.workload
-    stopped = workload.uid in run.gone or _is_suspended(workload)
+    stopped = run.is_deleted or _is_suspended(workload)
     return failed_s < outside.at_s or (failed_s == outside.at_s and not stopped)
 
 

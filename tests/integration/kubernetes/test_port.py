@@ -10,8 +10,10 @@ import pytest
 from integration.kubernetes.port_world import ApiWorld
 from integration.kubernetes.target import KubeTarget
 from kube_standins.jobset import StandInJobSets
+from sample_views import job_record
 from scheduler_hooks.port_contract import PortContract
 from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.jobs.kubernetes import ENDED
 
 pytestmark = pytest.mark.usefixtures("job_controller")
 
@@ -51,3 +53,11 @@ class TestKubernetesPortOnAServer(PortContract):
         job = world.start_job()
         world.fail(job)
         world.until(lambda: self.ends(world, job) == {job.key: JobEnd.FAILED})
+
+    def test_the_owner_of_a_job_that_ended_has_a_remark_once(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        world.end_by_itself(job)
+        for _ in range(2):
+            world.port.remark_end(job, job_record(end=JobEnd.COMPLETED), "completed after 3 h")
+        assert world.owner_sees(job).count("completed after 3 h") == 1
+        assert world.object(job)["metadata"]["annotations"][ENDED] == "completed after 3 h"
