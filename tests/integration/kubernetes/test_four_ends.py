@@ -7,6 +7,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from fakegpu.rig import Rig
 from integration.kubernetes.site import CAP, JOBS, TOTAL_BYTES, KubeSite, open_site
 from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
-from tidegauge.core.jobs.kubernetes import ACTIONS, FRACTION
+from tidegauge.core.jobs.kubernetes import ACTIONS, ENDED, FRACTION
+from tidegauge_scheduler_hooks.kubernetes.events import ENDED_EVENT
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
@@ -151,6 +153,17 @@ def test_records_are_the_jobs_own_counters_however_they_ended(jobs: FourJobs, tm
         assert {"checkpoint", "requeue"} <= {*record["actions"]}
         assert record["incidents"]
     jobs.check("leaky", "completed", attempts - 1)
+    for name, words in (("healthy", "completed after"), ("full", "died of an out-of-memory error after")):
+        said = eventually(partial(_remark, site, name), f"the remark on {name}", within_s=100)
+        assert said.startswith(words)
+        notes = [event["note"] for event in site.events(name) if event["reason"] == ENDED_EVENT]
+        assert notes == [said]
+
+
+def _remark(site: KubeSite, name: str) -> str | None:
+    """What ``kubectl describe`` shows among the annotations."""
+    annotations: dict[str, str] = site.owner(JOBS, "jobs", name)["metadata"].get("annotations") or {}
+    return annotations.get(ENDED)
 
 
 def _steps(jobs: FourJobs, name: str, attempt: int) -> int:
