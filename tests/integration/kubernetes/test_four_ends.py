@@ -99,7 +99,7 @@ class FourJobs:
         assert record["steps"] == max(one["steps"] for one in told.values())
         namespace = self.site.bench.namespace
         assert (record["namespace"], record["user_name"], record["scheduler"]) == (namespace, namespace, "kubernetes")
-        assert (record["world_size"], record["gpus"]) == (len(told), len(told))
+        assert (record["job_name"], record["world_size"], record["gpus"]) == (name, len(told), len(told))
         return record
 
 
