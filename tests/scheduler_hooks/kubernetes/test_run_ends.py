@@ -12,7 +12,7 @@ import pytest
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import ATTEMPT, PROFILE_LABEL
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.kubernetes.gone_objects import KEPT_GONE_S, MAX_GONE, GoneObjects
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
@@ -462,3 +462,12 @@ def test_no_more_than_so_many_deleted_objects_are_remembered() -> None:
     assert len(gone) == MAX_GONE
     assert gone.get("4") is None
     assert gone.get(str(MAX_GONE + 4)) is not None
+
+
+def test_what_others_wrote_on_a_deleted_object_is_not_kept() -> None:
+    gone = GoneObjects(lambda: 0.0)
+    last = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000, ATTEMPT: "1"}
+    gone.add({"kind": "Job", "metadata": {"uid": "u", "annotations": last}, "spec": {"template": {}}, "status": {}})
+    kept = gone.get("u")
+    assert kept is not None
+    assert (kept["metadata"]["annotations"], kept["spec"]) == ({ATTEMPT: "1"}, {})
