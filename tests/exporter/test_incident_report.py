@@ -82,6 +82,13 @@ def test_the_page_says_what_goes_on_since_when_and_when_it_ends() -> None:
     assert "Live tensors accumulate" in words
 
 
+def test_the_page_says_what_no_earlier_run_did() -> None:
+    assert (
+        "Its peak is beyond those of 12 earlier runs."
+        in Page(render(story(change="its peak is beyond those of 12 earlier runs"))).text
+    )
+
+
 def test_time_goes_on_after_the_last_figures() -> None:
     words = Page(render(story(), now_unix_s=NOW_S + 600.0)).text
     assert "runs out of memory in 4\u201312 min" in words

@@ -192,6 +192,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
         ("runs out in", _end(incident)),
         ("meaning", meaning(incident)),
         ("explanation", incident.explanation),
+        ("changed", incident.change),
         ("reports", ", ".join(incident.reports)),
     ]  # fmt: skip
     return [(name, text) for name, text in lines if text]

@@ -151,6 +151,7 @@ def facts(record: JobRecord) -> list[tuple[str, str]]:
         ("fullest", fullest_words(record.fullest)),
         ("worst state", worst_state(record) + (f", signal {record.signal.value}" if record.signal else "")),
         ("OOMs", _oom_words(record.ooms)),
+        ("changed", record.change),
         ("actions", ", ".join(record.actions)),
     ]
     return [(name, text) for name, text in lines if text]

@@ -25,6 +25,7 @@ from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, No
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.job_records.earlier_runs import EarlierRuns
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import RankGroup
@@ -269,6 +270,11 @@ class Coordinator:
         with self._lock:
             node = self._nodes.get(node_id)
             return MemoryHistory() if node is None else node.history(rank).copy()
+
+    def know_earlier_runs(self, job: JobKey, earlier: EarlierRuns) -> None:
+        """From now on judge this attempt by earlier runs of the same job, too."""
+        with self._lock:
+            self._board.know_earlier_runs(job, earlier)
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """Briefs of each job's evidence, oldest first."""

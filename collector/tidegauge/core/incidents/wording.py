@@ -273,6 +273,11 @@ def evidence_sentences(incident: Incident) -> tuple[str, ...]:
     return () if best is None else brief_sentences(best)
 
 
+def change_sentence(incident: Incident) -> str:
+    """What no earlier run of the same job did; empty where nothing is known of that."""
+    return f"{capitalised(incident.change)}." if incident.change else ""
+
+
 def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
     """The first piece that says where, by whom or why."""
     return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
