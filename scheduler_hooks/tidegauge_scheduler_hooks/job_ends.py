@@ -64,10 +64,10 @@ class JobEnds:
             self._jobs = {
                 view.key: self._jobs.get(view.key) or _Job(view, now_s + WAITS_S[0])
                 for view in ended
-                if _scheduler_of(view) in self._schedulers
+                if scheduler_of(view) in self._schedulers
             }
             for job in self._jobs.values():
-                name = _scheduler_of(job.view)
+                name = scheduler_of(job.view)
                 if job.end is None and job.asked < len(WAITS_S) and job.due_s <= now_s and name not in self._asking:
                     job.asked += 1
                     job.due_s = now_s + WAITS_S[min(job.asked, len(WAITS_S) - 1)]
@@ -93,6 +93,6 @@ class JobEnds:
                     self._jobs[key].end = end
 
 
-def _scheduler_of(view: JobView) -> str:
+def scheduler_of(view: JobView) -> str:
     """A ``tidegauge run`` in an allocation is in a job of Slurm, too."""
     return SLURM if any(rank.slurm is not None for rank in view.ranks) else view.scheduler or ""

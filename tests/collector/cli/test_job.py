@@ -11,11 +11,12 @@ import pytest
 from loop_store import FakeJobs, FakeProfiles, FakeStore, serving, told_store
 from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
-from tidegauge.cli.jobs.job import facts, fullest_words, head_room, headline, rank_rows, stretched
+from tidegauge.cli.jobs.job import facts, head_room, headline, rank_rows, stretched
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.job_records.end_words import fullest_words
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, RankPeak
 from tidegauge.core.memory_history import MemoryPoint

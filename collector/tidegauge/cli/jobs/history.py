@@ -13,6 +13,7 @@ from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.job_records.end_words import ran_s
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import state_word
@@ -135,11 +136,6 @@ def worst_state(record: JobRecord) -> str:
     """The worst verdict of the job's whole life: "leak (critical)"."""
     state = state_word(record.state, record.severity, has_steps=record.steps > 0)
     return f"{state} ({record.severity.value})" if record.severity else state
-
-
-def ran_s(record: JobRecord) -> float:
-    """How long the job ran, or has run so far."""
-    return max((record.ended_unix_s or record.updated_unix_s) - record.started_unix_s, 0.0)
 
 
 def _row(record: JobRecord) -> Sequence[str]:

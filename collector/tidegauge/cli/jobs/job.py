@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError
-from tidegauge.cli.jobs.history import HOW, in_percent, ran_s, used_share, worst_state
+from tidegauge.cli.jobs.history import HOW, in_percent, used_share, worst_state
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
@@ -23,8 +23,9 @@ from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.wording import list_ranks, rate
+from tidegauge.core.job_records.end_words import ENDED, fullest_words, ran_s
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
-from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.job_records.record import JobRecord, RankPeak
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count, format_duration
@@ -43,16 +44,6 @@ MAX_RANKS = 16
 CHART_COLUMNS = 120
 MIN_CHART_SHARE = 0.5
 """Memory that takes less of its limit is drawn up to its own peak: else there would be nothing to see."""
-_ENDED = {
-    JobEnd.UNKNOWN: "ended in an unknown way, last seen",
-    JobEnd.ENDED: "ended by itself",
-    JobEnd.KILLED: "killed by a signal",
-    JobEnd.COMPLETED: "completed",
-    JobEnd.FAILED: "failed",
-    JobEnd.CANCELLED: "cancelled",
-    JobEnd.REQUEUED: "requeued",
-    JobEnd.OOM: "died of an out-of-memory error",
-}
 NOT_FOUND = 404
 
 
@@ -134,7 +125,7 @@ def headline(record: JobRecord) -> str:
     ran = format_duration(ran_s(record))
     if record.ended_unix_s is None or record.end is None:
         return f"{name}: running for {ran}; its record so far, of {moment(record.updated_unix_s)}"
-    return f"{name}: {_ENDED[record.end]} at {moment(record.ended_unix_s)} after {ran}"
+    return f"{name}: {ENDED[record.end]} at {moment(record.ended_unix_s)} after {ran}"
 
 
 def facts(record: JobRecord) -> list[tuple[str, str]]:
@@ -169,17 +160,6 @@ def _oom_words(ranks: int) -> str | None:
     if not ranks:
         return None
     return f"{format_count(ranks, 'rank')} ran out of memory{' at the same time' if ranks > 1 else ''}"
-
-
-def fullest_words(peak: RankPeak) -> str:
-    """How full the fullest rank was: "rank 3 on node7: 61.7 GiB of 79.1 GiB reserved (78%), 52.1 GiB allocated"."""
-    reserved = f"{format_bytes(peak.reserved_bytes)} reserved"
-    if peak.limit_bytes is not None:
-        of = f"{format_bytes(peak.reserved_bytes)} of {format_bytes(peak.limit_bytes)}"
-        reserved = f"{of} reserved ({in_percent(used_share(peak))})"
-    outside = f", {format_bytes(peak.nontorch_bytes)} outside PyTorch" if peak.nontorch_bytes else ""
-    allocated = f"{format_bytes(peak.allocated_bytes)} allocated"
-    return f"rank {peak.rank} on {peak.hostname}: {reserved}, {allocated}{outside}"
 
 
 def rank_rows(peaks: Sequence[RankPeak]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

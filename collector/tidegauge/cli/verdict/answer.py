@@ -94,11 +94,7 @@ def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:
     need = [rank.highest_reserved_bytes + (rank.nontorch_bytes or 0) for rank in ranks]
     limit_bytes = max(rank.limit_bytes or 0 for rank in limited)
     gpus = len({rank.uuid or rank.process for rank in ranks})
-    usage = GpuUsage(
-        name="", user_name="", runs=1, ooms=0, gpus=gpus, gpu_seconds=gpus * ran_s,
-        had_byte_seconds=gpus * ran_s * limit_bytes, needed_byte_seconds=gpus * ran_s * max(need),
-        limit_bytes=limit_bytes, highest_bytes=max(need), mean_bytes=max(need),
-    )  # fmt: skip
+    usage = GpuUsage.of_run(gpus=gpus, ran_s=ran_s, limit_bytes=limit_bytes, need_bytes=max(need))
     told = advice(usage)
     return [] if told is None else [f"this job {told}"]
 

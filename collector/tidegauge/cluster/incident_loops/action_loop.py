@@ -33,6 +33,7 @@ from tidegauge.settings import Settings
 from tidegauge.steady_clock import PolicyClock, SteadyClock
 
 if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.end_remarks import EndRemarks
     from tidegauge_scheduler_hooks.job_ends import JobEnds
     from tidegauge_scheduler_hooks.ports import Messenger
 
@@ -171,10 +172,11 @@ def open_actions(
     """Open the loop of one coordinator. ``tell`` notifies owners without a scheduler. Raises ``StoreError``."""
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
-        loop, ends, now_s = _loop_over(store, settings, coordinator, files, tell)
+        loop, ends, remarks, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
-            ended_launch=coordinator.ended_launch, told_ends=ends.told, history_of=coordinator.history_of,
+            ended_launch=coordinator.ended_launch, told_ends=ends.told, look_at_ended=remarks.look,
+            history_of=coordinator.history_of,
             now_s=now_s, monotonic_s=time.monotonic,
         )  # fmt: skip
         incidents = IncidentRecorder(
@@ -189,8 +191,9 @@ def open_actions(
 
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
-) -> tuple[Loop, JobEnds, Callable[[], float]]:
+) -> tuple[Loop, JobEnds, EndRemarks, Callable[[], float]]:
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
+    from tidegauge_scheduler_hooks.end_remarks import EndRemarks
     from tidegauge_scheduler_hooks.job_ends import JobEnds
     from tidegauge_scheduler_hooks.policy.files import PolicySource
 
@@ -214,7 +217,8 @@ def _loop_over(
         rules=IncidentRules(min_severity=Severity(settings.incident_severity)),
     )
     ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
-    return loop, ends, clock.now_s
+    remarks = EndRemarks(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
+    return loop, ends, remarks, clock.now_s
 
 
 def _messenger(tell: Tell) -> Messenger:

@@ -89,7 +89,8 @@ class _Followed:
 
 class JobRecorder:
     """For one thread: ``tick`` once a second. ``events`` gives those since its last call, ``labels`` what
-    Slurm's controller tells of jobs: for nodes whose prolog does not know the account."""
+    Slurm's controller tells of jobs: for nodes whose prolog does not know the account. ``look_at_ended`` is called at
+    each tick with all jobs that ended of late and are written."""
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class JobRecorder:
         history_of: HistoryOf,
         ended_launch: Callable[[str, ProcessId], LaunchSummary | None] = lambda *_: None,
         told_ends: Callable[[Sequence[JobView]], Mapping[JobKey, JobEnd]] = lambda _: {},
+        look_at_ended: Callable[[Sequence[tuple[JobView, JobRecord]]], None] = lambda _: None,
         now_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -111,6 +113,7 @@ class JobRecorder:
         self._history_of = history_of
         self._ended_launch = ended_launch
         self._told_ends = told_ends
+        self._look_at_ended = look_at_ended
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
@@ -133,6 +136,9 @@ class JobRecorder:
             self._take_ends()
             self._write()
             self._failed = False
+            self._look_at_ended(
+                [(one.views[0], one.record) for one in self._followed.values() if one.views and one.record.end]
+            )
         except AuditError as error:
             if not self._failed:
                 log.error("no jobs are recorded: %s", error)

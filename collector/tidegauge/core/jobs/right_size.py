@@ -56,6 +56,16 @@ class GpuUsage(NamedTuple):
     """The need of the run that needed most; ``mean_bytes`` is the mean over runs."""
     mean_bytes: float
 
+    @classmethod
+    def of_run(cls, *, gpus: int, ran_s: float, limit_bytes: int, need_bytes: int, oom: bool = False) -> GpuUsage:
+        """One run: what its fullest rank needed, on each of its GPUs."""
+        gpu_seconds = gpus * ran_s
+        return cls(
+            name="", user_name="", runs=1, ooms=int(oom), gpus=gpus, gpu_seconds=gpu_seconds,
+            had_byte_seconds=gpu_seconds * limit_bytes, needed_byte_seconds=gpu_seconds * need_bytes,
+            limit_bytes=limit_bytes, highest_bytes=need_bytes, mean_bytes=need_bytes,
+        )  # fmt: skip
+
     @property
     def unused_byte_seconds(self) -> float:
         return max(self.had_byte_seconds - self.needed_byte_seconds, 0.0)
