@@ -75,7 +75,7 @@ def test_records_are_the_jobs_own_counters_however_they_ended(site: Site) -> Non
     eventually(lambda: _peaks(site, idle).get(0, {}).get("steps") == counters["steps"], "the last of its counters")
     site.box.run("scancel", idle.job_id, user="alice")
     _check(site, idle, "cancelled")
-    eventually(lambda: "tg1: cancelled after" in _admin_comment(site, idle), "its end in the accounting", within_s=90)
+    eventually(lambda: _admin_comment(site, idle).startswith("tg1: cancelled after"), "its end in sacct", within_s=90)
     assert f"tidegauge job {idle.job_id} has all of it" in _admin_comment(site, idle)
     assert "tg1: died of an out-of-memory error" in _admin_comment(site, full)
     site.kill_head()
