@@ -99,6 +99,17 @@ def test_what_is_not_known_is_left_out(said: Said) -> None:
     assert "None" not in out
 
 
+def test_in_brief_a_job_is_one_line(said: Said) -> None:
+    assert said("4711", "--brief") == (
+        "job 4711 (123_4, attempt 1): died of an out-of-memory error after 2 h; rank 3 on node7: 78.0 GiB of 80.0 GiB "
+        "reserved (98%), 76.0 GiB allocated, 1.0 GiB outside PyTorch; `tidegauge job 4711` has all of it; "
+        "`tidegauge report 1` makes a page of its incident\n"
+    )
+    assert said("bare", "--brief").startswith(
+        "job local-vm-20261126-120000-1479: so far after 2 h; rank 0 on vm: 2.0 GiB"
+    )
+
+
 @pytest.mark.parametrize("end", JobEnd)
 def test_every_end_has_its_words(end: JobEnd) -> None:
     assert "None" not in headline(FULL._replace(end=end))

@@ -3,7 +3,9 @@
 Run by ``tidegauge run --requeue -- torchrun … resumable.py``, or by ``srun torchrun`` in a batch job. ``--leak-rank R``
 makes rank R keep its outputs; ``--fragment`` makes every rank ask for ever larger passing blocks with small long-lived
 ones between them, so that reserved memory grows unless segments can expand. ``--until FILE`` goes on beyond ``--steps``
-until that file is there, however long what must happen before that takes. Nothing in it knows that the GPUs are fake.
+until that file is there, however long what must happen before that takes; with ``--fill`` it then runs out of memory.
+With ``--counters`` each rank prints PyTorch's own counters at the end of an attempt, and a SIGTERM ends it after its
+step. Nothing in it knows that the GPUs are fake.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -37,6 +40,9 @@ def main() -> None:
     parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
     parser.add_argument("--no-callback", action="store_true", help="cannot be asked to save its state")
     parser.add_argument("--fragment", action="store_true")
+    parser.add_argument("--fill", action="store_true", help="runs out of memory when it may end")
+    parser.add_argument("--idle-after", type=int, metavar="N", help="waits to be killed after N steps")
+    parser.add_argument("--counters", action="store_true", help="prints PyTorch's counters at the end of an attempt")
     parser.add_argument("--pause-seconds", type=float, default=0.06, help="after each step")
     args = parser.parse_args()
 
@@ -66,26 +72,51 @@ def main() -> None:
     draw = random.Random(1 + rank)
     kept: list[torch.Tensor] = []
     between: list[torch.Tensor] = []
-    while step < args.steps or not may_end(args.until):
-        loss = model(torch.randn(64, 64).cuda()).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        if rank == args.leak_rank:
-            kept.append(block(args.leak_bytes))
-        if args.fragment:
-            del between[:-40]
-            passing = block(12 * MIB + step * MIB // 4)
-            between.append(block(draw.randint(1100, 1900) << 10))
-            del passing
-        step += 1
-        optimizer.step()
-        # Not what is left of a step's time: on a busy machine that is nothing, and it would get busier.
-        time.sleep(args.pause_seconds)
+    first, stop = step, Stop(args.counters)
+    try:
+        while not stop.asked and (step < args.steps or not may_end(args.until)):
+            loss = model(torch.randn(64, 64).cuda()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            if rank == args.leak_rank:
+                kept.append(block(args.leak_bytes))
+            if args.fragment:
+                del between[:-40]
+                passing = block(12 * MIB + step * MIB // 4)
+                between.append(block(draw.randint(1100, 1900) << 10))
+                del passing
+            step += 1
+            optimizer.step()
+            if step - first == args.idle_after:
+                tell_counters(rank, step - first)
+                signal.pause()
+            # Not what is left of a step's time: on a busy machine that is nothing, and it would get busier.
+            time.sleep(args.pause_seconds)
+        while args.fill:
+            kept.append(block(512 * MIB))
+    finally:
+        if args.counters:
+            tell_counters(rank, step - first)
+    if stop.asked:
+        return
     if rank == 0:
         tell(args.state, "finished", step)
     dist.barrier()
     del model  # with the process group: see ddp.py
     dist.destroy_process_group()
+
+
+class Stop:
+    """Whether a SIGTERM came, which then ends nothing by itself."""
+
+    asked = False
+
+    def __init__(self, wait_for_it: bool) -> None:
+        if wait_for_it:
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
 
 
 def may_end(until: Path | None) -> bool:
@@ -109,6 +140,23 @@ def tell(state: Path, what: str, step: int) -> None:
     }
     with state.with_suffix(".story").open("a") as story:
         story.write(json.dumps(line) + "\n")
+
+
+def tell_counters(rank: int, steps: int) -> None:
+    """One line in the job's output with what PyTorch and Slurm say of this rank."""
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    line = {
+        "rank": rank,
+        "attempt": int(os.environ.get("SLURM_RESTART_COUNT") or "0"),
+        "steps": steps,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "limit_bytes": int(torch.cuda.get_per_process_memory_fraction() * total),
+        "nodes": int(os.environ.get("SLURM_JOB_NUM_NODES") or "1"),
+        "account": os.environ.get("SLURM_JOB_ACCOUNT"),
+        "partition": os.environ.get("SLURM_JOB_PARTITION"),
+    }
+    print(f"counters {json.dumps(line)}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

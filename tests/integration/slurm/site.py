@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -48,8 +49,10 @@ MAY_REQUEUE = ("--memory-profile=stats", f"--memory-fraction={CAP}", "--comment=
 class Site:
     """``box`` was started with ``HOOKS`` and ``SLURM_CONF``; it gets the plugin here, and the service by ``up``."""
 
-    def __init__(self, box: SlurmBox, rig: Rig, folder: Path) -> None:
+    def __init__(self, box: SlurmBox, rig: Rig, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        """``settings``: further variables of head and agents."""
         self.box = box
+        self._settings = dict(settings or {})
         self._rig = rig
         self._folder = folder
         """For the service's state: short, as the engine's sockets lie there."""
@@ -68,10 +71,8 @@ class Site:
         head = self.state_dir("ctl")
         self.box.run("install", "-d", "-o", SERVICE_USER, "-m", "700", str(head))
         address = self.box.address("ctl")
-        self._start_service("ctl", "up", "--foreground", "--node-address", address, user=SERVICE_USER)
+        self.start_head()
         token = head / "token"
-        eventually(lambda: token.exists() and token.stat().st_size > 0, "the head's token")
-        eventually(lambda: self.call("status", check=False).returncode in (0, 1), "the head")
         joins: dict[str, list[str]] = {}
         for node in nodes:
             own = self._folder / f"token-{node}"
@@ -92,6 +93,22 @@ class Site:
             silent = "; ".join(f"{node}: {self._last_word(node, agents[node])}" for node in self._silent(nodes))
             status = self.call("status", check=False)
             raise AssertionError(f"no report from {silent}\n{status.stdout}{status.stderr}\n{self.logs()}") from error
+
+    def start_head(self) -> None:
+        """Returns when it answers."""
+        self._start_service("ctl", "up", "--foreground", "--node-address", self.box.address("ctl"), user=SERVICE_USER)
+        token = self.state_dir("ctl") / "token"
+        eventually(lambda: token.exists() and token.stat().st_size > 0, "the head's token")
+        eventually(lambda: self.call("status", check=False).returncode in (0, 1), "the head")
+
+    def kill_head(self) -> None:
+        """SIGKILL for all its processes, as if its host had lost power: they are the only ones of their user."""
+        theirs = f"ps -o pid= -u {SERVICE_USER}"
+        self.box.run("bash", "-c", f"while pids=$({theirs}); do kill -KILL $pids 2>/dev/null; sleep 0.05; done")
+
+    def wait_for_nodes(self, within_s: float = 180.0) -> None:
+        """Until all of them report."""
+        eventually(lambda: self._reporting() >= {*self.box.nodes}, "all agents", within_s=within_s)
 
     def _silent(self, nodes: Sequence[str]) -> list[str]:
         reporting = self._reporting()
@@ -116,7 +133,9 @@ class Site:
 
     def _service_environ(self, host: str) -> dict[str, str]:
         rig = self._rig.environ(base={}, **self._gpus(host)) if host != "ctl" else {}
+        ours = {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}  # of another checkout's .venv
         return rig | {
+            **ours,
             "TIDEGAUGE_STATE_DIR": str(self.state_dir(host)),
             "TIDEGAUGE_CLUSTER": "slurm-test",
             "TIDEGAUGE_REPORT_PERIOD_S": "0.25",
@@ -125,6 +144,7 @@ class Site:
             **EARLY,
             "TIDEGAUGE_ENGINE_PORT": str(ENGINE_PORT),
             "TIDEGAUGE_API_PORT": str(API_PORT),
+            **self._settings,
         }
 
     def _gpus(self, host: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.wording import list_ranks, rate
-from tidegauge.core.job_records.end_words import ENDED, fullest_words, ran_s
+from tidegauge.core.job_records.end_words import ENDED, end_sentence, fullest_words, ran_s
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord, RankPeak
 from tidegauge.core.memory_history import MemoryPoint
@@ -52,6 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     group(parser, SELECTION).add_argument(
         "--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)"
     )
+    parser.add_argument("--brief", action="store_true", help="one line, for job logs and mails")
     add_api_arguments(parser)
     add_examples(
         parser,
@@ -68,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(answer)
         return FINE
     record = read(JobRecord, answer["record"])
+    if args.brief:
+        print(tame(brief(record)))
+        return FINE
     memory = JobMemory() if answer["memory"] is None else read(JobMemory, answer["memory"])
     print_wrapped("", headline(record))
     print()
@@ -115,6 +119,14 @@ def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, An
                 "--ended 30d` lists what it knows of jobs that ended"
             ) from error
         return None
+
+
+def brief(record: JobRecord) -> str:
+    """How it ended, how full its fullest GPU was, and what to ask for instead; of a running job so far."""
+    sentence = end_sentence(record)
+    if record.end is None:
+        sentence = f"so far {sentence.removeprefix('running ')}"
+    return f"job {job_name(record.job.job_id, record.job.attempt, record.array)}: {sentence}"
 
 
 def headline(record: JobRecord) -> str:
