@@ -22,6 +22,7 @@ from tidegauge.cli.verdict.answer import (
     answer_lines,
     answer_of,
     default_report,
+    figure_lines,
     live_lines,
     profile_lines,
     size_lines,
@@ -289,6 +290,14 @@ def test_what_a_job_used_is_said_at_its_end_where_a_service_watches(tmp_path: Pa
     assert [line.partition(" of 80.0 GiB")[0] for line in run.lines] == [
         "tidegauge: watching job mine (auto); see `tidegauge jobs`",
         *USED,
+    ]
+
+
+def test_figures_of_a_job_that_was_started_again_are_said_to_be_of_its_last_attempt() -> None:
+    rank = replace(healthy(0, 7), identity=identity(attempt=2))
+    assert [line.partition(",")[0] for line in figure_lines([rank], job_id="mine", ran_s=5.0)] == [
+        "attempt 2: rank 0: 7 steps",
+        "`tidegauge job mine` has all of it and the attempts before",
     ]
 
 

@@ -221,11 +221,11 @@ class Coordinator:
             self._pacing.look_at(jobs)
             return jobs
 
-    def ended_launch(self, node_id: str, process: ProcessId) -> LaunchSummary | None:
-        """The ``tidegauge run`` of this process there, if it ended lately."""
+    def ended_launches(self, node_id: str) -> tuple[LaunchSummary, ...]:
+        """Every ``tidegauge run`` there that ended lately."""
         with self._lock:
             node = self._nodes.get(node_id)
-            return None if node is None else node.ended_launches.get(process)
+            return () if node is None else node.ended_launches
 
     def memory(
         self,

@@ -176,7 +176,7 @@ def open_actions(
         loop, ends, remarks, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
-            ended_launch=coordinator.ended_launch, told_ends=ends.told, look_at_ended=remarks.look,
+            ended_launches=coordinator.ended_launches, told_ends=ends.told, look_at_ended=remarks.look,
             history_of=coordinator.history_of,
             now_s=now_s, monotonic_s=time.monotonic,
         )  # fmt: skip
