@@ -55,7 +55,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
-from tidegauge.core.jobs.right_size import UsageBy
+from tidegauge.core.jobs.right_size import LeftOut, UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -1129,6 +1129,29 @@ class StoreContract:
         assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
         assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
         assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+
+    def test_runs_that_are_left_out_are_in_no_sum(self, store: Store) -> None:
+        store.jobs.save(
+            [
+                run_of("train", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("train", "ada", hours=2.0, account="chemistry", partition="debug"),
+                run_of("jupyter-1", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("Jupyter", "bob", hours=1.0, namespace="team"),
+            ]
+        )
+
+        def names(**some: tuple[str, ...]) -> list[tuple[str, str, int]]:
+            found = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, left_out=LeftOut(**some))
+            return sorted((one.user_name, one.name, one.runs) for one in found)
+
+        ada, jupyter, bob = ("ada", "train", 2), ("ada", "jupyter-1", 1), ("bob", "Jupyter", 1)
+        assert names() == [jupyter, ada, bob]
+        assert names(users=("ada", "nobody")) == [bob]
+        assert names(accounts=("chemistry",)) == [jupyter, ("ada", "train", 1), bob]
+        assert names(partitions=("long", "debug")) == [bob]
+        assert names(namespaces=("team",)) == [jupyter, ada]
+        assert names(names=("jupyter*",)) == [ada, bob]
+        assert names(names=("*",)) == []
 
 
 SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)

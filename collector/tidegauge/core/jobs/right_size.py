@@ -34,6 +34,20 @@ class UsageBy(str, Enum):
     NAMESPACE = "namespace"
 
 
+class LeftOut(NamedTuple):
+    """Runs that are not summed up: those of any of these."""
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Names of jobs, in which ``*`` stands for any characters."""
+
+
+NOTHING = LeftOut()
+
+
 class GpuUsage(NamedTuple):
     """Runs of at least ``MIN_RUN_S``, summed up. Byte-seconds are of all GPUs."""
 
