@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
-from tidegauge.cli.errors import FINE
+from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.times import ago, since_unix_s
@@ -18,6 +18,7 @@ HELP = "list what ended jobs had and needed of their GPUs, and what the next run
 DEFAULT_SINCE = "7d"
 DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
 HOUR_S, GIB = 3600.0, 1 << 30
+MAILS = "mails to users"
 GIVES_WAY = ("runs", "gpus", "user", "of", "unused")
 
 
@@ -40,15 +41,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--for-submission", action="store_true",
         help="print what Slurm's job_submit.lua says to who submits a job: user, job name and sentence, with tabs",
     )  # fmt: skip
+    mails = group(parser, MAILS)
+    mails.add_argument(
+        "--mail", action="store_true",
+        help="show who would get a mail on what their jobs left unused, and one such mail; nothing is sent (head only)",
+    )  # fmt: skip
+    mails.add_argument("--send", action="store_true", help="with --mail: send them, each user at most one in some days")
     add_examples(
         parser,
         "tidegauge efficiency                       jobs of the last week, most unused memory first",
         "tidegauge efficiency --by user --since 30d  the same by user",
         "tidegauge efficiency --name train --json    one job, for scripts",
+        "tidegauge efficiency --mail --send          mails to users, once a week",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.mail or args.send:
+        return _mail(args)
     if args.for_submission:
         args.by, args.limit = UsageBy.JOB, MAX_LIMIT
     query = {"by": args.by.value, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
@@ -76,6 +86,18 @@ def run(args: argparse.Namespace) -> int:
     if advised:
         print("", *advised, sep="\n")
     return FINE
+
+
+def _mail(args: argparse.Namespace) -> int:
+    from tidegauge.cli.jobs.efficiency_mail import mail
+
+    if not args.mail:
+        raise UsageError("--send goes with --mail")
+    if args.api or args.json or args.for_submission or args.by is not UsageBy.JOB:
+        raise UsageError(
+            "--mail goes with --since, --user and --name, not with --api, --json, --by or --for-submission"
+        )
+    return mail(args)
 
 
 def _name(one: SizedUsage) -> str:
