@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, Connection, Double, case, cast, func, literal, not_, select
+from sqlalchemy import ColumnElement, Connection, Double, case, cast, func, literal, not_, select, tuple_
 
 from tidegauge.cluster.store.database import Database
 from tidegauge.cluster.store.job_records import like
-from tidegauge.cluster.store.tables import job_records
+from tidegauge.cluster.store.tables import incidents, job_records
 from tidegauge.cluster.store.values import column_name, escaped_name
+from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.right_size import MIN_RUN_S, NOTHING, GpuUsage, LeftOut, UsageBy
 
@@ -20,6 +21,13 @@ _NAMES: Mapping[UsageBy, ColumnElement[str]] = {
     UsageBy.PARTITION: job_records.c.partition,
     UsageBy.NAMESPACE: job_records.c.namespace,
 }
+_RAN_OUT = (job_records.c.how == JobEnd.OOM.value) | tuple_(
+    job_records.c.job_id, job_records.c.attempt, job_records.c.uid
+).in_(
+    select(incidents.c.job_id, incidents.c.attempt, incidents.c.uid).where(
+        incidents.c.cause == IncidentCause.OUT_OF_MEMORY.value
+    )
+)
 
 
 class UsageStore:
@@ -54,7 +62,8 @@ class UsageStore:
                 _NAMES[by].label("name"),
                 (of.user_name if by in (UsageBy.JOB, UsageBy.USER) else literal("")).label("user_name"),
                 func.count().label("runs"),
-                func.sum(case((of.how == JobEnd.OOM.value, 1), else_=0)).label("ooms"),
+                func.sum(case((_RAN_OUT, 1), else_=0)).label("ooms"),
+                func.sum(case((of.how == JobEnd.COMPLETED.value, 1), else_=0)).label("completed"),
                 func.max(of.gpus).label("gpus"),
                 func.sum(gpu_s).label("gpu_seconds"),
                 func.sum(had).label("had_byte_seconds"),

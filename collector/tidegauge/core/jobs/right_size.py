@@ -57,7 +57,7 @@ class GpuUsage(NamedTuple):
     """Empty where the sum is over several users."""
     runs: int
     ooms: int
-    """Runs that ended in an out-of-memory error."""
+    """Runs that met an out-of-memory error, whether or not they survived it."""
     gpus: int
     """Of the largest run."""
     gpu_seconds: float
@@ -69,6 +69,8 @@ class GpuUsage(NamedTuple):
     highest_bytes: int
     """The need of the run that needed most; ``mean_bytes`` is the mean over runs."""
     mean_bytes: float
+    completed: int = 0
+    """Runs that ended without an error."""
 
     @property
     def unused_byte_seconds(self) -> float:
@@ -80,6 +82,12 @@ class GpuUsage(NamedTuple):
         ``MIN_MARGIN``."""
         swing = self.highest_bytes - self.mean_bytes if self.runs >= MIN_RUNS else 0.0
         return int(self.highest_bytes + max(MIN_MARGIN * self.highest_bytes, swing))
+
+    @property
+    def shared_bytes(self) -> Optional[int]:
+        """The most that the next run may take of a GPU that it shares, if it states nothing; ``None``: no limit, as too
+        little is known, or a run ran out of memory."""
+        return self.safe_bytes if self.completed >= MIN_RUNS and not self.ooms and self.highest_bytes else None
 
     @property
     def share(self) -> Optional[int]:
@@ -103,10 +111,12 @@ class SizedUsage(NamedTuple):
     share: Optional[int]
     advice: Optional[str]
     """A sentence; ``None``: what they had is right, or too little is known."""
+    shared_bytes: Optional[int] = None
+    """As ``GpuUsage.shared_bytes``."""
 
     @classmethod
     def of(cls, usage: GpuUsage, sizes: Iterable[int]) -> SizedUsage:
-        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes))
+        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes), usage.shared_bytes)
 
 
 def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:
