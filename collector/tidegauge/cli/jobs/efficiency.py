@@ -39,11 +39,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     group(parser, OUTPUT).add_argument(
         "--for-submission", action="store_true",
-        help="print what Slurm's job_submit.lua says to who submits a job: user, job name and sentence, with tabs",
+        help="print what Slurm says (by Lua files) to who submits a job: user, job name and sentence, with tabs",
     )  # fmt: skip
     group(parser, OUTPUT).add_argument(
         "--for-sharing", action="store_true",
-        help="print what the same file limit jobs on shared GPUs to: user, job name and bytes, with tabs",
+        help="print what the Lua files limit jobs on shared GPUs to: user, job name and bytes, with tabs",
     )  # fmt: skip
     mails = group(parser, MAILS)
     mails.add_argument(
