@@ -55,7 +55,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
-from tidegauge.core.jobs.right_size import UsageBy
+from tidegauge.core.jobs.right_size import LeftOut, UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -1105,8 +1105,15 @@ class StoreContract:
     def test_runs_are_summed_up_by_what_is_asked(self, store: Store) -> None:
         full = RankPeak(0, "node1", 1, 60 * GIB, 80 * GIB, nontorch_bytes=10 * GIB)
         runs = [
-            run_of("small", "ada", hours=1.0, account="physics"),
-            run_of("small", "ada", hours=3.0, account="physics", fullest=SMALL._replace(reserved_bytes=8 * GIB)),
+            run_of("small", "ada", hours=1.0, account="physics", end=JobEnd.COMPLETED),
+            run_of(
+                "small",
+                "ada",
+                hours=3.0,
+                account="physics",
+                end=JobEnd.FAILED,
+                fullest=SMALL._replace(reserved_bytes=8 * GIB),
+            ),
             run_of("small", "bob", hours=1.0, end=JobEnd.OOM, account="chemistry"),
             run_of("full", "ada", hours=10.0, fullest=full, account="physics"),
             run_of("short", "ada", hours=0.1),
@@ -1123,12 +1130,44 @@ class StoreContract:
         assert (ada.gpu_seconds, ada.had_byte_seconds) == (16 * 3600.0, 16 * 3600.0 * 80 * GIB)
         assert ada.needed_byte_seconds == 4 * 3600.0 * (4 + 3 * 8) * GIB
         assert found[1].highest_bytes == 70 * GIB
+        assert [one.completed for one in found] == [1, 0, 0]
         by_account = store.usage.usage(UsageBy.ACCOUNT, since_s=0.0, limit=1)
         assert [(one.name, one.user_name, one.runs) for one in by_account] == [("physics", "", 3)]
         only = store.usage.usage(UsageBy.USER, since_s=0.0, limit=9, user_name="bob", job_name="small")
         assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
         assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
         assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+
+    def test_a_run_that_survived_an_out_of_memory_error_counts_as_one_that_ran_out(self, store: Store) -> None:
+        run = run_of("train", "ada", hours=1.0, end=JobEnd.COMPLETED)
+        store.jobs.save([run, run_of("train", "ada", hours=2.0, end=JobEnd.COMPLETED)])
+        for number, cause in ((1, IncidentCause.LEAK), (2, IncidentCause.OUT_OF_MEMORY)):
+            store.incidents.save([opened()._replace(incident=incident(cause, job=run.job, number=number))])
+            (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+            assert (found.runs, found.completed, found.ooms) == (2, 2, number - 1)
+
+    def test_runs_that_are_left_out_are_in_no_sum(self, store: Store) -> None:
+        store.jobs.save(
+            [
+                run_of("train", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("train", "ada", hours=2.0, account="chemistry", partition="debug"),
+                run_of("jupyter-1", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("Jupyter", "bob", hours=1.0, namespace="team"),
+            ]
+        )
+
+        def names(**some: tuple[str, ...]) -> list[tuple[str, str, int]]:
+            found = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, left_out=LeftOut(**some))
+            return sorted((one.user_name, one.name, one.runs) for one in found)
+
+        ada, jupyter, bob = ("ada", "train", 2), ("ada", "jupyter-1", 1), ("bob", "Jupyter", 1)
+        assert names() == [jupyter, ada, bob]
+        assert names(users=("ada", "nobody")) == [bob]
+        assert names(accounts=("chemistry",)) == [jupyter, ("ada", "train", 1), bob]
+        assert names(partitions=("long", "debug")) == [bob]
+        assert names(namespaces=("team",)) == [jupyter, ada]
+        assert names(names=("jupyter*",)) == [ada, bob]
+        assert names(names=("*",)) == []
 
 
 SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)

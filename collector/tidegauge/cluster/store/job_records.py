@@ -147,7 +147,7 @@ def _matching(connection: Connection, which: RecordFilter) -> list[ColumnElement
     if which.account is not None:
         wanted.append(columns.account == column_name(which.account))
     if which.job_name is not None and ANY in which.job_name:
-        wanted.append(_like(connection, columns.job_name, escaped_name(which.job_name)))
+        wanted.append(like(connection, columns.job_name, escaped_name(which.job_name)))
         which = which._replace(job_name=None)
     return [*wanted, *_named(RecordSought(which.job_id, which.job_name, user_name=which.user_name))]
 
@@ -169,7 +169,7 @@ def _named(sought: RecordSought) -> list[ColumnElement[bool]]:
     return wanted
 
 
-def _like(connection: Connection, column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
+def like(connection: Connection, column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
     """``pattern`` with ``ANY``, by case: SQLite's LIKE is not by case, and PostgreSQL has no GLOB."""
     if connection.dialect.name == "sqlite":
         return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]").replace("?", "[?]"))
