@@ -44,7 +44,7 @@ def memory(minutes: int = 60, rate_bytes_per_s: int = 11 * MIB) -> tuple[MemoryP
 
 
 def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S, cluster: str = "lab") -> str:
-    content = incident_content(story, made_unix_s=now_unix_s, cluster=cluster, links=links)
+    content = incident_content(story, made_unix_s=now_unix_s, keep_snapshots_s=9e9, cluster=cluster, links=links)
     return render_report(content, with_script=False)
 
 
