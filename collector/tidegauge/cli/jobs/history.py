@@ -31,9 +31,11 @@ HOW = {
     JobEnd.COMPLETED: "completed",
     JobEnd.FAILED: "failed",
     JobEnd.CANCELLED: "cancelled",
+    JobEnd.PREEMPTED: "preempted",
     JobEnd.REQUEUED: "requeued",
     JobEnd.OOM: "OOM",
 }
+"""How a job ended, in the column of that name and wherever a command says it."""
 MAX_ENDED, FEW_ENDED = 1000, 200
 """Jobs in one answer of the API, and without --limit."""
 SINCE = "30d"

@@ -43,23 +43,15 @@ MAX_RANKS = 16
 CHART_COLUMNS = 120
 MIN_CHART_SHARE = 0.5
 """Memory that takes less of its limit is drawn up to its own peak: else there would be nothing to see."""
-_ENDED = {
-    JobEnd.UNKNOWN: "ended in an unknown way, last seen",
-    JobEnd.ENDED: "ended by itself",
-    JobEnd.KILLED: "killed by a signal",
-    JobEnd.COMPLETED: "completed",
-    JobEnd.FAILED: "failed",
-    JobEnd.CANCELLED: "cancelled",
-    JobEnd.REQUEUED: "requeued",
-    JobEnd.OOM: "died of an out-of-memory error",
-}
 NOT_FOUND = 404
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="id of the job, task of an array (123_4), or name of the job")
-    group(parser, SELECTION).add_argument(
-        "--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)"
+    selection = group(parser, SELECTION)
+    selection.add_argument("--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)")
+    selection.add_argument(
+        "--uid", type=int, metavar="N", help="only a job of this user id, where several users have one of that name"
     )
     add_api_arguments(parser)
     add_examples(
@@ -95,19 +87,21 @@ def run(args: argparse.Namespace) -> int:
 def _ask(args: argparse.Namespace) -> dict[str, Any]:
     """The job of that id, else the latest one of that name. Raises ``CommandError``."""
     attempt = {} if args.attempt is None else {"attempt": args.attempt}
+    owner = {} if args.uid is None else {"uid": args.uid}
     for key in ("job_id", "name"):
-        found = _look(args, {key: args.job, **attempt})
+        found = _look(args, {key: args.job, **owner, **attempt})
         if found is not None:
             return found
-        if attempt and (other := _look(args, {key: args.job})) is not None:
+        if attempt and (other := _look(args, {key: args.job, **owner})) is not None:
             known = sorted({read(JobRecord, raw).job.attempt for raw in other["attempts"]})
             raise UsageError(
                 f"job {one_line(args.job)} has no attempt {args.attempt} on record, but {', '.join(map(str, known))}"
             )
     pattern = shlex.quote(tame(args.job if "*" in args.job else f"{args.job[:3]}*"))
+    of = "" if args.uid is None else f" of uid {args.uid}"
     raise UsageError(
-        f"no job {one_line(args.job)} is on record; `tidegauge history --since 90d --name {pattern}` looks for similar "
-        "names, `tidegauge jobs` lists running jobs"
+        f"no job {one_line(args.job)}{of} is on record; `tidegauge history --since 90d --name {pattern}` looks for "
+        "similar names, `tidegauge jobs` lists running jobs"
     )
 
 
@@ -134,7 +128,8 @@ def headline(record: JobRecord) -> str:
     ran = format_duration(ran_s(record))
     if record.ended_unix_s is None or record.end is None:
         return f"{name}: running for {ran}; its record so far, of {moment(record.updated_unix_s)}"
-    return f"{name}: {_ENDED[record.end]} at {moment(record.ended_unix_s)} after {ran}"
+    last_seen = "last seen" if record.end is JobEnd.UNKNOWN else "ended"
+    return f"{name}: {last_seen} at {moment(record.ended_unix_s)} after {ran} ({HOW[record.end]})"
 
 
 def facts(record: JobRecord) -> list[tuple[str, str]]:
