@@ -316,3 +316,13 @@ def test_the_page_of_growth_that_ended_in_an_error_links_to_its_incident() -> No
     page = render(Story(died_of_oom()))
     assert "Ended in incident 2 (out_of_memory)" in Page(page).text
     assert 'href="https://tidegauge.example/report?incident=2"' in page
+
+
+def test_chart_of_growth_that_ran_out_of_memory_says_so_and_of_another_that_it_was_closed() -> None:
+    ended = {"state": IncidentState.CLOSED, "closed_unix_s": NOW_S}
+    recovered = render(story(**ended, closure=Closure.RECOVERED))
+    assert ">closed</text>" in recovered
+    died = render(replace(story(), incident=died_of_oom()))
+    assert ">out of memory</text>" in died
+    assert ">closed</text>" not in died
+    assert ">stopped</text>" not in died + recovered
