@@ -25,7 +25,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.wording import list_ranks, rate
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.memory_history import MemoryPoint, highest_of_stretches
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count, format_duration
 
@@ -210,20 +210,14 @@ def head_room(peak: RankPeak) -> int | None:
 
 
 def stretched(points: Sequence[MemoryPoint], columns: int) -> tuple[list[int], list[int]]:
-    """The highest allocated and reserved bytes in each of ``columns`` equal stretches of time. A stretch without a
-    point is as the one before."""
-    began_s, span_s = points[0].at_unix_s, max(points[-1].at_unix_s - points[0].at_unix_s, 1e-9)
-    columns = max(min(columns, len(points)), 1)
-    allocated, reserved = list[int](), list[int]()
-    for point in points:
-        place = min(int((point.at_unix_s - began_s) / span_s * columns), columns - 1)
-        for amounts, amount in ((allocated, point.allocated_bytes), (reserved, point.reserved_bytes)):
-            missing = place + 1 - len(amounts)
-            if missing > 0:
-                amounts += [*amounts[-1:] * (missing - 1), amount]
-            else:
-                amounts[place] = max(amounts[place], amount)
-    return allocated, reserved
+    """The highest allocated and reserved bytes in each of ``columns`` equal stretches of time."""
+    times_s = [point.at_unix_s - points[0].at_unix_s for point in points]
+    columns, span_s = min(columns, len(points)), max(times_s[-1], 1e-9)
+    allocated, reserved = (
+        highest_of_stretches(zip(times_s, amounts), columns, span_s=span_s)
+        for amounts in ((point.allocated_bytes for point in points), (point.reserved_bytes for point in points))
+    )
+    return list(map(int, allocated)), list(map(int, reserved))
 
 
 def _print_ranks(record: JobRecord, memory: JobMemory) -> None:
