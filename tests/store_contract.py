@@ -26,7 +26,7 @@ from evidence_values import NAMED, evidence
 from person_data import ADA, BOB, fill_with_two, record_of
 from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
-from scheduler_values import JOB, decision, finding, incident
+from scheduler_values import JOB, decision, died_of_oom, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore
 from tidegauge.cluster.store.grades import MAX_ANSWERS
@@ -563,7 +563,7 @@ class StoreContract:
         assert len(left) == 9
         assert {name.split("-")[0] for name in left} == {"team", "local"}
 
-    def test_evidence_goes_with_time_unless_an_incident_of_its_job_is_open(self, store: Store) -> None:
+    def test_evidence_goes_with_time_but_not_before_the_incidents_of_its_job(self, store: Store) -> None:
         other = JobKey("2", 0, 1)
         store.incidents.save([opened(1), opened(2, job=other), closed(opened(2, job=other), NOW_S + 1.0)])
         store.evidence.keep([evidence(), evidence(job=other)], at_s=NOW_S)
@@ -572,6 +572,8 @@ class StoreContract:
         store.prune(before_s=NOW_S)
         assert store.evidence.of_job(other, limit=9)
         store.prune(before_s=NOW_S + 0.5)
+        assert store.evidence.of_job(other, limit=9), "its incident closed later, and its report shows the evidence"
+        store.prune(before_s=NOW_S + 1.5)
         assert (len(store.evidence.of_job(JOB, limit=9)), len(store.evidence.of_job(other, limit=9))) == (1, 0)
 
     def test_of_each_rank_the_latest_profile_is_kept(self, store: Store) -> None:
@@ -620,6 +622,14 @@ class StoreContract:
         store.profiles.keep([rank_profile(1)], at_s=NOW_S + 1.0)
         store.profiles.prune(before_s=NOW_S + 0.5)
         assert [one.rank for one in store.profiles.of_job(JOB, limit=9)] == [1]
+
+    def test_a_profile_stays_as_long_as_the_record_of_its_job(self, store: Store) -> None:
+        store.jobs.save([job_record(ended_unix_s=NOW_S + 9.0)])
+        store.profiles.keep([rank_profile(0)], at_s=NOW_S)
+        for before_s, ranks in ((NOW_S + 8.0, [0]), (NOW_S + 10.0, [])):
+            store.jobs.prune(before_s=before_s)
+            store.profiles.prune(before_s=before_s)
+            assert [one.rank for one in store.profiles.of_job(JOB, limit=9)] == ranks
 
     def test_a_mark_changes_when_evidence_is_told_of_an_incident(self, store: Store) -> None:
         first = opened(1)
@@ -781,6 +791,19 @@ class StoreContract:
         assert [one.number for one in store.incidents.incidents()] == [2]
         assert {change.incident.number for change in store.incidents.changes(since_s=0.0)} == {2}
         assert [one.decision.decision_id for one in store.audit.each(since_s=0.0)] == ["2"]
+
+    def test_growth_and_the_error_that_it_ended_in_go_together(self, store: Store) -> None:
+        growth = IncidentChange(ChangeKind.CLOSED, NOW_S + 2.0, died_of_oom())
+        error = opened(2, grew_in=1)
+        store.incidents.save([growth, error])
+        assert store.prune(before_s=NOW_S + 9.0) == 0, "the error is open"
+        store.incidents.save([closed(error, NOW_S + 10.0)])
+        assert store.prune(before_s=NOW_S + 9.0) == 0
+        assert store.prune(before_s=NOW_S + 11.0) == 2
+
+    def test_half_of_a_story_goes_where_the_other_half_is_not_there(self, store: Store) -> None:
+        store.incidents.save([IncidentChange(ChangeKind.CLOSED, NOW_S + 2.0, died_of_oom())])
+        assert store.prune(before_s=NOW_S + 9.0) == 1
 
     def test_totals_and_numbers_outlive_what_is_pruned(self, store: Store) -> None:
         other = opened(2, job=JobKey("2", 0, 1))

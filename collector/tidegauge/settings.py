@@ -104,6 +104,10 @@ class Settings(BaseModel):
     engine_port: int = Field(default=6399, ge=0, le=65535)
     """Port of the Ray head; 0 picks a free port. Not Ray's default 6379, so that users' own Ray clusters stay apart."""
 
+    @property
+    def keep_snapshots_s(self) -> float:
+        return self.keep_snapshots_days * 86400.0
+
     @field_validator("engine_port")
     @classmethod
     def _is_outside_of_worker_ports(cls, port: int) -> int:

@@ -33,6 +33,8 @@ class JobEnd(str, Enum):
     """The same with another exit status, a signal of its own or a time limit."""
     CANCELLED = "cancelled"
     """Its scheduler ended it because somebody wished so."""
+    PREEMPTED = "preempted"
+    """Its scheduler ended it to make room for another job, and did not start it again so far."""
     REQUEUED = "requeued"
     """It was ended to start again as another attempt."""
     OOM = "oom"
