@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.settings import JobSettings, decode, encode, settings_name
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
@@ -60,12 +60,38 @@ def without_remark(comment: str) -> str:
     return _REMARK.sub("", comment)
 
 
+END_MARK = "TG1: "
+"""Our part of an AdminComment begins with it and goes on to the end."""
+MAX_END_BYTES = 500
+_OUR_END = re.compile(rf" ?\b{END_MARK}.*", re.IGNORECASE | re.DOTALL)
+_NOT_BARE = re.compile(r"[^ A-Za-z0-9.,;:%()/_+-]")
+_UNSAFE = re.compile(r"[^ !#-&(-\[\]-~]")
+"""What sacctmgr may not give back as it was: quotes, backslashes, control characters."""
+_OF_JOBSTATS = "JS1:"
+_PADDED = re.compile(r"JS1:[A-Za-z0-9+/]+=+")
+"""A summary of jobstats that is read, as base64 is, up to its padding."""
+
+
+def with_end(admin_comment: str, text: str, *, keeps_case: bool) -> str | None:
+    """``admin_comment`` with our line on a job's end in place of an earlier one; ``None`` if what another tool wrote
+    there would not stay as it is, or could not be read any more."""
+    theirs = _OUR_END.sub("", admin_comment)
+    if _UNSAFE.search(theirs) or (theirs != theirs.lower() and not keeps_case):
+        return None
+    if theirs.startswith(_OF_JOBSTATS) and not _PADDED.fullmatch(theirs):
+        return None
+    bare = _NOT_BARE.sub("", " ".join(text.replace("×", "x").split()))[:MAX_END_BYTES]
+    return f"{theirs} {END_MARK}{bare}" if theirs else f"{END_MARK}{bare}"
+
+
 def _tame(text: str) -> str:
     line = " ".join(one_line(text, None, replacement=" ").split())
     plain = _WORD_MARK.sub("tidegauge ", line.replace("[", "(").replace("]", ")"))
     return plain.encode()[:MAX_REMARK_BYTES].decode(errors="ignore")
 
 
+REMARKS_AGAIN_S = 3600.0
+"""After Slurm has refused a remark on an end."""
 NODES_FOR_S = 600.0
 """The lifetime of the nodes' gres; they change when an admin changes slurm.conf."""
 
@@ -95,6 +121,7 @@ class SlurmScheduler:
         self._lock = threading.Lock()
         self._node_gres: Mapping[str, str] = {}
         self._nodes_until_s = float("-inf")
+        self._no_remarks_until_s = float("-inf")
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
         """Query all jobs with one squeue. Raises ``TemporaryError``, ``PermanentError``."""
@@ -121,6 +148,23 @@ class SlurmScheduler:
         }
         return {key: end for key, end in told.items() if end is not None}
 
+    def remark_end(self, job: JobView, record: JobRecord, text: str) -> None:  # noqa: ARG002
+        """Write into the job's AdminComment in slurmdbd, behind what another tool wrote there. Where that is not
+        allowed, or there is no slurmdbd, it says so once an hour. Raises ``TemporaryError``."""
+        number = next(iter(ended_by_number([job])), None)
+        if number is None or self._monotonic_s() < self._no_remarks_until_s:
+            return
+        try:
+            before = self._commands.admin_comment(number)
+            if before is None:
+                raise TemporaryError(f"job {number}: slurmdbd does not know it yet")
+            after = with_end(before, text, keeps_case=not before or self._commands.accounting_keeps_case())
+            if after is not None and after.lower() != before.lower():
+                self._commands.set_admin_comment(number, after)
+        except PermanentError as error:
+            self._no_remarks_until_s = self._monotonic_s() + REMARKS_AGAIN_S
+            log.warning("no end is written into AdminComment: %s", error)
+
     def presence(self, target: JobTarget) -> Presence:
         """Query one job with squeue. Raises ``TemporaryError``, ``PermanentError``."""
         return self._look(target)[0]
@@ -132,8 +176,7 @@ class SlurmScheduler:
         tell_through_rank(self._ranks, target, text, decision_id=decision_id)
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
-        """Write into the job's comment, behind its owner's words and in place of our last remark. AdminComment is left
-        to other tools."""
+        """Write into the job's comment, behind its owner's words and in place of our last remark."""
         look = _one_job(target, self._check_running(target))
         comment = with_remark(look.comment, text)
         if comment is None:

@@ -8,6 +8,7 @@ a name) is one argument or one field.
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -31,6 +32,12 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """About 12,000 jobs of two nodes as 24.11 prints them, each with every core of its nodes."""
 MAX_NAMED = 1000
 """Jobs named to squeue. With more all jobs are asked for, which costs slurmctld the same."""
+
+
+CASE_KEPT_SINCE = (24, 11)
+"""By sacctmgr; of the releases between 22.05 and this one it is not known."""
+_ROW = re.compile(r"^(\d+)\|", re.MULTILINE)
+"""Where a row of sacct begins: a text may hold line ends."""
 
 
 class SlurmCommands:
@@ -114,6 +121,26 @@ class SlurmCommands:
         """Set a job's comment; ``comment`` is encoded as ``SqueueRow.comment``."""
         # A NUL ends an argument; no comment that Slurm has told us holds one.
         self._ask(f"set the comment of job {name}", "scontrol", "update", f"jobid={name}", f"comment={comment}")
+
+    def admin_comment(self, job_id: int) -> str | None:
+        """The AdminComment of a job in slurmdbd; ``None``: it does not know the job (yet, some seconds after its end).
+        Invalid UTF-8 is kept by ``surrogateescape``."""
+        fields = ("--format", "JobIDRaw,AdminComment")
+        answer = self._ask(
+            f"read the AdminComment of job {job_id}", "sacct", "-j", str(job_id), "-X", "-n", "-P", *fields
+        )
+        rows = _ROW.split(answer.decode(errors="surrogateescape"))[1:]
+        return {int(number): text.rstrip("\n") for number, text in zip(rows[::2], rows[1::2])}.get(job_id)
+
+    def set_admin_comment(self, job_id: int, text: str) -> None:
+        """Set it, which Operators may. ``text`` holds no quotes and no backslashes: sacctmgr takes quotes away."""
+        change = ("where", f"jobid={job_id}", "set", f'admincomment="{text}"')
+        self._ask(f"set the AdminComment of job {job_id}", "sacctmgr", "--immediate", "modify", "job", *change)
+
+    def accounting_keeps_case(self) -> bool:
+        """Whether sacctmgr sets texts as they are: that of 22.05 makes small letters of them, 24.11 does not."""
+        found = re.search(rb"(\d+)\.(\d+)", self._ask("tell its release", "sacctmgr", "--version"))
+        return found is not None and (int(found[1]), int(found[2])) >= CASE_KEPT_SINCE
 
     def run(self, program: str, *args: str) -> Finished:
         """Run one command. Raises ``OverrunError``, ``OSError``."""
@@ -233,6 +260,9 @@ _ERRORS: Mapping[str, tuple[Callable[[str], SchedulerError], str]] = {
     ),
     "Only batch jobs are accepted or processed": (PermanentError, "srun and salloc jobs cannot be requeued"),
     "parameter too long": (PermanentError, ""),
+    "Your user doesn't have privilege": (PermanentError, RIGHTS),
+    "accounting storage is disabled": (PermanentError, "AdminComment is kept by slurmdbd"),
+    "not running a supported accounting_storage plugin": (PermanentError, "AdminComment is kept by slurmdbd"),
     "Unable to process configuration file": (PermanentError, "set slurm_conf (docs/settings.md)"),
 }
 """The error by a part of the text, and advice for the reader. Any other text may be retried: without slurmctld

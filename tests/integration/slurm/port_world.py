@@ -25,7 +25,7 @@ from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 
-PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
+PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel", "sacct", "sacctmgr")
 JOB = """
 cd {folder}
 env -0 > draft.$SLURM_JOB_ID && mv draft.$SLURM_JOB_ID environ.$(date +%s%N)

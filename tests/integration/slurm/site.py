@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -132,7 +133,9 @@ class Site:
 
     def _service_environ(self, host: str) -> dict[str, str]:
         rig = self._rig.environ(base={}, **self._gpus(host)) if host != "ctl" else {}
+        ours = {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}  # of another checkout's .venv
         return rig | {
+            **ours,
             "TIDEGAUGE_STATE_DIR": str(self.state_dir(host)),
             "TIDEGAUGE_CLUSTER": "slurm-test",
             "TIDEGAUGE_REPORT_PERIOD_S": "0.25",

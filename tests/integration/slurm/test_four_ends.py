@@ -75,6 +75,10 @@ def test_records_are_the_jobs_own_counters_however_they_ended(site: Site) -> Non
     eventually(lambda: _peaks(site, idle).get(0, {}).get("steps") == counters["steps"], "the last of its counters")
     site.box.run("scancel", idle.job_id, user="alice")
     _check(site, idle, "cancelled")
+    eventually(lambda: _admin_comment(site, idle).startswith("tg1: ended after"), "its end in sacct", within_s=90)
+    assert f"tidegauge job {idle.job_id} has all of it" in _admin_comment(site, idle)
+    assert "(cancelled); " in _admin_comment(site, idle)
+    assert "(oom); " in _admin_comment(site, full)
     site.kill_head()
     site.box.run("rm", "-f", f"{database}-wal", f"{database}-shm", user=SERVICE_USER)
     site.box.run("mv", backup, database, user=SERVICE_USER)
@@ -143,6 +147,11 @@ def _record(site: Site, job: Job, attempt: int | None = None) -> dict[str, Any] 
     of_attempt = [] if attempt is None else ["--attempt", str(attempt)]
     told = site.call("job", job.job_id, *of_attempt, "--json", check=False)
     return json.loads(told.stdout) if told.returncode == 0 else None
+
+
+def _admin_comment(site: Site, job: Job) -> str:
+    """In small letters: sacctmgr of 22.05 makes them of all others."""
+    return site.box.run("sacct", "-X", "-n", "-P", "-j", job.job_id, "-o", "AdminComment", user="alice").stdout.lower()
 
 
 def _peaks(site: Site, job: Job, attempt: int = 0) -> dict[int, dict[str, Any]]:

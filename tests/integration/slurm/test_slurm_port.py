@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from integration.slurm.conftest import StartBox
 from integration.slurm.port_world import JOB, Cluster, SlurmWorld
+from sample_views import job_record
 from scheduler_hooks.port_contract import ContractWorld, PortContract, stop
 from tidegauge.core.incidents.actions import ActionKind, JobTarget
 from tidegauge.core.job_records.record import JobEnd
@@ -63,6 +65,43 @@ def test_slurm_tells_how_real_runs_ended(world: SlurmWorld) -> None:
     ends = world.port.ends(views)
     words = [JobEnd.COMPLETED, JobEnd.CANCELLED, JobEnd.REQUEUED, JobEnd.FAILED]
     assert [ends[view.key] for view in views] == words
+
+
+def test_an_end_stands_in_the_accounting_beside_what_another_tool_keeps_there(
+    world: SlurmWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = world.box
+    array = box.sbatch("true", "--array=0-1")
+    tasks = box.run("squeue", "-h", "-r", "-t", "all", "-j", array, "-O", "JobID:.|").stdout.split("|")
+    plain, summarized = (box.sbatch("true") for _ in range(2))
+    jobs = [plain, summarized, *(task.strip() for task in tasks if task.strip())]
+    for job in jobs:
+        world.until(partial(_has_ended_in_accounting, world, job))
+    box.run("sacctmgr", "-i", "modify", "job", "where", f"jobid={summarized}", "set", "admincomment=JS1:H4sIAAAA/+Q=")
+    theirs = _admin_comment(world, summarized)
+    bob = world.port_of("bob")
+    for job in jobs * 2:
+        bob.remark_end(world.view(job), job_record(), "completed by Bob")
+    assert len([one for one in caplog.records if "AdminLevel=Operator" in one.getMessage()]) == 1
+    for job in jobs * 2:
+        world.port.remark_end(world.view(job), job_record(), f"completed; `tidegauge job {job}` has all of it")
+    small = (lambda text: text) if box.release >= (24, 11) else str.lower
+    found = {job: _admin_comment(world, job) for job in jobs}
+    ours = {job: small(f"TG1: completed; tidegauge job {job} has all of it") for job in jobs}
+    assert found == {**ours, summarized: f"{theirs} {ours[summarized]}"}
+
+
+def _has_ended_in_accounting(world: SlurmWorld, job: str) -> bool:
+    return _admin_comment(world, job) is not None
+
+
+def _admin_comment(world: SlurmWorld, job: str) -> str | None:
+    """As its owner sees it."""
+    rows = world.box.run(
+        "sacct", "-X", "-n", "-P", "-o", "JobIDRaw,State,AdminComment", user="alice"
+    ).stdout.splitlines()
+    found = [row.split("|", 2) for row in rows]
+    return next((text for number, state, text in found if (number, state) == (job, "COMPLETED")), None)
 
 
 # Rights

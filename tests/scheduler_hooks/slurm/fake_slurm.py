@@ -28,6 +28,11 @@ DENIED_BY_SCANCEL = "scancel: error: Kill job error on job id {name}: Access/per
 NOT_YOURS = "Invalid user id for job {name}\n"
 NO_REQUEUE = "Requested operation is presently disabled for job {name}\n"
 NOT_BATCH = "Only batch jobs are accepted or processed for job {name}\n"
+NO_ACCOUNTING = "Slurm accounting storage is disabled\n"
+NO_PRIVILEGE = (
+    " sacctmgr: error: Your user doesn't have privilege to perform this action\n"
+    " Error with request: Access/permission denied\n"
+)
 PENDING_ALREADY = "Job is pending execution for job {name}\n"
 UNKNOWN_TO_SQUEUE = "slurm_load_jobs error: Invalid job id specified\n"
 UNKNOWN = "Invalid job id specified for job {name}\n"
@@ -53,6 +58,8 @@ class FakeJob:
     array: tuple[int, int] | None = None
     het_job_id: int = 0
     comment: str = "tidegauge:requeue"
+    admin_comment: str | None = ""
+    """``None``: slurmdbd does not know the job yet."""
     gres: tuple[str, ...] = ()
     goes_on: bool = False
     """It is being ended so that it can start again."""
@@ -72,6 +79,8 @@ class FakeSlurm(SlurmCommands):
         self.calls: list[tuple[str, ...]] = []
         self.nodes = "n1|gpu:fake:2,shard:fake:8\nn2|gpu:fake:2,shard:fake:8\n"
         self.operator = True
+        self.accounting = True
+        self.release = "24.11.5"
         self.before: Callable[[tuple[str, ...]], Finished | None] = lambda _: None
         self.after: Callable[[tuple[str, ...]], Finished | None] = lambda _: None
 
@@ -90,7 +99,7 @@ class FakeSlurm(SlurmCommands):
 
     def acts(self) -> list[tuple[str, ...]]:
         """The calls that were not questions."""
-        return [call for call in self.calls if call[0] not in ("squeue", "sinfo")]
+        return [call for call in self.calls if call[0] not in ("squeue", "sinfo", "sacct") and "--version" not in call]
 
     def advance(self) -> None:
         """A while passes: what is being ended has ended, what waits for its start has begun."""
@@ -107,10 +116,29 @@ class FakeSlurm(SlurmCommands):
             return Finished(0, json.dumps({"meta": {}, "errors": [], "jobs": self._json()}).encode(), b"")
         if job_states.FORMAT in args:
             return Finished(0, "".join(map(_state_line, self.known.values())).encode(), b"")
+        if program in ("sacct", "sacctmgr"):
+            return self._account(args)
         if program == "squeue":
             job = self._find(args[args.index("-j") + 1])
             return says(UNKNOWN_TO_SQUEUE) if job is None else Finished(0, _line(job), b"")
         return self._act(program, args)
+
+    def _account(self, args: Sequence[str]) -> Finished:
+        if "--version" in args:
+            return Finished(0, f"slurm-wlm {self.release}\n".encode(), b"")
+        if not self.accounting:
+            return says(NO_ACCOUNTING)
+        if args[0] == "-j":
+            found = [job for job in self.known.values() if job.admin_comment is not None]
+            rows = "".join(f"{job.job_id}|{job.admin_comment}\n" for job in found)
+            return Finished(0, rows.encode(errors="surrogateescape"), b"")
+        if not self.operator:
+            return says(NO_PRIVILEGE)
+        text = args[-1].removeprefix('admincomment="').removesuffix('"')
+        self.known[int(args[-3].removeprefix("jobid="))].admin_comment = (
+            text if self.release >= "24.11" else text.lower()
+        )
+        return DONE
 
     def _act(self, program: str, args: Sequence[str]) -> Finished:
         name = args[1 if args[0] == "update" else -1].removeprefix("jobid=")
