@@ -34,7 +34,7 @@ DEADLINE = "DeadlineExceeded"
 DISRUPTED = "DisruptionTarget"
 """A pod's condition."""
 DISRUPTIONS: Mapping[str, JobEnd] = {
-    "PreemptionByScheduler": JobEnd.CANCELLED,
+    "PreemptionByScheduler": JobEnd.PREEMPTED,
     "EvictionByEvictionAPI": JobEnd.CANCELLED,
     "DeletionByTaintManager": JobEnd.FAILED,
     "DeletionByPodGC": JobEnd.FAILED,

@@ -266,7 +266,7 @@ def test_a_pod_that_ended_well_is_not_followed_by_the_next_of_its_job(world: Kub
 @pytest.mark.parametrize(
     ("reason", "end"),
     [
-        ("PreemptionByScheduler", JobEnd.CANCELLED),
+        ("PreemptionByScheduler", JobEnd.PREEMPTED),
         ("EvictionByEvictionAPI", JobEnd.CANCELLED),
         ("DeletionByTaintManager", JobEnd.FAILED),
         ("DeletionByPodGC", JobEnd.FAILED),
