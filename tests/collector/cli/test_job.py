@@ -106,7 +106,7 @@ def test_in_brief_a_job_is_one_line(said: Said) -> None:
         "`tidegauge report 1` makes a page of its incident\n"
     )
     assert said("bare", "--brief").startswith(
-        "job local-vm-20261126-120000-1479: so far after 2 h; rank 0 on vm: 2.0 GiB"
+        "job local-vm-20261126-120000-1479: running for 2 h; rank 0 on vm: 2.0 GiB"
     )
 
 

@@ -27,6 +27,7 @@ NO_LIMITS = {
     "messages.py: {one.user_name for one in incidents}": "people, in a sentence",
     "facts_of_workloads.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "pod_directory.py: self._below[reference.uid]": "owners of a pod in Kubernetes",
+    "pod_directory.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "facts_of_jobs.py: rank.uid == uid": "whether a Slurm job is the rank's",
     "job.py: {one.key.uid for one in found if one.key.job_id == chosen.key.job_id}": "whether a name means one job",
 }

@@ -127,10 +127,7 @@ def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, An
 
 def brief(record: JobRecord) -> str:
     """How it ended, how full its fullest GPU was, and what to ask for instead; of a running job so far."""
-    sentence = end_sentence(record)
-    if record.end is None:
-        sentence = f"so far {sentence.removeprefix('running ')}"
-    return f"job {job_name(record.job.job_id, record.job.attempt, record.array)}: {sentence}"
+    return f"job {job_name(record.job.job_id, record.job.attempt, record.array)}: {end_sentence(record)}"
 
 
 def headline(record: JobRecord) -> str:
