@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
+from tidegauge.core.jobs.kubernetes import COPY_OF, PREFIX
+from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object
+from tidegauge_scheduler_hooks.kubernetes.run_ends import DISRUPTED
+from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL, RESTART_LABEL, annotations_of, labels_of
 
 KEPT_GONE_S = 300.0
 """Schedulers are asked for 77 s how a job ended (``job_ends``)."""
 MAX_GONE = 20_000
 """The most that are remembered, the latest. What is kept of a pod takes about 4 KiB."""
-_KEPT_OF_STATUS = ("phase", "reason", "conditions", "containerStatuses")
-"""Of a pod."""
+_KEPT_OF_METADATA = (
+    "name", "namespace", "uid", "ownerReferences", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)  # fmt: skip
+_KEPT_LABELS = (COPY_OF, QUEUE_LABEL, RESTART_LABEL)
 
 
 class _Gone(NamedTuple):
@@ -56,8 +63,25 @@ class GoneObjects:
 
 
 def _kept(obj: Object) -> Object:
-    """The parts by which ``run_ends`` says how a run ended: not the pod's description, nor templates."""
+    """The parts by which ``run_ends`` says how a run ended. An annotation of others may have 256 KiB."""
+    metadata = {name: obj["metadata"][name] for name in _KEPT_OF_METADATA if name in obj["metadata"]}
+    metadata["annotations"] = {name: text for name, text in annotations_of(obj).items() if name.startswith(PREFIX)}
+    metadata["labels"] = {name: text for name, text in labels_of(obj).items() if name in _KEPT_LABELS}
     status = obj.get("status") or {}
     if obj.get("kind") == PODS.kind:
-        status = {name: status[name] for name in _KEPT_OF_STATUS if name in status}
-    return {"kind": obj.get("kind"), "metadata": obj["metadata"], "spec": {}, "status": status}
+        status = _kept_of_pod(status)
+    return {"kind": obj.get("kind"), "metadata": metadata, "spec": {}, "status": status}
+
+
+def _kept_of_pod(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    disruptions = [one for one in status.get("conditions") or () if one.get("type") == DISRUPTED]
+    ends = [at(one, ("state", "terminated")) for one in status.get("containerStatuses") or ()]
+    containers = [
+        {"state": {"terminated": {name: end.get(name) for name in ("exitCode", "finishedAt")}}} for end in ends if end
+    ]
+    return {
+        "phase": status.get("phase"),
+        "reason": status.get("reason"),
+        "conditions": disruptions,
+        "containerStatuses": containers,
+    }

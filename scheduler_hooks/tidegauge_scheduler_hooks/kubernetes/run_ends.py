@@ -31,14 +31,16 @@ COMPLETE = ("Complete", "Completed", "Succeeded")
 """Conditions of owners, by kind; a RayJob has none."""
 DEADLINE = "DeadlineExceeded"
 """The reason of a Job's condition ``Failed``. All others can follow from the deletion of a pod."""
+DISRUPTED = "DisruptionTarget"
+"""A pod's condition."""
 DISRUPTIONS: Mapping[str, JobEnd] = {
-    "PreemptionByScheduler": JobEnd.CANCELLED,
+    "PreemptionByScheduler": JobEnd.PREEMPTED,
     "EvictionByEvictionAPI": JobEnd.CANCELLED,
     "DeletionByTaintManager": JobEnd.FAILED,
     "DeletionByPodGC": JobEnd.FAILED,
     "TerminationByKubelet": JobEnd.FAILED,
 }
-"""By the reason of a pod's condition ``DisruptionTarget``: of somebody's will, or because of its node."""
+"""By the reason of ``DISRUPTED``: of somebody's will, or because of its node."""
 _RAY_ENDS: Mapping[str, JobEnd] = {"STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
 """By ``status.jobStatus`` of a RayJob that is ``Complete`` (rayjob_types.go)."""
 
@@ -203,8 +205,8 @@ def _from_outside(pod: Object, gone: frozenset[str]) -> _Outside | None:
 
 
 def _disruption(pod: Object) -> _Outside | None:
-    """The condition ``DisruptionTarget``; before Kubernetes 1.26 the kubelet only wrote ``Evicted``."""
-    found = condition(pod, "DisruptionTarget") or {}
+    """The condition ``DISRUPTED``; before Kubernetes 1.26 the kubelet only wrote ``Evicted``."""
+    found = condition(pod, DISRUPTED) or {}
     if found.get("status") == "True":
         since_s = time_s(found.get("lastTransitionTime"))
         end = DISRUPTIONS.get(str(found.get("reason")), JobEnd.CANCELLED)

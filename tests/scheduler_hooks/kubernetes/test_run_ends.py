@@ -12,7 +12,7 @@ import pytest
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import ATTEMPT, PROFILE_LABEL
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.kubernetes.gone_objects import KEPT_GONE_S, MAX_GONE, GoneObjects
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
@@ -266,7 +266,7 @@ def test_a_pod_that_ended_well_is_not_followed_by_the_next_of_its_job(world: Kub
 @pytest.mark.parametrize(
     ("reason", "end"),
     [
-        ("PreemptionByScheduler", JobEnd.CANCELLED),
+        ("PreemptionByScheduler", JobEnd.PREEMPTED),
         ("EvictionByEvictionAPI", JobEnd.CANCELLED),
         ("DeletionByTaintManager", JobEnd.FAILED),
         ("DeletionByPodGC", JobEnd.FAILED),
@@ -294,12 +294,8 @@ def test_what_an_old_kubelet_evicts_has_failed(world: KubeWorld) -> None:
     assert told(world, job) is JobEnd.FAILED
 
 
-@pytest.mark.parametrize(
-    ("asked_s", "failed_s", "end"),
-    [(T0_S, T0_S + 3, JobEnd.CANCELLED), (T0_S + 3, T0_S, JobEnd.FAILED), (T0_S, T0_S, JobEnd.FAILED)],
-)
-def test_what_came_first_decides(world: KubeWorld, asked_s: int, failed_s: int, end: JobEnd) -> None:
-    """A rank fails because its peer was deleted, or the Job controller deletes the peers of one that failed."""
+def two_pods(world: KubeWorld, *, failed_s: int, asked_s: int) -> JobView:
+    """A job of two ranks: the program of the first fails, the pod of the second is deleted."""
     job = world.start_job()
     pod = pod_of(world, job)
     replaced_by(world, pod, "train-0-x")
@@ -308,11 +304,26 @@ def test_what_came_first_decides(world: KubeWorld, asked_s: int, failed_s: int, 
     rank = job.ranks[0]
     assert rank.pod is not None
     second = replace(rank, pod=rank.pod._replace(pod_uid=peer["metadata"]["uid"]))
-    both = replace(job, ranks=(rank, second))
     end_pod(world, pod, code=1, at_s=failed_s)
     end_pod(world, ask_for_deletion(world, peer, asked_s), code=143, at_s=asked_s + 1)
-    conclude(world, both, "Failed", "BackoffLimitExceeded")
-    assert told(world, both) is end
+    return replace(job, ranks=(rank, second))
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "failed_s", "end"),
+    [(T0_S, T0_S + 3, JobEnd.CANCELLED), (T0_S + 3, T0_S, JobEnd.FAILED), (T0_S, T0_S, JobEnd.FAILED)],
+)
+def test_what_came_first_decides(world: KubeWorld, asked_s: int, failed_s: int, end: JobEnd) -> None:
+    """A rank fails because its peer was deleted, or the Job controller deletes the peers of one that failed."""
+    job = two_pods(world, failed_s=failed_s, asked_s=asked_s)
+    conclude(world, job, "Failed", "BackoffLimitExceeded")
+    assert told(world, job) is end
+
+
+def test_a_rank_that_fails_in_the_second_in_which_its_peer_goes_with_the_job_is_cancelled(world: KubeWorld) -> None:
+    job = two_pods(world, failed_s=T0_S, asked_s=T0_S)
+    delete_owner(world, job)
+    assert told(world, job) is JobEnd.CANCELLED
 
 
 def test_ranks_that_fail_while_their_job_is_deleted_are_cancelled(world: KubeWorld) -> None:
@@ -369,6 +380,14 @@ def test_a_rayjob_ends_as_its_status_says(status: Mapping[str, Any], end: JobEnd
     world.kube.put(world.kind.resource, {**obj, "status": {**obj["status"], **status}})
     end_pod(world, pod_of(world, job), code=1)  # the ends of Ray's own processes say nothing of the job
     assert told(world, job) is end
+
+
+def test_a_rayjob_that_somebody_deletes_is_cancelled_however_its_pods_end() -> None:
+    world = KubeWorld("RayJob")
+    job = world.start_job()
+    end_pod(world, pod_of(world, job), code=0)
+    delete_owner(world, job)
+    assert told(world, job) is JobEnd.CANCELLED
 
 
 # Pods without an owner that is known
@@ -462,3 +481,12 @@ def test_no_more_than_so_many_deleted_objects_are_remembered() -> None:
     assert len(gone) == MAX_GONE
     assert gone.get("4") is None
     assert gone.get(str(MAX_GONE + 4)) is not None
+
+
+def test_what_others_wrote_on_a_deleted_object_is_not_kept() -> None:
+    gone = GoneObjects(lambda: 0.0)
+    last = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000, ATTEMPT: "1"}
+    gone.add({"kind": "Job", "metadata": {"uid": "u", "annotations": last}, "spec": {"template": {}}, "status": {}})
+    kept = gone.get("u")
+    assert kept is not None
+    assert (kept["metadata"]["annotations"], kept["spec"]) == ({ATTEMPT: "1"}, {})
