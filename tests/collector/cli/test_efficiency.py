@@ -89,6 +89,17 @@ def test_jobs_on_shared_gpus_are_limited_to_what_their_runs_needed(
     assert table.asked[0][2] == 1000
 
 
+def test_whoever_asks_for_one_job_sees_its_limit_on_shared_gpus(
+    url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.rows = [FULL._replace(name="full", completed=3)]
+    line = "full: on a shared GPU 83.6 GiB at most, where the site limits jobs to what their earlier runs needed and"
+    assert main(["efficiency", "--name", "full", "--api", url]) == 0
+    assert capsys.readouterr().out.splitlines()[3].startswith(line)
+    assert main(["efficiency", "--api", url]) == 0
+    assert line not in capsys.readouterr().out
+
+
 def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
     table.rows.clear()
     assert main(["efficiency", "--api", url]) == 0

@@ -19,6 +19,7 @@ from tidegauge.cluster.service_record import NodeSpec, StateFiles, prepare_state
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.record import JobRecord, RankPeak
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from waiting import eventually
 
 SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)
@@ -194,6 +195,18 @@ def test_a_round_that_is_killed_sends_nobody_a_second_mail(
     assert [one.recipient for one in smtp.delivered] == ["bob@example.org"]
     assert efficiency(files, "--send") == 0
     assert [one.recipient for one in smtp.delivered] == ["bob@example.org"]
+
+
+def test_users_are_looked_up_when_nobody_can_be_forgotten_any_more(
+    files: StateFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = DeliveryJournal(files.efficiency_mails, wall_s=lambda: NOW_S)
+    try:
+        assert efficiency(files, "--send", "--set", "efficiency_mail_min_gpu_hours=1e6") == 3
+    finally:
+        journal.close()
+    assert "runs now" in capsys.readouterr().err
+    assert efficiency(files, "--send", "--set", "efficiency_mail_min_gpu_hours=1e6") == 0
 
 
 def test_mails_are_sent_on_the_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

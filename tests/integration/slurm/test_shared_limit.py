@@ -103,8 +103,9 @@ LIMITED = {"needed": NEED, "refused": True, "peak": NEED}
 
 
 def test_a_job_on_shards_is_limited_once_three_runs_completed_and_not_after_it_ran_out(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TIDEGAUGE_SLURM_TREE", raising=False)  # no setting of the command
     for _ in range(2):
         world.run_ended(JobEnd.COMPLETED)
     world.run_ended(JobEnd.FAILED)

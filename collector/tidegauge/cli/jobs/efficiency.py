@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     header = (args.by.value, *(["user"] if by_job else []), "runs", "gpus", "of", "needed", "full", "GPU h", "unused")
     print_table(header, [_row(one, by_job=by_job) for one in found], gives_way=GIVES_WAY)
     advised = [f"{_name(one)}: {one.advice}" for one in found if one.advice and by_job]
+    if args.name:
+        advised += [_on_shared_gpus(one) for one in found if one.shared_bytes is not None and by_job]
     if advised:
         print("", *advised, sep="\n")
     return FINE
@@ -97,6 +99,13 @@ def _print_for_slurm(found: Iterable[SizedUsage], *, sentences: bool) -> None:
         told = one.advice if sentences else one.shared_bytes
         if told is not None and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
             print(one.usage.user_name, one.usage.name, f"earlier runs {told}" if sentences else told, sep="\t")
+
+
+def _on_shared_gpus(one: SizedUsage) -> str:
+    return (
+        f"{_name(one)}: on a shared GPU {format_bytes(one.shared_bytes or 0)} at most, where the site limits jobs to "
+        "what their earlier runs needed and the job states no memory fraction"
+    )
 
 
 def _mail(args: argparse.Namespace) -> int:

@@ -38,13 +38,7 @@ def mail(args: argparse.Namespace) -> int:
     """Raises ``CommandError`` on another node than the head, and where mails cannot be sent."""
     with opened_head(args) as head:
         settings = _settings(args, head)
-        wastes = _wasteful(head, settings, args)
-        if not wastes:
-            print(f"nobody to write to: {_rules_in_words(settings, args.since)}")
-            return FINE
-        if not args.send:
-            return _show(head, settings, wastes, args.since)
-        return _send(head, settings, wastes, args.since)
+        return _send(head, settings, args) if args.send else _show(head, settings, args)
 
 
 def _settings(args: argparse.Namespace, head: Head) -> Settings:
@@ -71,12 +65,15 @@ def _wasteful(head: Head, settings: Settings, args: argparse.Namespace) -> Seque
     return wasteful((SizedUsage.of(row, sizes) for row in rows), rules)
 
 
-def _show(head: Head, settings: Settings, wastes: Sequence[UserWaste], span_s: float) -> int:
+def _show(head: Head, settings: Settings, args: argparse.Namespace) -> int:
     """Print what would be sent, and one mail."""
     from tidegauge_exporter.mail.waste_round import Fate, read_record
     from tidegauge_exporter.mail.waste_text import waste_letter
 
-    mails = _mails(settings, span_s)
+    wastes = _wasteful(head, settings, args)
+    if not wastes:
+        return _nobody(settings, args.since)
+    mails = _mails(settings, args.since)
     plan = _planned(settings, wastes, read_record(head.files.efficiency_mails))
     print_table(HEADER, [_row(one) for one in plan], gives_way=HEADER[1:5])
     due = [one for one in plan if one.fate is Fate.DUE]
@@ -95,12 +92,16 @@ def _show(head: Head, settings: Settings, wastes: Sequence[UserWaste], span_s: f
     return FINE
 
 
-def _send(head: Head, settings: Settings, wastes: Sequence[UserWaste], span_s: float) -> int:
+def _send(head: Head, settings: Settings, args: argparse.Namespace) -> int:
     from tidegauge_exporter.mail.waste_round import FAILURES, Fate, WasteRound, read_record
 
     outbox = _outbox(settings)
-    mails = _mails(settings, span_s)
+    mails = _mails(settings, args.since)
     with _record(head) as journal:
+        # Not before it is ours: `forget` waits for nobody else, and whom it has deleted must not be written to.
+        wastes = _wasteful(head, settings, args)
+        if not wastes:
+            return _nobody(settings, args.since)
         plan = _planned(settings, wastes, read_record(head.files.efficiency_mails))
         one_round = WasteRound(outbox, journal, mails, time.time)
         done = one_round.send(plan)
@@ -222,13 +223,14 @@ def _row(one: UserMail, names: Pseudonyms | None = None) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _rules_in_words(settings: Settings, span_s: float) -> str:
-    return (
-        f"no user's jobs of the last {format_duration(span_s)} that needed at most "
+def _nobody(settings: Settings, span_s: float) -> int:
+    print(
+        f"nobody to write to: no user's jobs of the last {format_duration(span_s)} that needed at most "
         f"{settings.efficiency_mail_max_used_share:.0%} of their GPU memory, in at least "
         f"{settings.efficiency_mail_min_runs} runs, and could have asked for less, ran for "
         f"{settings.efficiency_mail_min_gpu_hours:,g} GPU-hours in all (settings efficiency_mail_*)"
     )
+    return FINE
 
 
 def _count(mails: int) -> str:
