@@ -101,6 +101,8 @@ class FakeRayJobs:
     """Asked before a request is looked at: the fault, if there is to be one."""
     afterwards: Callable[[str], Fault | None] = lambda _: None
     """The same once it has been done, for the answer."""
+    runs: Callable[[dict[str, Any]], None] = lambda _: None
+    """What a submission that was taken does at once, given its entry."""
     ignores_stops: bool = False
     closing: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -131,6 +133,9 @@ class FakeRayJobs:
             return _as_recorded("no_such_job")
         if parts[2:] == ["stop"]:
             return self._stop(job)
+        if method == "DELETE":
+            del self.jobs[job["submission_id"]]
+            return 200, "application/json", b'{"deleted": true}'
         return _as_recorded("job", job)
 
     def _submit(self, request: dict[str, Any]) -> tuple[int, str, bytes]:
@@ -139,10 +144,11 @@ class FakeRayJobs:
             return _as_recorded("submit_again")
         self.submitted.append(request)
         shown = {key: request.get(key) or {} for key in ("runtime_env", "metadata")}
-        self.add(
+        entry = self.add(
             submission_id, entrypoint=request["entrypoint"], start_time=int(time.time() * 1000),
             job_id=f"{len(self.jobs) + 2:02x}000000", **shown,
         )  # fmt: skip
+        self.runs(entry)
         return _as_recorded("submit")
 
     def _stop(self, job: dict[str, Any]) -> tuple[int, str, bytes]:
@@ -205,6 +211,9 @@ def _handler(cluster: FakeRayJobs) -> type[BaseHTTPRequestHandler]:
             self.do_GET()
 
         def do_PUT(self) -> None:
+            self.do_GET()
+
+        def do_DELETE(self) -> None:
             self.do_GET()
 
         def _refusal(self) -> tuple[int, str, bytes] | None:

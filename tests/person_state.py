@@ -34,6 +34,7 @@ def prepare(root: Path, *, database_url: str | None = None) -> StateFiles:
     fill_with_two(store)
     store.close()
     _fill_journal(files)
+    _fill_mails(files)
     _fill_settings(files)
     ActionSwitch(files.actions).pause(f"{BOB.name} asked for it", ADA.name, time.time())
     for name in ("coordinator.log", "coordinator.log.1", "notifier.log"):
@@ -64,6 +65,13 @@ def _fill_journal(files: StateFiles) -> None:
         for name in (key, f"told/{told}", f"found/{key}/a1b2"):
             journal.say("mail", name, json.dumps([f"{who.name}@example.org", f"<{who.number}>"]), over=True)
             journal.say("slack owners", name, json.dumps([f"D{who.uid}", f"{who.number}.7"]), over=True)
+    journal.close()
+
+
+def _fill_mails(files: StateFiles) -> None:
+    journal = DeliveryJournal(files.efficiency_mails, wall_s=time.time)
+    for who in (ADA, BOB):
+        journal.say("efficiency", who.name, json.dumps([time.time(), True]))
     journal.close()
 
 

@@ -26,7 +26,7 @@ from evidence_values import NAMED, evidence
 from person_data import ADA, BOB, fill_with_two, record_of
 from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
-from scheduler_values import JOB, decision, finding, incident
+from scheduler_values import JOB, decision, died_of_oom, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore
 from tidegauge.cluster.store.grades import MAX_ANSWERS
@@ -55,7 +55,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
-from tidegauge.core.jobs.right_size import UsageBy
+from tidegauge.core.jobs.right_size import LeftOut, UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
@@ -563,7 +563,7 @@ class StoreContract:
         assert len(left) == 9
         assert {name.split("-")[0] for name in left} == {"team", "local"}
 
-    def test_evidence_goes_with_time_unless_an_incident_of_its_job_is_open(self, store: Store) -> None:
+    def test_evidence_goes_with_time_but_not_before_the_incidents_of_its_job(self, store: Store) -> None:
         other = JobKey("2", 0, 1)
         store.incidents.save([opened(1), opened(2, job=other), closed(opened(2, job=other), NOW_S + 1.0)])
         store.evidence.keep([evidence(), evidence(job=other)], at_s=NOW_S)
@@ -572,6 +572,8 @@ class StoreContract:
         store.prune(before_s=NOW_S)
         assert store.evidence.of_job(other, limit=9)
         store.prune(before_s=NOW_S + 0.5)
+        assert store.evidence.of_job(other, limit=9), "its incident closed later, and its report shows the evidence"
+        store.prune(before_s=NOW_S + 1.5)
         assert (len(store.evidence.of_job(JOB, limit=9)), len(store.evidence.of_job(other, limit=9))) == (1, 0)
 
     def test_of_each_rank_the_latest_profile_is_kept(self, store: Store) -> None:
@@ -620,6 +622,14 @@ class StoreContract:
         store.profiles.keep([rank_profile(1)], at_s=NOW_S + 1.0)
         store.profiles.prune(before_s=NOW_S + 0.5)
         assert [one.rank for one in store.profiles.of_job(JOB, limit=9)] == [1]
+
+    def test_a_profile_stays_as_long_as_the_record_of_its_job(self, store: Store) -> None:
+        store.jobs.save([job_record(ended_unix_s=NOW_S + 9.0)])
+        store.profiles.keep([rank_profile(0)], at_s=NOW_S)
+        for before_s, ranks in ((NOW_S + 8.0, [0]), (NOW_S + 10.0, [])):
+            store.jobs.prune(before_s=before_s)
+            store.profiles.prune(before_s=before_s)
+            assert [one.rank for one in store.profiles.of_job(JOB, limit=9)] == ranks
 
     def test_a_mark_changes_when_evidence_is_told_of_an_incident(self, store: Store) -> None:
         first = opened(1)
@@ -781,6 +791,19 @@ class StoreContract:
         assert [one.number for one in store.incidents.incidents()] == [2]
         assert {change.incident.number for change in store.incidents.changes(since_s=0.0)} == {2}
         assert [one.decision.decision_id for one in store.audit.each(since_s=0.0)] == ["2"]
+
+    def test_growth_and_the_error_that_it_ended_in_go_together(self, store: Store) -> None:
+        growth = IncidentChange(ChangeKind.CLOSED, NOW_S + 2.0, died_of_oom())
+        error = opened(2, grew_in=1)
+        store.incidents.save([growth, error])
+        assert store.prune(before_s=NOW_S + 9.0) == 0, "the error is open"
+        store.incidents.save([closed(error, NOW_S + 10.0)])
+        assert store.prune(before_s=NOW_S + 9.0) == 0
+        assert store.prune(before_s=NOW_S + 11.0) == 2
+
+    def test_half_of_a_story_goes_where_the_other_half_is_not_there(self, store: Store) -> None:
+        store.incidents.save([IncidentChange(ChangeKind.CLOSED, NOW_S + 2.0, died_of_oom())])
+        assert store.prune(before_s=NOW_S + 9.0) == 1
 
     def test_totals_and_numbers_outlive_what_is_pruned(self, store: Store) -> None:
         other = opened(2, job=JobKey("2", 0, 1))
@@ -1105,8 +1128,15 @@ class StoreContract:
     def test_runs_are_summed_up_by_what_is_asked(self, store: Store) -> None:
         full = RankPeak(0, "node1", 1, 60 * GIB, 80 * GIB, nontorch_bytes=10 * GIB)
         runs = [
-            run_of("small", "ada", hours=1.0, account="physics"),
-            run_of("small", "ada", hours=3.0, account="physics", fullest=SMALL._replace(reserved_bytes=8 * GIB)),
+            run_of("small", "ada", hours=1.0, account="physics", end=JobEnd.COMPLETED),
+            run_of(
+                "small",
+                "ada",
+                hours=3.0,
+                account="physics",
+                end=JobEnd.FAILED,
+                fullest=SMALL._replace(reserved_bytes=8 * GIB),
+            ),
             run_of("small", "bob", hours=1.0, end=JobEnd.OOM, account="chemistry"),
             run_of("full", "ada", hours=10.0, fullest=full, account="physics"),
             run_of("short", "ada", hours=0.1),
@@ -1123,12 +1153,44 @@ class StoreContract:
         assert (ada.gpu_seconds, ada.had_byte_seconds) == (16 * 3600.0, 16 * 3600.0 * 80 * GIB)
         assert ada.needed_byte_seconds == 4 * 3600.0 * (4 + 3 * 8) * GIB
         assert found[1].highest_bytes == 70 * GIB
+        assert [one.completed for one in found] == [1, 0, 0]
         by_account = store.usage.usage(UsageBy.ACCOUNT, since_s=0.0, limit=1)
         assert [(one.name, one.user_name, one.runs) for one in by_account] == [("physics", "", 3)]
         only = store.usage.usage(UsageBy.USER, since_s=0.0, limit=9, user_name="bob", job_name="small")
         assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
         assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
         assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+
+    def test_a_run_that_survived_an_out_of_memory_error_counts_as_one_that_ran_out(self, store: Store) -> None:
+        run = run_of("train", "ada", hours=1.0, end=JobEnd.COMPLETED)
+        store.jobs.save([run, run_of("train", "ada", hours=2.0, end=JobEnd.COMPLETED)])
+        for number, cause in ((1, IncidentCause.LEAK), (2, IncidentCause.OUT_OF_MEMORY)):
+            store.incidents.save([opened()._replace(incident=incident(cause, job=run.job, number=number))])
+            (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+            assert (found.runs, found.completed, found.ooms) == (2, 2, number - 1)
+
+    def test_runs_that_are_left_out_are_in_no_sum(self, store: Store) -> None:
+        store.jobs.save(
+            [
+                run_of("train", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("train", "ada", hours=2.0, account="chemistry", partition="debug"),
+                run_of("jupyter-1", "ada", hours=1.0, account="physics", partition="long"),
+                run_of("Jupyter", "bob", hours=1.0, namespace="team"),
+            ]
+        )
+
+        def names(**some: tuple[str, ...]) -> list[tuple[str, str, int]]:
+            found = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, left_out=LeftOut(**some))
+            return sorted((one.user_name, one.name, one.runs) for one in found)
+
+        ada, jupyter, bob = ("ada", "train", 2), ("ada", "jupyter-1", 1), ("bob", "Jupyter", 1)
+        assert names() == [jupyter, ada, bob]
+        assert names(users=("ada", "nobody")) == [bob]
+        assert names(accounts=("chemistry",)) == [jupyter, ("ada", "train", 1), bob]
+        assert names(partitions=("long", "debug")) == [bob]
+        assert names(namespaces=("team",)) == [jupyter, ada]
+        assert names(names=("jupyter*",)) == [ada, bob]
+        assert names(names=("*",)) == []
 
 
 SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from tidegauge.core.jobs.waste import parse_left_out
+
 
 def comma_separated(text: str | None) -> list[str]:
     """The entries of a setting that is a list, without empty ones."""
@@ -101,6 +103,10 @@ class Settings(BaseModel):
     system's."""
     engine_port: int = Field(default=6399, ge=0, le=65535)
     """Port of the Ray head; 0 picks a free port. Not Ray's default 6379, so that users' own Ray clusters stay apart."""
+
+    @property
+    def keep_snapshots_s(self) -> float:
+        return self.keep_snapshots_days * 86400.0
 
     @field_validator("engine_port")
     @classmethod
@@ -212,5 +218,29 @@ class Settings(BaseModel):
     mail_password_file: Path | None = None
     """File (mode 0600) with the password of ``mail_user``. The environment variable ``TIDEGAUGE_MAIL_PASSWORD`` works
     too."""
+    efficiency_mail_min_gpu_hours: float = Field(default=100.0, ge=0, le=1e9)
+    """``tidegauge efficiency --mail`` (docs/mail.md) writes to users whose jobs with too much GPU memory ran
+    for this many GPU-hours in all. 100: in a week, more than half of one GPU's time."""
+    efficiency_mail_max_used_share: float = Field(default=0.5, ge=0, le=1)
+    """Only jobs that needed at most this share of the GPU memory they had count. 0.5: half a GPU would have done."""
+    efficiency_mail_min_runs: int = Field(default=3, ge=1, le=1000)
+    """Only jobs with this many runs count. 3: from then on the margin is that of the job's own runs."""
+    efficiency_mail_every_days: float = Field(default=6.0, ge=1, le=150)
+    """Days for which a user who got a mail gets no other one. 6: a weekly timer may be early by some hours."""
+    efficiency_mail_exclude: str | None = None
+    """Whom and what to leave out, separated by commas: ``user=ada``, ``account=ops``, ``partition=debug``,
+    ``namespace=ci``, ``name=jupyter*`` (the name of a job, with ``*`` for any characters). Default: nothing."""
+
+    @field_validator("efficiency_mail_exclude")
+    @classmethod
+    def _names_what_is_left_out(cls, text: str | None) -> str | None:
+        parse_left_out(text or "")
+        return text
+
+    efficiency_mail_greeting: str = Field(default="Hello {user},", max_length=200)
+    """First line of each mail; ``{user}`` is the login name. Empty: none."""
+    efficiency_mail_report: str | None = None
+    """Addresses, separated by commas, that get a table of who got a mail and who did not, after each round in which
+    there was somebody to write to. Default: none."""
     slack_api_url: str = "https://slack.com/api/"
     """Base URL of Slack's API; another one for GovSlack or a gateway."""

@@ -179,25 +179,17 @@ class _Builder:
 
         return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
 
-    def mail(self, server: str) -> Callable[[PlotDrawer | None], OwnerWay]:
+    def mail(self, _: str) -> Callable[[PlotDrawer | None], OwnerWay]:
         """The way by mail, to be called with the plot drawer."""
-        from tidegauge_exporter.mail.owner_channel import MailWay, recipient_domain, sender_address
-        from tidegauge_exporter.mail.smtp import SmtpServer, parse_server
+        from tidegauge_exporter.mail.outbox import open_outbox
+        from tidegauge_exporter.mail.owner_channel import MailWay
 
         config = self._config
-        if not config.mail_from:
-            raise ValueError("mail_server is set, and mail_from is not: which address do mails come from?")
-        if (config.mail_user is None) is not (config.mail_password is None):
-            raise ValueError("mail_user and mail_password_file belong together: set both or none")
-        login = None
-        if config.mail_user is not None and config.mail_password is not None:
-            login = config.mail_user, config.mail_password
-        smtp = SmtpServer(parse_server(server), login=login)
-        sender = sender_address(config.mail_from)
-        domain = None if config.mail_domain is None else recipient_domain(config.mail_domain)
+        outbox = open_outbox(config, config.mail_password)
         return lambda draw: MailWay(
-            smtp, sender=sender, domain=domain, cluster=config.cluster, links=config.links, draw=draw
-        )
+            outbox.server, sender=outbox.sender, domain=outbox.domain, cluster=config.cluster, links=config.links,
+            draw=draw,
+        )  # fmt: skip
 
     def slack(
         self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None

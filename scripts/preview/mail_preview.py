@@ -16,7 +16,8 @@ from pathlib import Path
 from sample_views import NOW_S
 from slack_stories import explained, notify_decision
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.mail_text import PLOT, owner_letter
+from tidegauge_exporter.mail.html_parts import PLOT
+from tidegauge_exporter.mail.mail_text import owner_letter
 from tidegauge_exporter.slack.plot import forecast_png
 
 LINKS = Links("https://grafana.example", "https://tidegauge.example")

@@ -44,7 +44,7 @@ def memory(minutes: int = 60, rate_bytes_per_s: int = 11 * MIB) -> tuple[MemoryP
 
 
 def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S, cluster: str = "lab") -> str:
-    content = incident_content(story, made_unix_s=now_unix_s, cluster=cluster, links=links)
+    content = incident_content(story, made_unix_s=now_unix_s, keep_snapshots_s=9e9, cluster=cluster, links=links)
     return render_report(content, with_script=False)
 
 
@@ -80,6 +80,13 @@ def test_the_page_says_what_goes_on_since_when_and_when_it_ends() -> None:
     for fact in ("Critical", "14\u201322 min", "960.0 MiB", "2027-01-15 07:50 UTC", "10 min", "of 2 in the job"):
         assert fact in words
     assert "Live tensors accumulate" in words
+
+
+def test_the_page_says_what_no_earlier_run_did() -> None:
+    assert (
+        "Its peak is beyond those of 12 earlier runs."
+        in Page(render(story(change="its peak is beyond those of 12 earlier runs"))).text
+    )
 
 
 def test_time_goes_on_after_the_last_figures() -> None:
@@ -316,3 +323,13 @@ def test_the_page_of_growth_that_ended_in_an_error_links_to_its_incident() -> No
     page = render(Story(died_of_oom()))
     assert "Ended in incident 2 (out_of_memory)" in Page(page).text
     assert 'href="https://tidegauge.example/report?incident=2"' in page
+
+
+def test_chart_of_growth_that_ran_out_of_memory_says_so_and_of_another_that_it_was_closed() -> None:
+    ended = {"state": IncidentState.CLOSED, "closed_unix_s": NOW_S}
+    recovered = render(story(**ended, closure=Closure.RECOVERED))
+    assert ">closed</text>" in recovered
+    died = render(replace(story(), incident=died_of_oom()))
+    assert ">out of memory</text>" in died
+    assert ">closed</text>" not in died
+    assert ">stopped</text>" not in died + recovered

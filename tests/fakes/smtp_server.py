@@ -49,7 +49,7 @@ class _Stream(Protocol):
 @dataclass
 class FakeSmtp:
     """``refusals``: by the first word of a command (``connect`` for the greeting, ``.`` for a whole mail), what is
-    answered instead. ``silent_at``: the command to which no answer comes."""
+    answered instead. ``silent_at``: the command, or ``.``, to which no answer comes."""
 
     tls: ssl.SSLContext | None = None
     tls_first: bool = False
@@ -111,6 +111,10 @@ class _Session(socketserver.BaseRequestHandler):
             elif word == "DATA":
                 if self._answer(word, "354 end with a dot"):
                     raw = _data(lines)
+                    self._fake.commands.append(".")
+                    if self._fake.silent_at == ".":
+                        self._fake.wait_for_the_end()
+                        return
                     if self._answer(".", "250 taken"):
                         self._fake.delivered.append(
                             Delivered(self._hello, self._sender, self._recipient, raw, self._encrypted, self._user)

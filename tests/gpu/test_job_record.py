@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpu.head import Head
 from gpu.watching import agent_for, watched
-from tidegauge.agent.node_agent import NodeAgent
-from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.incident_loops.job_recording import JobRecorder
-from tidegauge.cluster.store import Store, open_store, sqlite_url
-from tidegauge.core.job_records.record import JobEnd, JobRecord
+from tidegauge.core.job_records.record import JobEnd
 
 pytestmark = pytest.mark.gpu
 
@@ -45,47 +41,6 @@ sys.stdin.readline()
 """
 STEPS = 30
 ENDS = {"healthy": JobEnd.ENDED, "oom": JobEnd.OOM, "cancelled": JobEnd.KILLED}
-
-
-class Head:
-    """A coordinator with its recorder and database, which take the reports of one agent."""
-
-    def __init__(self, agent: NodeAgent, folder: Path) -> None:
-        self._agent = agent
-        self._folder = folder
-        self.store: Store
-        self.start()
-
-    def start(self) -> None:
-        self.store = open_store(sqlite_url(self._folder))
-        self._coordinator = Coordinator(wall_s=time.time, monotonic_s=time.monotonic, incarnation="c")
-        self._recorder = JobRecorder(
-            self._coordinator.jobs, self.store.jobs, history_of=self._coordinator.history_of, now_s=time.time,
-            monotonic_s=time.monotonic,
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        """Without a last look."""
-        self.store.close()
-
-    def look_until(self, done: Callable[[], bool], *, within_s: float = 60.0) -> None:
-        end_s = time.monotonic() + within_s
-        while True:
-            self._agent.poll()
-            summary = self._agent.summary(node_id="n", incarnation="a", metrics_address=None)
-            self._coordinator.report(summary)
-            self._recorder.tick()
-            if done():
-                return
-            assert time.monotonic() < end_s, [one._replace(job_name=None) for one in self.records().values()]
-            time.sleep(0.5)
-
-    def highest_bytes(self) -> int:
-        return max(rank.highest_reserved_bytes for job in self._coordinator.jobs() for rank in job.ranks)
-
-    def records(self) -> dict[str, JobRecord]:
-        running = self.store.jobs.running()
-        return {record.job.job_id: record for record in (*running, *self.store.jobs.ended(limit=9))}
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -174,6 +176,14 @@ class Service:
     def logs(self) -> str:
         paths: Sequence[Path] = sorted(self.files.logs.glob("*")) if self.files.logs.is_dir() else []
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in paths)
+
+    def kill(self) -> None:
+        """SIGKILL for all of its processes, as if its host had lost power."""
+        record = self.record
+        for process in [record.supervisor, *(stat.process for stat in self.processes())]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        eventually(lambda: not self.traces(record), "all of its processes are gone")
 
     def close(self) -> None:
         self.call("down")

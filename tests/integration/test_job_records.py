@@ -58,7 +58,7 @@ class Site:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation="c", linger_s=5.0
         )  # fmt: skip
         self._recorder = JobRecorder(
-            self._coordinator.jobs, self._store.jobs, ended_launch=self._coordinator.ended_launch,
+            self._coordinator.jobs, self._store.jobs, ended_launches=self._coordinator.ended_launches,
             history_of=self._coordinator.history_of, now_s=time.time, monotonic_s=time.monotonic,
         )  # fmt: skip
 

@@ -214,6 +214,34 @@ def test_a_cap_is_in_force_before_the_first_allocation_and_makes_no_context(jobs
     assert set_event.event_a == 500_000
 
 
+def test_a_job_on_a_shared_gpu_may_take_what_its_earlier_runs_needed_and_is_told(jobs: Jobs) -> None:
+    facts, said = jobs.ok(
+        """
+        facts = {}
+        held = torch.empty(3 << 30, dtype=torch.uint8, device="cuda:1")
+        facts["fits"] = held.numel()
+        try:
+            torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1")
+        except torch.OutOfMemoryError as error:
+            facts["error"] = str(error)
+        facts["reserved"] = torch.cuda.memory_reserved(1)
+        print(json.dumps(facts))
+        """,
+        TIDEGAUGE_GPU_SHARE="0.5",
+        TIDEGAUGE_SHARED_GPU_BYTES=str(3 * GIB),
+        TIDEGAUGE_EXPLAIN_OOM="off",
+    )
+    assert facts["fits"] == facts["reserved"] == 3 * GIB, "not below what was needed"
+    assert "3.00 GiB allowed" in facts["error"]
+    assert said == [
+        "tidegauge: PyTorch may reserve 3.0 GiB of this shared GPU's 8.0 GiB: what earlier runs of this job needed, "
+        "with a margin. TIDEGAUGE_MEMORY_FRACTION=1 takes this limit away"
+    ]
+    identity = jobs.ring().identity
+    assert identity is not None
+    assert identity.limit_fraction == 0.375
+
+
 def test_a_bad_cap_is_one_line(jobs: Jobs) -> None:
     _, said = jobs.ok("train(*model_and_optimizer(), 2)", TIDEGAUGE_MEMORY_FRACTION="2")
     assert said == ["tidegauge: TIDEGAUGE_MEMORY_FRACTION='2' is not above 0 and at most 1: no cap is set"]

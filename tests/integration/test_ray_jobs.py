@@ -21,6 +21,7 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import JobTarget
+from tidegauge.core.job_records.record import record_of
 from tidegauge.core.views import JobView
 from tidegauge.osproc.processes import identity_of, is_alive
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -239,3 +240,19 @@ def test_ray_requeue_reserves_the_entrypoints_resources_again(world: RealWorld) 
         actors = json.load(answer)["data"]["result"]["result"]
     of_job = [actor for actor in actors if actor["name"].endswith(f"{world.submitted[-1]}-attempt-1")]
     assert [actor["required_resources"] for actor in of_job] == [{"seat": 1.0}]
+
+
+def test_ray_shows_the_remark_on_a_job_that_ended_and_nothing_else_has_changed(world: RealWorld) -> None:
+    text = 'completed after 5 s; rank 0 on a: 1 of 2 GiB reserved (50%); `tidegauge job "it\'s"` has all of it'
+    job = world.start_job()
+    world.end_by_itself(job)
+    before = world.cluster.api().jobs()
+    record = record_of([job], None, now_s=time.time())
+    world.another_port().remark_end(job, record, text)
+    shown = world.cluster.user.call("get_job_info", job_id=world.submitted[-1])
+    assert text in shown.replace("\\'", "'")
+    after = world.cluster.api().jobs()
+    (ours,) = [one for one in after if one.submission_id == world.submitted[-1]]
+    assert ours.metadata == {"tidegauge.requeue": "true", "tidegauge.end": text}
+    assert [replace(one, metadata=before[place].metadata) for place, one in enumerate(after)] == before
+    assert world.statuses(job.job_id) == ["SUCCEEDED"]

@@ -16,15 +16,17 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
-from tidegauge.core.ids import JobId
+from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
+from tidegauge_scheduler_hooks.job_ends import TellsEnds
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
     CheckpointProgress,
@@ -182,6 +184,20 @@ class PortContract(ABC):
         assert not world.alive(job)
         assert world.starts(job) == 1
 
+    # How a run ended
+
+    def test_a_job_that_ended_by_itself_is_completed(self, world: ContractWorld) -> None:
+        job = world.start_job()
+        assert job.key not in self.ends(world, job)
+        world.end_by_itself(job)
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.COMPLETED})
+
+    def test_a_cancelled_job_is_told_as_such(self, world: ContractWorld) -> None:
+        job, target = self.job_that_can(world, ActionKind.CANCEL)
+        self.ends(world, job)
+        world.port.cancel(target, "grows without end", decision_id="d-cancel")
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.CANCELLED})
+
     # Only this run
 
     @pytest.mark.parametrize("action", [*STOPS, ActionKind.CAP, ActionKind.CHECKPOINT])
@@ -277,6 +293,12 @@ class PortContract(ABC):
     def facts(self, world: ContractWorld, job: JobView) -> SchedulerFacts:
         """What the scheduler says of the job."""
         return world.port.describe([job])[job.key]
+
+    def ends(self, world: ContractWorld, job: JobView) -> Mapping[JobKey, JobEnd]:
+        """How the run ended, as far as the scheduler knows; skips the test of an adapter that is never asked."""
+        if not isinstance(world.port, TellsEnds):
+            pytest.skip("this adapter tells no ends")
+        return world.port.ends([job])
 
     def target(self, world: ContractWorld, job: JobView) -> JobTarget:
         """The job's present run, as decisions name it."""

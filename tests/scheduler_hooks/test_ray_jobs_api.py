@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[RayJobsApi], object]] = {
     "look": lambda api: api.job("llm"),
     "stop": lambda api: api.stop("llm"),
     "submit": lambda api: api.submit({"submission_id": "llm-attempt-1", "entrypoint": "true"}),
+    "delete": lambda api: api.delete("llm"),
     "package": lambda api: api.has_package("gcs://a.zip"),
     "put": lambda api: api.put_package("gcs://a.zip", b"x"),
 }

@@ -48,7 +48,7 @@ SECTIONS = {
     "Kubernetes": ("kubernetes",),
     "Ray Jobs": ("ray_jobs_",),
     "Slack": ("slack_",),
-    "Mail": ("mail_",),
+    "Mail": ("mail_", "efficiency_mail_"),
     "Grafana and Alertmanager": ("grafana_", "alertmanager_", "notify_"),
 }
 """Titles of ``config show``, with the prefixes of their settings."""

@@ -71,6 +71,7 @@ class StateFiles:
         self.asks = root / "asks"
         self.job_settings = root / "settings.json"
         self.journal = root / "notified.jsonl"
+        self.efficiency_mails = root / "efficiency_mails.jsonl"
         self.forgotten = root / "forgotten.json"
         self.pseudonym_key = root / "pseudonym.key"
         self.clock = root / "clock.json"

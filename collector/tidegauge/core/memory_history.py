@@ -93,6 +93,21 @@ def _highest(points: Sequence[MemoryPoint]) -> MemoryPoint:
     return MemoryPoint(times[-1], steps[-1], max(allocated), max(reserved), max(known, default=None))
 
 
+def highest_of_stretches(amounts: Iterable[tuple[float, float]], columns: int, *, span_s: float) -> list[float]:
+    """The highest of ``amounts`` in each of ``columns`` equal stretches of ``span_s``; each has its time since the
+    beginning, in order. A stretch without one is as the one before."""
+    per_second = columns / span_s
+    highest: list[float] = []
+    for at_s, amount in amounts:
+        missing = int(at_s * per_second) + 1 - len(highest)
+        if missing > 0 and len(highest) < columns:
+            missing = min(missing, columns - len(highest))
+            highest += [*highest[-1:] * (missing - 1), amount]
+        elif amount > highest[-1]:
+            highest[-1] = amount
+    return highest
+
+
 class MemoryHistory:
     """The whole life of one rank in ``BUCKETS`` points or fewer, whatever its length.
 
@@ -150,15 +165,11 @@ class MemoryHistory:
         if not self._figures:
             return ()
         columns = min(columns, len(self._figures) // _FIGURES)
-        per_second = columns / (self._figures[-_FIGURES] + self._width_s)
-        used: list[float] = []
-        for offset_s, _, _, reserved, nontorch in self._buckets():
-            held = reserved if math.isnan(nontorch) else reserved + nontorch
-            missing = int(offset_s * per_second) + 1 - len(used)
-            if missing > 0:
-                used += [*used[-1:] * (missing - 1), held]
-            elif held > used[-1]:
-                used[-1] = held
+        held = (
+            (offset_s, reserved if math.isnan(nontorch) else reserved + nontorch)
+            for offset_s, _, _, reserved, nontorch in self._buckets()
+        )
+        used = highest_of_stretches(held, columns, span_s=self._figures[-_FIGURES] + self._width_s)
         return tuple(map(int, used))
 
     def _buckets(self) -> Iterator[tuple[float, ...]]:

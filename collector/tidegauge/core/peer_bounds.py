@@ -22,7 +22,7 @@ detector's last look, and looks of two ranks may be a third of the growth apart.
 
 
 class PeerBound(NamedTuple):
-    """A bound for a rank's growth, found on a peer; the coordinator sends it to the rank's node."""
+    """A bound for a rank's growth, found on a peer or in earlier runs; the coordinator sends it to the rank's node."""
 
     process: ProcessId
     bound: GrowthBound
@@ -51,13 +51,13 @@ def holds_for_peer(bound: GrowthBound, verdict: Verdict, left_bytes: Optional[fl
 
 
 def _lends(bound: Optional[GrowthBound]) -> bool:
-    if bound is None or bound.of_rank is not None or bound.total_bytes is None:
+    if bound is None or not bound.is_own or bound.total_bytes is None:
         return False
     return bound.explains_growth
 
 
 def _with_peers_bound(rank: RankSummary, lender: Optional[RankSummary]) -> RankSummary:
-    if rank.bound is not None and rank.bound.of_rank is None:
+    if rank.bound is not None and rank.bound.is_own:
         return rank
     left_bytes = None if lender is None else _left_bytes(rank.verdict, lender)
     if lender is None or lender.bound is None or not _grows_alike(rank.verdict, lender, left_bytes):

@@ -311,6 +311,9 @@ class JobView:
     """Which of the job's groups of ranks; empty for the first (``JobKey.group``)."""
     group_name: str = ""
     """What people call the group; empty where the job has one."""
+    change: Optional[str] = None
+    """What no earlier run of the same job did, without a full stop (``core.job_records.earlier_runs``); ``None``:
+    nothing, or there are too few."""
 
     @cached_property
     def key(self) -> JobKey:

@@ -217,7 +217,10 @@ class Keeper:
 
             record = self._requests.record
             for note in out_of_memory_notes(
-                self._files.descriptor, job_id=record.job_id, since_unix_s=record.started_unix_s
+                self._files.descriptor,
+                job_id=record.job_id,
+                since_unix_s=record.started_unix_s,
+                told=self._requests.told,
             ):
                 say(note)
 

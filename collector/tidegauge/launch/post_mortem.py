@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Optional
 
@@ -52,15 +52,23 @@ class _Death(NamedTuple):
     """What other ranks of the job had reserved on the same GPU, where it is as much as was missing."""
 
 
-def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float) -> list[str]:
+def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float, told: Collection[str] = ()) -> list[str]:
     """A note on each rank of ``job_id`` that ran out of memory at or after ``since_unix_s``, the earliest first.
 
     The first line of a note names the error; the others, where the probe left a snapshot, the holders of the memory.
-    ``folder`` is a descriptor of the user's folder in the run directory. Unreadable files are ignored.
+    ``folder`` is a descriptor of the user's folder in the run directory. Unreadable files are ignored. An explanation
+    in one of the messages that were ``told`` already is not repeated.
     """
     deaths = [death for death in _deaths(folder, job_id) if death.oom.wall_ns >= since_unix_s * 1e9]
     deaths.sort(key=lambda death: death.oom.mono_ns)
-    return ["\n".join(_note(folder, death)) for death in deaths[:MAX_TOLD]]
+    notes = [_note(folder, death) for death in deaths[:MAX_TOLD]]
+    return ["\n".join([_not_again(first, told), *others]) for first, *others in notes]
+
+
+def _not_again(line: str, told: Collection[str]) -> str:
+    """The service may have said why the rank ran out of memory, in the same words, a moment ago."""
+    error, _, explanation = line.partition(": ")
+    return f"{error}, as explained above" if any(explanation in text for text in told) else line
 
 
 def _deaths(folder: int, job_id: str) -> Iterator[_Death]:

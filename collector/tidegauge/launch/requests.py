@@ -6,6 +6,7 @@ A request is written down under its decision id before it begins, so that a repe
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Optional
@@ -66,6 +67,8 @@ class KeeperRequests:
         self._held_back = held_back
         self.changed_environ: dict[str, str] = {}
         """Variables that differ from the environment that ``tidegauge run`` was started with."""
+        self.told: deque[str] = deque(maxlen=MAX_TEXTS)
+        """The last messages to the owner, whole."""
         self._table: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "notify": self._notify,
             "annotate": self._annotate,
@@ -114,6 +117,7 @@ class KeeperRequests:
         text = _text(request, "text")
         message = one_line(" / ".join(text.splitlines()))
         self._done(request, messages=(*self.record.messages, message)[-MAX_TEXTS:])
+        self.told.append(text)
         self._say(text)
 
     def _annotate(self, request: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 --
 -- It writes the words of the comment into --export, so they reach batch scripts and the tasks of an srun that has the
 -- comment itself. The tasks of an srun inside salloc are not reached, and whoever brings an own slurm.conf avoids it
--- (docs/slurm_flag.md).
+-- (docs/slurm_flag.md). What earlier runs needed is said here to sites that do not have slurmctld say it
+-- (docs/service.md).
 
 local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
 local loaded, tidegauge = pcall(dofile, folder .. "tidegauge_comment.lua")
@@ -10,18 +11,54 @@ if not loaded then
   slurm.log_verbose("tidegauge: words in comments are ignored: %s", tostring(tidegauge))
 end
 
+-- What earlier runs needed is said and never more: no error of it, nor its absence, holds a submission up.
+local has_history, history = pcall(dofile, folder .. "tidegauge_history.lua")
+
+-- The job's name: without the option it is that of the script or program, which the commands fill in later.
+local function job_name(options)
+  local first = (options["argv"] or {})[1]
+  if options["job-name"] == nil and options["type"] ~= "salloc" and first ~= nil then
+    return first:match("[^/]*$")
+  end
+  return options["job-name"]
+end
+
+-- Says the sentence, and returns the variable that limits the job on a shared GPU, and its value; or nil.
+local function use_history(options)
+  local user, name = os.getenv("USER"), job_name(options)
+  -- A step of a job says it again for each srun.
+  if options["type"] ~= "srun" or os.getenv("SLURM_JOB_ID") == nil then
+    local sentence = history.sentence(folder, user, name)
+    if sentence ~= nil then
+      slurm.log_info("tidegauge: %s", sentence)
+    end
+  end
+  local variable, value = history.limit(folder, user, name)
+  if variable ~= nil and os.getenv(variable) == nil then
+    return variable, value
+  end
+  return nil
+end
+
 function slurm_cli_setup_defaults(options, early)
   return slurm.SUCCESS
 end
 
 function slurm_cli_pre_submit(options, component)
-  if not loaded then
-    return slurm.SUCCESS
+  local environment = {}
+  if loaded then
+    local problem
+    environment, problem = tidegauge.environment(options["comment"])
+    if environment == nil then
+      slurm.log_error("--comment: %s", problem)
+      return slurm.ERROR
+    end
   end
-  local environment, problem = tidegauge.environment(options["comment"])
-  if environment == nil then
-    slurm.log_error("--comment: %s", problem)
-    return slurm.ERROR
+  if has_history then
+    local worked, variable, value = pcall(use_history, options)
+    if worked and variable ~= nil then
+      environment[variable] = value
+    end
   end
   local export = options["export"]
   if export == nil or export == "" then

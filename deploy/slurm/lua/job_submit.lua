@@ -14,17 +14,21 @@ end
 -- What earlier runs needed is said and never more: no error of it, nor its absence, holds a submission up.
 local has_history, history = pcall(dofile, folder .. "tidegauge_history.lua")
 
-local function say_history(job)
-  if has_history then
-    local worked, sentence = pcall(history.sentence, folder, job.user_name, job.name)
-    if worked and sentence ~= nil then
-      slurm.log_user("tidegauge: %s", sentence)
-    end
+local function use_history(job)
+  local sentence = history.sentence(folder, job.user_name, job.name)
+  if sentence ~= nil then
+    slurm.log_user("tidegauge: %s", sentence)
+  end
+  local variable, value = history.limit(folder, job.user_name, job.name)
+  if variable ~= nil and job.script ~= nil and job.environment ~= nil and job.environment[variable] == nil then
+    job.environment[variable] = value
   end
 end
 
 function slurm_job_submit(job, partitions, uid)
-  say_history(job)
+  if has_history then
+    pcall(use_history, job)
+  end
   if not loaded then
     return slurm.SUCCESS
   end

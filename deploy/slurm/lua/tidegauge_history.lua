@@ -1,19 +1,21 @@
--- What earlier runs of a job needed, in one sentence, for job_submit.lua beside which it lies.
+-- What is known of earlier runs of a job, for job_submit.lua and cli_filter.lua, beside which it lies.
 --
--- The sentences are in tidegauge_history.tsv in the same folder: a user, a job name and a sentence in each line, with
--- tabs between them, as `tidegauge efficiency --for-submission` prints them. The file is read at each submission, up to
--- a bound, so that slurmctld never waits for a service; without it nothing is said.
+-- tidegauge_history.tsv in the same folder has sentences on what they needed, tidegauge_shared.tsv the bytes that the
+-- next run may take of a GPU that it shares: a user, a job name and that in each line, with tabs between them, as
+-- `tidegauge efficiency --for-submission` and `--for-sharing` print them. A file is read at each submission, up to a
+-- bound, so that nobody waits for a service; without it there is nothing to say and no limit.
 local history = {}
 
 local MAX_BYTES = 1048576
 local MAX_SENTENCE_BYTES = 400
+local VARIABLE = "TIDEGAUGE_SHARED_GPU_BYTES"
 
--- The sentence on this user's job of this name, or nil.
-function history.sentence(folder, user, name)
+-- What the file has of this user's job of this name, or nil.
+local function found(path, user, name)
   if user == nil or name == nil or name == "" then
     return nil
   end
-  local file = io.open(folder .. "tidegauge_history.tsv", "r")
+  local file = io.open(path, "r")
   if file == nil then
     return nil
   end
@@ -22,8 +24,27 @@ function history.sentence(folder, user, name)
   local wanted = user .. "\t" .. name .. "\t"
   for line in (text or ""):gmatch("[^\n]+") do
     if line:sub(1, #wanted) == wanted then
-      return (line:sub(#wanted + 1):sub(1, MAX_SENTENCE_BYTES):gsub("%c", "?"))
+      return line:sub(#wanted + 1)
     end
+  end
+  return nil
+end
+
+-- The sentence on what the earlier runs needed, or nil. Never an error.
+function history.sentence(folder, user, name)
+  local worked, text = pcall(found, folder .. "tidegauge_history.tsv", user, name)
+  if worked and text ~= nil then
+    return (text:sub(1, MAX_SENTENCE_BYTES):gsub("%c", "?"))
+  end
+  return nil
+end
+
+-- The variable that limits the job on a shared GPU, and its value; or nil. Never an error.
+function history.limit(folder, user, name)
+  local worked, text = pcall(found, folder .. "tidegauge_shared.tsv", user, name)
+  local bytes = worked and text ~= nil and text:match("^%d+$")
+  if bytes and #bytes <= 15 then
+    return VARIABLE, bytes
   end
   return nil
 end

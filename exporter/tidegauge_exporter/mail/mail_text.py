@@ -17,6 +17,17 @@ from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evi
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Link, Links, chosen_links
+from tidegauge_exporter.mail.html_parts import (
+    CALM_COLOUR,
+    PARAGRAPH,
+    PLOT,
+    MailText,
+    heading,
+    page,
+    paragraph,
+    plain_text,
+    small_lines,
+)
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
 from tidegauge_exporter.messages.headlines import noun, your_job
 from tidegauge_exporter.messages.owner_text import owner_words
@@ -24,24 +35,9 @@ from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record
 from tidegauge_exporter.messages.values import Story
 
-PLOT: Final = "memory-plot"
-"""The name of the picture in the HTML (``cid:`` of RFC 2392)."""
 MAX_SUBJECT_CHARS: Final = 160
 
 _OPEN_COLOURS: Final = {Severity.CRITICAL: "#c9342b", Severity.WARNING: "#d9822b", Severity.NOTE: "#c7a500"}
-_CALM_COLOUR: Final = "#6b7683"
-_PARAGRAPH: Final = "margin:0 0 12px"
-_SMALL: Final = "margin:20px 0 0;font-size:13px;color:#5b6570"
-
-
-class MailText(NamedTuple):
-    """Subject and texts of one mail."""
-
-    subject: str
-    """One line."""
-    text: str
-    html: str
-    """The HTML, which refers to the picture, if there is one, as ``cid:PLOT``."""
 
 
 class ShownCommand(NamedTuple):
@@ -67,10 +63,10 @@ def owner_letter(
         _addresses(chosen),
     ]
     html = [
-        *map(_paragraph, words.sentences),
+        *map(paragraph, words.sentences),
         _picture(incident_sentence(incident)) if has_plot else "",
         _commands(commands),
-        _small_lines(words.evidence),
+        small_lines(words.evidence),
         _links(chosen),
     ]
     return _letter(_subject(incident, cluster), incident, words.by_clock, text, html, words.footer)
@@ -82,7 +78,7 @@ def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Ma
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
     subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
-    return _letter(subject, incident, f"{done.sentence}.", [line], [_paragraph(line)], footer)
+    return _letter(subject, incident, f"{done.sentence}.", [line], [paragraph(line)], footer)
 
 
 def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
@@ -92,7 +88,7 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
     found = evidence_sentences(incident)
     chosen = chosen_links(story.incident, cluster=cluster, links=links)
     text = [line, *found, _addresses(chosen)]
-    html = [*map(_paragraph, found), _links(chosen)]
+    html = [*map(paragraph, found), _links(chosen)]
     subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
     return _letter(subject, incident, line, text, html, footer)
 
@@ -121,47 +117,25 @@ def _short_footer(incident: Incident, cluster: str) -> str:
 
 
 def _letter(
-    subject: str, incident: Incident, heading: str, text: Sequence[str], html: Sequence[str], footer: str
+    subject: str, incident: Incident, line: str, text: Sequence[str], html: Sequence[str], footer: str
 ) -> MailText:
-    small = f'<p style="{_SMALL}">{escape(footer)}</p>'
-    plain = "\n\n".join(filter(None, [*text, f"-- \n{footer}"])) + "\n"
-    return MailText(subject, plain, _page([_heading(heading, incident), *html, small]))
+    return MailText(subject, plain_text(text, footer), page([_heading(line, incident), *html, small_lines([footer])]))
 
 
 def _addresses(chosen: Sequence[Link]) -> str:
     return "\n".join(f"{link.label}: {link.url}" for link in chosen)
 
 
-def _page(parts: Sequence[str]) -> str:
-    """The HTML document. Styles stand at the elements, because most mail readers drop a style sheet. Ground and text
-    have colours, so that the mail is readable in a dark theme."""
-    body = "\n".join(filter(None, parts))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"></head>\n'
-        '<body style="margin:0;background:#ffffff;color:#1c2126;'
-        'font:15px/1.5 -apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif">\n'
-        f'<div style="max-width:680px;margin:0 auto;padding:20px 16px;overflow-wrap:anywhere">\n{body}\n</div>\n'
-        "</body>\n</html>\n"
-    )
-
-
 def _heading(line: str, incident: Incident) -> str:
-    colour = _OPEN_COLOURS[incident.severity] if incident.state is IncidentState.OPEN else _CALM_COLOUR
+    colour = _OPEN_COLOURS[incident.severity] if incident.state is IncidentState.OPEN else CALM_COLOUR
     if oom_end(incident) is not None:
         colour = _OPEN_COLOURS[Severity.CRITICAL]
-    return (
-        f'<h1 style="margin:0 0 16px;padding-left:12px;border-left:5px solid {colour};font-size:20px;'
-        f'line-height:1.35">{escape(line)}</h1>'
-    )
-
-
-def _paragraph(line: str) -> str:
-    return f'<p style="{_PARAGRAPH}">{escape(line)}</p>'
+    return heading(line, colour)
 
 
 def _picture(description: str) -> str:
     return (
-        f'<p style="{_PARAGRAPH}"><img src="cid:{PLOT}" width="640" alt="{escape(description)}" '
+        f'<p style="{PARAGRAPH}"><img src="cid:{PLOT}" width="640" alt="{escape(description)}" '
         'style="max-width:100%;height:auto;border-radius:6px"></p>'
     )
 
@@ -173,10 +147,6 @@ def _commands(commands: Sequence[ShownCommand]) -> str:
         f'font:13px/1.4 Menlo,Consolas,monospace;white-space:pre-wrap">{escape(one.line)}</pre>'
         for one in commands
     )
-
-
-def _small_lines(lines: Sequence[str]) -> str:
-    return f'<p style="{_SMALL}">{"<br>".join(map(escape, lines))}</p>' if lines else ""
 
 
 def _links(chosen: Sequence[Link]) -> str:

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, Protocol
 
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.mail_text import PLOT, MailText, evidence_letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.html_parts import PLOT, MailText
+from tidegauge_exporter.mail.mail_text import evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.plots import drawn_plot
@@ -31,11 +32,11 @@ _LOGIN: Final = re.compile(r"(?=.{1,64}\Z)[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z
 """A login name that can stand before the @ of an address. ``root@elsewhere`` and ``-x`` are none."""
 
 
-def sender_address(address: str) -> str:
+def checked_address(address: str, setting: str) -> str:
     """The address itself. Raises ``ValueError`` if it is invalid."""
     local_part, at, domain = address.rpartition("@")
     if not (at and _LOCAL_PART.fullmatch(local_part) and _is_domain(domain)):
-        raise ValueError(f"mail_from is {address!r}, and no mail address: it looks like tidegauge@example.org")
+        raise ValueError(f"{setting} is {address!r}, and no mail address: it looks like tidegauge@example.org")
     return address
 
 

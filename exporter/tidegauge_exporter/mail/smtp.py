@@ -35,6 +35,10 @@ class UnknownRecipientError(RefusedError):
     """The server has no such mailbox, or refuses mail for it."""
 
 
+class UncertainError(RetryLaterError):
+    """The server had the whole mail and did not say whether it takes it: sent again, it may come twice."""
+
+
 class Server(NamedTuple):
     """The address of a mail server."""
 
@@ -80,8 +84,10 @@ class SmtpServer:
     def send(self, mail: bytes, *, sender: str, recipient: str) -> None:
         """Send a mail. Returns once the server has accepted it, which is before it is delivered.
 
-        Raises ``RetryLaterError``, ``RefusedError`` and its kind ``UnknownRecipientError``.
+        Raises ``RetryLaterError`` and its kind ``UncertainError``, ``RefusedError`` and its kind
+        ``UnknownRecipientError``.
         """
+        connection = None
         try:
             connection = self._connected()
             try:
@@ -107,6 +113,9 @@ class SmtpServer:
             why = tidy(error.verify_message, MAX_REPLY_CHARS)
             raise RefusedError(f"the certificate of the mail server {self._server} is not valid: {why}") from None
         except (OSError, smtplib.SMTPException) as error:
+            if connection is not None and connection.has_all:
+                said = f"the mail server {self._server} was sent a mail and did not answer: {_why(error)}"
+                raise UncertainError(said, after_s=AWAY_S) from None
             raise RetryLaterError(
                 f"the mail server {self._server} cannot be reached: {_why(error)}", after_s=AWAY_S
             ) from None
@@ -189,6 +198,8 @@ class _Patient(smtplib.SMTP):
     def __init__(self, host: str, port: int, *, ends_s: float, monotonic_s: Callable[[], float]) -> None:
         self._ends_s = ends_s
         self._monotonic_s = monotonic_s
+        self.has_all = False
+        """Whether the server was sent a whole mail, with the dot at its end."""
         # A name is given, though another is said: the library would look its own up in the DNS, which may take long.
         super().__init__(host, port, local_hostname="localhost", timeout=self._left_s(), **self._options())
 
@@ -196,6 +207,11 @@ class _Patient(smtplib.SMTP):
         if self.file is None and isinstance(self.sock, socket.socket):
             self.file = _Lines(self.sock, self._left_s)
         return super().getreply()
+
+    def send(self, s: Any) -> None:
+        super().send(s)
+        # Commands are text; only a mail is bytes, and is sent at once.
+        self.has_all = isinstance(s, bytes)
 
     def _left_s(self) -> float:
         """Raises ``TimeoutError``."""

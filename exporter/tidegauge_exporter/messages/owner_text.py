@@ -14,6 +14,7 @@ from tidegauge.core.incidents.wording import (
     IF_GROWTH_CONTINUES,
     IF_THIS_CONTINUES,
     capitalised,
+    change_sentence,
     evidence_sentences,
     incident_sentence,
     meaning,
@@ -68,7 +69,8 @@ def _sentences(incident: Incident, policy_text: Sequence[str], *, said: str) -> 
     if not incident.is_open:  # nothing is done any more if it continues
         rest = [line for line in rest if not line.startswith((IF_GROWTH_CONTINUES, IF_THIS_CONTINUES))]
     advice = capitalised(incident.explanation or ("" if found else usual))
-    return [incident_sentence(incident), *found, *filter(None, rest), *([] if advice in text else [advice])]
+    rest = [change_sentence(incident), *rest, *([] if advice in text else [advice])]
+    return [incident_sentence(incident), *found, *filter(None, rest)]
 
 
 def _evidence(incident: Incident) -> list[str]:

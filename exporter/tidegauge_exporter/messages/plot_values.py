@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
+from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band
 from tidegauge_exporter.messages.headlines import seconds_left
@@ -56,6 +57,7 @@ class Plot:
     fan: Fan | None
     onset_unix_s: float | None
     stopped_unix_s: float | None
+    """When it recovered, or was closed; not of one that ended by an out-of-memory error."""
     oom_unix_s: float | None
 
 
@@ -69,7 +71,8 @@ def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
     limit_bytes = incident.findings[0].limit_bytes
     fan = _fan(incident, layers, times[-1], limit_bytes, now_unix_s)
     first_s, last_s = _time_range(times, fan)
-    oom = incident.findings[0].oom
+    end = oom_end(incident)
+    oom = incident.findings[0].oom if end is None else end.oom
     return Plot(
         at_unix_s=times,
         layers=layers,
@@ -78,7 +81,7 @@ def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
         limit_bytes=limit_bytes,
         fan=fan,
         onset_unix_s=_within(_time_of_step(points, incident.onset_step), first_s, last_s),
-        stopped_unix_s=_within(_stopped(incident), first_s, last_s),
+        stopped_unix_s=None if end is not None else _within(_stopped(incident), first_s, last_s),
         oom_unix_s=None if oom is None else _within(oom.at_unix_s, first_s, last_s),
     )
 

@@ -51,6 +51,7 @@ def tamed(incident: Incident) -> Incident:
         scheduler=tidy(incident.scheduler, MAX_ID_CHARS) if incident.scheduler else None,
         findings=tuple(replace(one, hostname=tidy(one.hostname, MAX_NAME_CHARS)) for one in incident.findings),
         explanation=tidy(incident.explanation, MAX_EXPLANATION_CHARS) if incident.explanation else None,
+        change=tidy(incident.change, MAX_EXPLANATION_CHARS) if incident.change else None,
         snapshots=_paths(incident.snapshots),
         reports=_paths(incident.reports),
         evidence=tuple(tamed_evidence(one) for one in incident.evidence[:MAX_EVIDENCE]),

@@ -20,6 +20,7 @@ from tidegauge.core.incidents.wording import (
     RAN_OUT,
     capitalised,
     change_in_words,
+    change_sentence,
     evidence_sentences,
     incident_sentence,
     list_ranks,
@@ -77,6 +78,7 @@ def lead_section(incident: Incident, records: Sequence[DecisionRecord], now_unix
             stale if incident.stale else None,
             "" if story else _ended(incident.explanation or ""),
             "" if story else " ".join(evidence_sentences(incident)) or meaning(incident),
+            change_sentence(incident),
         ],
         figures=_figures(incident, now_unix_s),
         story=[*story, *([("Next step", step)] if step else [])],
@@ -269,11 +271,13 @@ def _link(words: str, url: str) -> str:
     return f'<a href="{escape(url)}" rel="noreferrer">{escape(words)}</a>'
 
 
-def files_section(incident: Incident) -> str:
-    """Paths of snapshots and reports; of an incident that is not tamed."""
-    paths = [tidy(path, MAX_PATH_CHARS) for path in (*incident.snapshots, *incident.reports)]
+def files_section(incident: Incident, *, gone: str | None) -> str:
+    """Paths of snapshots and reports, or that the snapshots are ``gone``; of an incident that is not tamed."""
+    snapshots = incident.snapshots if gone is None else ()
+    paths = [tidy(path, MAX_PATH_CHARS) for path in (*snapshots, *incident.reports)]
     items = "".join(f"<li><code>{escape(path)}</code></li>" for path in paths)
-    return section("Snapshots and reports", f"<ul>{items}</ul>" if items else "")
+    listed = f"<ul>{items}</ul>" if items else ""
+    return section("Snapshots and reports", listed, "" if gone is None else muted(f"{gone}."))
 
 
 def keep_running_section(links: Links) -> str:

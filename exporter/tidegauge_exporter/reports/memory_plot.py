@@ -107,7 +107,7 @@ def _of_incident(plot: Plot, story: Story, evidence: Evidence | None) -> MemoryP
         (plot.onset_unix_s, "growth begins", "onset"),
         (story.incident.opened_unix_s, "incident opened", "alarm"),
         (plot.oom_unix_s, "out of memory", "alarm"),
-        (plot.stopped_unix_s, "stopped", "onset"),
+        (plot.stopped_unix_s, "stopped" if story.incident.is_open else "closed", "onset"),
     ]
     marks = _inside(facts, times[0], plot.to_unix_s)
     deeds = _inside(_deeds(story.decisions), times[0], plot.to_unix_s)

@@ -89,7 +89,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         parts += [
             deeds_section(story.decisions, is_open=story.incident.is_open),
             history_section(story.history),
-            files_section(whole.incident),
+            files_section(whole.incident, gone=told.snapshots_gone),
             keep_running_section(told.links) if story.incident.is_open else "",
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
@@ -173,7 +173,8 @@ def _root_cause(content: ReportContent) -> str:
     if incident is not None and incident.evidence:
         parts.append(briefs_table(incident.evidence))
         if evidence is None:
-            parts.append(muted(f"`tidegauge report {incident.number}` adds flame graphs and the allocator map."))
+            adds = "flame graphs" if content.snapshots_gone else "flame graphs and the allocator map"
+            parts.append(muted(f"`tidegauge report {incident.number}` adds {adds}."))
     if evidence is None or (incident is None and not _calls_for_a_cause(evidence)):
         return section("Root cause", *parts)
     if incident is not None and not incident.evidence:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, other_half
+from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, other_half, snapshots_gone
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.verdicts import OK, Verdict
@@ -86,11 +86,15 @@ class ReportContent:
     """Of the history of ``late``, where the report is about the peak."""
     recording: NamedRecording | None = None
     """Of which ``profile`` was made."""
+    snapshots_gone: str | None = None
+    """Of ``wording.snapshots_gone``."""
     absent: tuple[str, ...] = ()
     """Sentences about the gaps of the report and their reasons."""
 
 
-def incident_content(story: Story, *, made_unix_s: float, cluster: str = "", links: Links = NO_LINKS) -> ReportContent:
+def incident_content(
+    story: Story, *, made_unix_s: float, keep_snapshots_s: float, cluster: str = "", links: Links = NO_LINKS
+) -> ReportContent:
     """The report of an incident as the coordinator knows it."""
     told = tamed(story.incident)
     subject = (
@@ -102,4 +106,5 @@ def incident_content(story: Story, *, made_unix_s: float, cluster: str = "", lin
         ("Related", (other := other_half(told)) and capitalised(other)),
     )
     title = f"{noun(told)} in {owners_job(told)} (incident {told.number})"
-    return ReportContent(made_unix_s, title, subject, story, cluster, links)
+    gone = snapshots_gone(story.incident, kept_s=keep_snapshots_s, now_s=made_unix_s)
+    return ReportContent(made_unix_s, title, subject, story, cluster, links, snapshots_gone=gone)

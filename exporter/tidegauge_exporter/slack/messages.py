@@ -15,6 +15,7 @@ from tidegauge.core.incidents.wording import (
     CLOSURES,
     capitalised,
     change_in_words,
+    change_sentence,
     evidence_in_words,
     evidence_sentences,
     incident_sentence,
@@ -123,6 +124,8 @@ def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:
     yield incident_sentence(as_of(incident, now_unix_s))
     if incident.explanation:
         yield capitalised(incident.explanation)
+    if incident.change:
+        yield change_sentence(incident)
 
 
 def _lasted(incident: Incident, closed_s: float) -> str:

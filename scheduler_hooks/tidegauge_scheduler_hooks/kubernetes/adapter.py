@@ -6,15 +6,29 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.jobs.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, STOPPED
+from tidegauge.core.job_records.record import JobEnd, JobRecord
+from tidegauge.core.jobs.kubernetes import (
+    ACTIONS,
+    CHANGES,
+    ENDED,
+    INCIDENT,
+    KEEP,
+    MAY_REQUEUE,
+    REMARK,
+    REQUEUE,
+    STOPPED,
+)
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.kubernetes.events import (
     CANCELLED_EVENT,
+    ENDED_EVENT,
     HELD_EVENT,
     INCIDENT_EVENT,
     MAX_NOTE_BYTES,
@@ -30,6 +44,7 @@ from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
+from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
@@ -140,6 +155,28 @@ class KubernetesScheduler:
             if workload is not None
         }
 
+    def ends(self, jobs: Sequence[JobView]) -> Mapping[JobKey, JobEnd]:
+        """How these runs ended, from the watches, without a request. Raises ``TemporaryError`` while they do not know
+        the pods."""
+        ours = [view for view in jobs if is_ours(view)]
+        if ours:
+            _check_known(self._directory.problem)
+        found = {view.key: self._end_of(view) for view in ours}
+        return {key: end for key, end in found.items() if end is not None}
+
+    def remark_end(self, job: JobView, record: JobRecord, text: str) -> None:
+        """Leave an Event and the annotation ``ENDED`` on the workload, if it is there still."""
+        _check_known(self._directory.problem)
+        run = self._run_of(job)
+        if run is None or run.is_deleted:
+            return
+        # By its text: the next run of the same object has another one, a repetition the same.
+        once = f"{record.job.job_id} {text}"
+        self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)
+        note = cut(text, MAX_NOTE_BYTES)
+        with suppress(ObjectNotFoundError):  # it was deleted meanwhile
+            self._mark(run.workload, partial(self._look_again, run.workload), ENDED, lambda _: note)
+
     def presence(self, target: JobTarget) -> Presence:
         """Look by one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""
         return presence_of(target.incarnation, self._look(target))
@@ -154,13 +191,13 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.info("decision %s: owner notified by Event only: %s", decision_id, error)
         incident = IncidentIntent(decision_id, target.incarnation, text, self._wall_s())
-        self._mark(target, workload, INCIDENT, lambda now: _incident(now, incident))
+        self._mark(workload, partial(self._check_running, target), INCIDENT, lambda now: _incident(now, incident))
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
         """Leave an Event, and replace the annotation ``REMARK``."""
         workload = self._check_running(target)
         self._record(workload, REMARK_EVENT, text, decision_id, warning=False)
-        self._mark(target, workload, REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
+        self._mark(workload, partial(self._check_running, target), REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
         """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every run
@@ -169,7 +206,9 @@ class KubernetesScheduler:
         later = Changes(environ={FRACTION_VARIABLE: f"{fraction:.6g}"})
         remembered = workload.why_not_stoppable() is None
         if remembered:
-            self._annotate(target, CHANGES, lambda now: encoded(now, merged(now.changes, later)))
+            self._annotate(
+                partial(self._check_running, target), CHANGES, lambda now: encoded(now, merged(now.changes, later))
+            )
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
         return (
@@ -221,6 +260,24 @@ class KubernetesScheduler:
         self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
 
     # Looking
+
+    def _end_of(self, view: JobView) -> JobEnd | None:
+        run = self._run_of(view)
+        return None if run is None else end_of(run)
+
+    def _run_of(self, view: JobView) -> EndedRun | None:
+        """The run that all of these ranks were in, by the kernel and the API server."""
+        if any(rank.pod is None or not rank.pod.job_known for rank in view.ranks):
+            return None
+        run = self._directory.ended_run(rank.pod.pod_uid for rank in view.ranks if rank.pod is not None)
+        return None if run is None or run.workload.job_id != view.job_id else run
+
+    def _look_again(self, workload: Workload) -> Workload:
+        """Raises ``ObjectNotFoundError``, also where another object has the name by now."""
+        obj = self._api.get(workload.kind.resource, workload.namespace, workload.name)
+        if obj["metadata"]["uid"] != workload.uid:
+            raise ObjectNotFoundError(f"{workload.title} is another one by now")
+        return Workload(workload.kind, obj, foreign=workload.foreign)
 
     def _look(self, target: JobTarget) -> Workload | None:
         """The workload as it is now; ``None``: there is none."""
@@ -319,10 +376,10 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.warning("decision %s: done, but the Event could not be written: %s", decision_id, error)
 
-    def _annotate(self, target: JobTarget, name: str, value: Callable[[Workload], str]) -> None:
-        """Write one annotation on this run's workload, unless it is there."""
+    def _annotate(self, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]) -> None:
+        """Write one annotation on the workload that ``look`` reads anew, unless it is there."""
         for _ in range(TRIES):
-            workload = self._check_running(target)
+            workload = look()
             text = value(workload)
             if annotations_of(workload.obj).get(name) == text:
                 return
@@ -332,14 +389,16 @@ class KubernetesScheduler:
             except ConflictError:
                 continue
             return
-        raise TemporaryError(f"job {target.job.job_id}: another client keeps changing it")
+        raise TemporaryError(f"{workload.title}: another client keeps changing it")
 
-    def _mark(self, target: JobTarget, workload: Workload, name: str, value: Callable[[Workload], str]) -> None:
+    def _mark(
+        self, workload: Workload, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]
+    ) -> None:
         """Annotate where that is allowed: a role for messages alone has no patch, and the owner has the Event."""
         if workload.kind.name not in self._kinds:
             return
         try:
-            self._annotate(target, name, value)
+            self._annotate(look, name, value)
         except ForbiddenError as error:
             log.info("%s is not annotated: %s", workload.title, error)
 

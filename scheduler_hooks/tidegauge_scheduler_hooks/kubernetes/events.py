@@ -19,6 +19,7 @@ REQUEUED_EVENT = "GpuMemoryRequeue"
 RESTARTED_EVENT = "GpuMemoryRestarted"
 HELD_EVENT = "GpuMemoryHold"
 CANCELLED_EVENT = "GpuMemoryCancel"
+ENDED_EVENT = "GpuMemoryOfEndedJob"
 
 
 def record_event(

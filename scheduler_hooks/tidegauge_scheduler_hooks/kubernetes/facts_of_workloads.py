@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Callable, Collection
 
 from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
@@ -11,7 +9,7 @@ from tidegauge.core.jobs.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import torch_handle
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
-from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at
+from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at, time_s
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
     annotations_of,
@@ -91,16 +89,8 @@ def can_do(workload: Workload, kinds: Collection[str]) -> frozenset[ActionKind]:
 
 def _started_s(workload: Workload) -> float | None:
     """The Unix time at which the present run's first pod was made."""
-    made = [_time_s(pod["metadata"].get("creationTimestamp")) for pod in workload.living]
+    made = [time_s(pod["metadata"].get("creationTimestamp")) for pod in workload.living]
     return min((one for one in made if one is not None), default=None)
-
-
-def _time_s(text: object) -> float | None:
-    """Unix seconds of a ``Time`` of the API (``2026-01-31T12:00:00Z``)."""
-    try:
-        return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
-    except ValueError:
-        return None
 
 
 def _is_past(workload: Workload, uids: Collection[str]) -> bool:

@@ -6,6 +6,8 @@ Sources: the Kubernetes API reference for ``batch/v1``, and the types of JobSet 
 
 from __future__ import annotations
 
+import calendar
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -221,6 +223,14 @@ def at(obj: Any, path: Path) -> Any:
         if obj is None:
             return None
     return obj
+
+
+def time_s(text: object) -> float | None:
+    """Unix seconds of a ``Time`` of the API (``2026-01-31T12:00:00Z``)."""
+    try:
+        return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
+    except ValueError:
+        return None
 
 
 def condition(obj: Object, name: str) -> Mapping[str, Any] | None:

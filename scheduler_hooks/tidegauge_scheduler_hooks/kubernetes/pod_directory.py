@@ -4,10 +4,12 @@ adapter."""
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidegauge.core.jobs.kubernetes import OWNER, PROFILE_LABEL, PodFacts
+from tidegauge_scheduler_hooks.kubernetes.gone_objects import GoneObjects
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     Owned,
     OwnerKind,
@@ -20,6 +22,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name, restart_label
 
 SELECTOR = PROFILE_LABEL
@@ -34,7 +37,9 @@ MAX_BELOW = 20_000
 class PodDirectory:
     """The directory. ``kinds``: the enabled ones. Thread-safe; nothing here blocks."""
 
-    def __init__(self, watches: Watches, kinds: Iterable[str]) -> None:
+    def __init__(
+        self, watches: Watches, kinds: Iterable[str], *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.kinds: Mapping[str, OwnerKind] = watched_kinds(kinds)
         self.on_change: Callable[[Object, bool], None] | None = None
         """Called in a watch's thread with each object and whether it was deleted, once the directory knows it."""
@@ -44,6 +49,7 @@ class PodDirectory:
         self._above: dict[str, str] = {}
         self._earlier: dict[str, int] = {}
         """The most pods that were ever seen before one in its Job: they may be deleted while it runs."""
+        self._gone = GoneObjects(monotonic_s)
         self._pods = watches.store(PODS, label_selector=SELECTOR, on_change=self._changed)
         self._owners = {
             kind.resource: watches.store(kind.resource, on_change=self._changed) for kind in self.kinds.values()
@@ -83,6 +89,38 @@ class PodDirectory:
         """The owner of the pod with this uid; a pod without an owner is its own workload."""
         pod = self._pods.by_uid(uid)
         return None if pod is None else self.owner_of(pod)
+
+    def ended_run(self, pod_uids: Iterable[str]) -> EndedRun | None:
+        """The run that was in these pods, also when they, or their owners, have been deleted; ``None``: one of them is
+        not known (any more), or they belong to several workloads."""
+        pods = [self._pods.by_uid(uid) or self._last_seen(uid) for uid in sorted(set(pod_uids))]
+        known = [pod for pod in pods if pod is not None]
+        owners = [topmost(pod, self.kinds, self._last_owner) for pod in known]
+        first = owners[0] if owners else None
+        if first is None or len(known) < len(pods) or any(one is None or one.uid != first.uid for one in owners):
+            return None
+        if self.problem_below(first.kind) is not None:
+            return None
+        links = {link["metadata"]["uid"]: link for pod in known if (link := self._link_above(pod)) is not None}
+        uids = [obj["metadata"]["uid"] for obj in (first.obj, *known, *links.values())]
+        with self._lock:
+            gone = self._gone.among(uids)
+        return EndedRun(self.with_pods(first), tuple(known), tuple(links.values()), gone)
+
+    def _link_above(self, pod: Object) -> Object | None:
+        reference = controller_of(pod)
+        kind = None if reference is None else self.kinds.get(reference.kind)
+        if reference is None or kind is None:
+            return None
+        return self._last_owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
+
+    def _last_owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
+        return self.owner(resource, namespace, uid) or self._last_seen(uid)
+
+    def _last_seen(self, uid: str) -> Object | None:
+        """An object that was deleted lately."""
+        with self._lock:
+            return self._gone.get(uid)
 
     def with_pods(self, owned: Owned) -> Workload:
         return Workload(owned.kind, owned.obj, tuple(self.pods_of(owned.obj)), owned.foreign)
@@ -148,7 +186,10 @@ class PodDirectory:
                     del self._below[before]
             if deleted:
                 self._earlier.pop(uid, None)
-            elif reference is not None:
+                self._gone.add(obj)
+            else:
+                self._gone.take_out(uid)
+            if reference is not None and not deleted:
                 self._above[uid] = reference.uid
                 self._below[reference.uid].add(uid)
         if self.on_change is not None:

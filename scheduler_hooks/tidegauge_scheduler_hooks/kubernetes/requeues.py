@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
 from tidegauge.core.incidents.actions import JobTarget
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, INCIDENT, REMARK, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, ENDED, INCIDENT, REMARK, REQUEUE, STOPPED
 from tidegauge.core.jobs.settings import JobSettings, changes, may_set
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu
@@ -24,7 +24,7 @@ MAX_NAME_CHARS = 63
 GENERATED_LABELS = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
 """The Job controller's, in the template of every Job: with them a copy is refused."""
 _NOT_COPIED = (
-    REQUEUE, STOPPED, INCIDENT, REMARK, ATTEMPT, CHANGES,
+    REQUEUE, STOPPED, INCIDENT, REMARK, ENDED, ATTEMPT, CHANGES,
     "kubectl.kubernetes.io/last-applied-configuration",  # "kubectl apply" would take the copy for the first one
     "batch.kubernetes.io/job-tracking",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (
@@ -26,6 +26,7 @@ from tidegauge_scheduler_hooks.ports import (
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks
 from tidegauge_scheduler_hooks.ray_jobs import submissions
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
+from tidegauge_scheduler_hooks.ray_jobs.remarks import remark
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +34,16 @@ STOP_WITHIN_S = 45.0
 """Ray kills 3 s after it asked, unless the cluster's ``RAY_JOB_STOP_WAIT_TIME_S`` says otherwise."""
 STOP_RETRY_S = 30.0
 LOOK_EVERY_S = 0.25
+REMARK_WITHIN_S = 30.0
+"""For the submission that puts a remark on a job: Python and Ray start there, in 4 s on a quiet two-core machine."""
 
 
 class RayJobs:
     """The Ray adapter. ``uid`` is the user of the cluster's processes: ranks of another user are not taken for its
     jobs, whatever they claim.
 
-    Ray can neither hold a job nor show remarks: a held job is one that was stopped, and ``notify`` and ``annotate``
-    refuse."""
+    Ray can neither hold a running job nor show remarks on it: a held job is one that was stopped, and ``notify`` and
+    ``annotate`` refuse."""
 
     def __init__(
         self,
@@ -50,12 +53,14 @@ class RayJobs:
         uid: int,
         checkpoints: RankCheckpoint | None = None,
         stop_within_s: float = STOP_WITHIN_S,
+        remark_within_s: float = REMARK_WITHIN_S,
     ) -> None:
         self._api = api
         self._commands = commands
         self._checkpoints = checkpoints or RankCheckpoint(commands)
         self._uid = uid
         self._stop_within_s = stop_within_s
+        self._remark_within_s = remark_within_s
         self._fractions: dict[str, float] = {}
         """Caps set by this process, by incarnation; older ones are in ``JobTarget.handle``."""
 
@@ -79,6 +84,16 @@ class RayJobs:
         known = self._api.jobs() if ours else []
         found = {view.key: submissions.end_seen(view, known) for view in ours}
         return {key: end for key, end in found.items() if end is not None}
+
+    def remark_end(self, job: JobView, record: JobRecord, text: str) -> None:
+        """Put ``text`` into the metadata of the run, if its owner named it and did not exempt it from actions. Raises
+        ``TemporaryError``, ``PermanentError``."""
+        run = submissions.run_of(job, self._api.jobs()) if job.ranks[0].uid == self._uid else None
+        if run is None or submissions.is_exempt(run):
+            return
+        if not run.finished:
+            raise TemporaryError(f"job {record.job.job_id}: its submission {run.submission_id} has not ended yet")
+        remark(self._api, run, text, within_s=self._remark_within_s)
 
     def presence(self, target: JobTarget) -> Presence:
         """RUNNING also while it waits for its start. Raises ``TemporaryError``, ``PermanentError``."""

@@ -98,6 +98,11 @@ class RayJobsApi:
         said = self._json(answer, to)
         return isinstance(said, dict) and said.get("stopped") is True
 
+    def delete(self, submission_id: str) -> None:
+        """Have the cluster forget a finished job."""
+        self._ask("DELETE", f"/api/jobs/{quote(submission_id, safe='')}", to=f"delete job {submission_id}",
+                  may_be_missing=True)  # fmt: skip
+
     def has_package(self, uri: str) -> bool:
         """Whether a package (``gcs://…``) is there; if so the cluster keeps it for another ten minutes."""
         return self._ask("GET", _package_path(uri), to=f"look for {uri}", may_be_missing=True).status != 404

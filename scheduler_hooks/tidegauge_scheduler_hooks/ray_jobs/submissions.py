@@ -27,6 +27,9 @@ FOLLOWS_KEY = "tidegauge.follows"
 DECISION_KEY = "tidegauge.decision"
 """Our metadata: the decision behind that."""
 
+END_KEY = "tidegauge.end"
+"""Our metadata: how the job ended and what it used."""
+
 
 def _json_object(text: str) -> dict[str, Any]:
     value = json.loads(text)
@@ -96,12 +99,18 @@ def _run_seen(view: JobView, named: Iterable[RayJob]) -> RayJob | None:
     return active[0] if active else max(could_be, key=lambda job: job.started_unix_ms, default=None)
 
 
-def end_seen(view: JobView, jobs: Iterable[RayJob]) -> JobEnd | None:
-    """How the run ended that these ranks were of; ``None``: it has not, or no name tells which run it was."""
+def run_of(view: JobView, jobs: Iterable[RayJob]) -> RayJob | None:
+    """The run that these ranks were of; ``None``: no name tells which it was."""
     job, named = find(view, jobs)
     if job is None or not named or restarts_of(job) != view.ranks[0].identity.restarts:
         return None
-    return ENDS.get(job.status)
+    return job
+
+
+def end_seen(view: JobView, jobs: Iterable[RayJob]) -> JobEnd | None:
+    """How the run ended that these ranks were of; ``None``: it has not, or no name tells which run it was."""
+    job = run_of(view, jobs)
+    return None if job is None else ENDS.get(job.status)
 
 
 def may_requeue(job: RayJob) -> bool:
@@ -157,11 +166,12 @@ def follower_request(
     environ.update(_alloc_conf(environ, changes.alloc_conf, handle))
     environ.update(changes.environ)
     environ[ATTEMPT_VARIABLE] = str(restarts_of(job) + 1)
+    metadata = {key: text for key, text in job.metadata.items() if key != END_KEY}
     return {
         "entrypoint": job.entrypoint,
         "submission_id": follower_id(job),
         "runtime_env": {**job.runtime_env, "env_vars": environ},
-        "metadata": {**job.metadata, FOLLOWS_KEY: incarnation_of(job, named=True), DECISION_KEY: decision_id},
+        "metadata": {**metadata, FOLLOWS_KEY: incarnation_of(job, named=True), DECISION_KEY: decision_id},
         **_entrypoint_needs(job),
     }
 

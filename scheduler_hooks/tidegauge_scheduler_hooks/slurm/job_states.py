@@ -22,9 +22,9 @@ ENDS: Mapping[str, JobEnd] = {
     "OUT_OF_MEMORY": JobEnd.FAILED,
     "CANCELLED": JobEnd.CANCELLED,
     "REVOKED": JobEnd.CANCELLED,
-    "PREEMPTED": JobEnd.CANCELLED,
+    "PREEMPTED": JobEnd.PREEMPTED,
 }
-"""By job state (squeue(1), JOB STATE CODES). One that was preempted and starts again waits by then."""
+"""By job state (squeue(1), JOB STATE CODES). One that was preempted and is to start again waits by then."""
 
 
 class JobState(NamedTuple):

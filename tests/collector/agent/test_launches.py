@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,22 @@ UID = os.geteuid()
 LINGER_S = 120.0
 
 
+class ContainersRunDir(HostRunDir):
+    """One that is a container's own."""
+
+    @property
+    def mount_namespaces(self) -> Sequence[int]:  # type: ignore[override] # SAFETY: RunDir allows both
+        return [4]
+
+
 class Node:
     """A run directory with a user's folder, and processes."""
 
-    def __init__(self, run_dir: Path, procs: FakeProcs | None = None) -> None:
+    def __init__(self, run_dir: Path, procs: FakeProcs | None = None, *, kind: type[HostRunDir] = HostRunDir) -> None:
         self.folder = run_dir / str(UID)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.procs = procs or FakeProcs()
-        self.launches = Launches(lambda: [HostRunDir(run_dir)], self.procs, linger_s=LINGER_S)
+        self.launches = Launches(lambda: [kind(run_dir)], self.procs, linger_s=LINGER_S)
         self.now_s = 0.0
 
     def keep(self, process: ProcessId = KEEPER, *, uid: int = UID, **changes: object) -> Path:
@@ -281,7 +289,18 @@ def test_a_launch_that_was_killed_has_no_exit_status(node: Node) -> None:
     assert node.launches.ended == ()
 
 
-def test_a_launch_that_nobody_saw_live_tells_nothing(node: Node) -> None:
+def test_a_launch_that_ended_before_its_agent_began_tells_its_exit_status_for_a_while(node: Node) -> None:
+    path = node.write(state=LaunchState.ENDED, exit_status=3)
+    node.look()
+    (ended,) = node.launches.ended
+    assert (ended.process, ended.uid, ended.exit_status) == (KEEPER, UID, 3)
+    node.look(after_s=LINGER_S + 5)
+    node.look()
+    assert (node.launches.ended, path.exists()) == ((), False)
+
+
+def test_what_a_launch_that_ended_left_in_a_container_tells_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path / "run", kind=ContainersRunDir)
     node.write(state=LaunchState.ENDED, exit_status=0)
     node.look()
     assert node.launches.ended == ()

@@ -72,6 +72,23 @@ def test_submissions_are_told_of_jobs_that_need_less(
     assert table.asked[0][2] == 1000
 
 
+def test_jobs_on_shared_gpus_are_limited_to_what_their_runs_needed(
+    url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.rows = [
+        ROW._replace(completed=3),
+        FULL._replace(name="full", completed=3),
+        ROW._replace(name="rare", completed=2),
+        ROW._replace(name="grew", completed=9, ooms=1),
+        ROW._replace(name="a\tb", completed=3),
+        ROW._replace(name="", completed=3),
+    ]
+    assert main(["efficiency", "--for-sharing", "--api", url]) == 0
+    told = capsys.readouterr().out
+    assert told == f"ada\ttrain\t{int(9.9 * GIB)}\nada\tfull\t{int(83.6 * GIB)}\n"
+    assert table.asked[0][2] == 1000
+
+
 def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
     table.rows.clear()
     assert main(["efficiency", "--api", url]) == 0

@@ -39,6 +39,14 @@ write_address(files.api, "http://127.0.0.1:1")
 print("writing", flush=True)
 sys.stdin.read()
 """
+HOLD_MAILS = """
+import sys, time
+from pathlib import Path
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+journal = DeliveryJournal(Path(sys.argv[1]) / "efficiency_mails.jsonl", wall_s=time.time)
+print("writing", flush=True)
+sys.stdin.read()
+"""
 HOLD_JOURNAL = """
 import sys, time
 from pathlib import Path
@@ -82,8 +90,8 @@ def test_the_search_finds_every_word_before_the_user_is_forgotten(files: StateFi
     found = places_of([*ADA.words, f"uid {ADA.uid}"], files.root)
     assert {line.split(": ")[1] for line in found} == {*ADA.words, f"uid {ADA.uid}"}
     assert {line.split(":")[0] for line in found} >= {
-        "tidegauge.db", "notified.jsonl", "settings.json", "actions.json", "logs/coordinator.log",
-        "logs/coordinator.log.1", "logs/notifier.log", "settings.json.damaged",
+        "tidegauge.db", "notified.jsonl", "efficiency_mails.jsonl", "settings.json", "actions.json",
+        "logs/coordinator.log", "logs/coordinator.log.1", "logs/notifier.log", "settings.json.damaged",
     }  # fmt: skip
 
 
@@ -192,6 +200,18 @@ def test_the_running_coordinator_and_notifier_are_ended_before_they_write_again(
     with writing(HOLD_COORDINATOR, files) as coordinator, writing(HOLD_JOURNAL, files) as notifier:
         assert forget(files, "--yes") == 0
         assert coordinator.wait(5) == notifier.wait(5) == -9
+    assert places_of(ADA.words, files.root) == []
+
+
+def test_while_mails_on_unused_memory_are_sent_the_user_is_told_to_run_it_again(
+    files: StateFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with writing(HOLD_MAILS, files):
+        assert forget(files, "--yes") == 3
+    said = capsys.readouterr().err
+    assert "`tidegauge efficiency --mail --send` runs now" in said
+    assert "Not everything is deleted: run this again" in said
+    assert forget(files, "--yes") == 0
     assert places_of(ADA.words, files.root) == []
 
 

@@ -69,7 +69,7 @@ def said(store: FakeStore, capsys: pytest.CaptureFixture[str]) -> Iterator[Said]
 
 def test_of_a_job_everything_that_is_known_is_told() -> None:
     assert re.fullmatch(
-        r"job 4711 \(123_4, attempt 1\), llm-pretrain: died of an out-of-memory error at 20\S+ \S+ after 2 h",
+        r"job 4711 \(123_4, attempt 1\), llm-pretrain: ended at 20\S+ \S+ after 2 h \(OOM\)",
         headline(FULL),
     )
     told = dict(facts(FULL))
@@ -101,12 +101,12 @@ def test_what_is_not_known_is_left_out(said: Said) -> None:
 
 def test_in_brief_a_job_is_one_line(said: Said) -> None:
     assert said("4711", "--brief") == (
-        "job 4711 (123_4, attempt 1): died of an out-of-memory error after 2 h; rank 3 on node7: 78.0 GiB of 80.0 GiB "
+        "job 4711 (123_4, attempt 1): ended after 2 h (OOM); rank 3 on node7: 78.0 GiB of 80.0 GiB "
         "reserved (98%), 76.0 GiB allocated, 1.0 GiB outside PyTorch; `tidegauge job 4711` has all of it; "
         "`tidegauge report 1` makes a page of its incident\n"
     )
     assert said("bare", "--brief").startswith(
-        "job local-vm-20261126-120000-1479: so far after 2 h; rank 0 on vm: 2.0 GiB"
+        "job local-vm-20261126-120000-1479: running for 2 h; rank 0 on vm: 2.0 GiB"
     )
 
 
@@ -231,3 +231,11 @@ def test_json_has_all_ranks_and_curves(said: Said) -> None:
     answer = json.loads(said("4711", "--json"))
     assert (len(answer["memory"]["peaks"]), len(answer["memory"]["curves"])) == (24, 3)
     assert [one["job"]["attempt"] for one in answer["attempts"]] == [1, 0]
+
+
+def test_of_users_with_a_job_of_one_name_the_uid_tells_which(said: Said, store: FakeStore) -> None:
+    other = job_record(job=JobKey("4711", 0, 1002), user_name="grace", started_unix_s=NOW_S)
+    store.jobs.records.append(other)
+    assert "grace (uid 1002)" in said("4711")
+    assert "ada (uid 1001)" in said("4711", "--uid", "1001")
+    assert "no job 4711 of uid 7 is on record" in said("4711", "--uid", "7", code=2)

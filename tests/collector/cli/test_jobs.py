@@ -85,7 +85,9 @@ def test_a_job_that_ended_is_shown_as_that_and_its_last_verdict_as_past(capsys: 
     finally:
         api.stop()
     rows = capsys.readouterr().out.splitlines()
-    assert "  ended (was leak (critical))  " in next(row for row in rows if row.startswith("4711"))
+    row = next(one for one in rows if one.startswith("4711"))
+    assert "  ended (was leak (critical))  " in row
+    assert re.split(r"  +", row)[-1] == "-", "no forecast of what has ended"
     assert "  ended  " in next(row for row in rows if row.startswith("4712"))
 
 

@@ -18,6 +18,7 @@ from sample_views import GIB, MIB, NOW_S, job_record, job_view
 from slow_work import slow_terminal
 from tidegauge.analysis.profile.profile import profile_of
 from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.cli.jobs.history import MAX_ENDED
 from tidegauge.cli.main import main
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full, ranks_table
@@ -336,6 +337,20 @@ def test_a_job_that_ended_goes_by_the_name_that_jobs_lists(
     assert "have the name" not in printed.err
     assert main(["profile", "run-3", *api]) == 3
     assert "job run-3 has no memory profile yet" in capsys.readouterr().err
+
+
+def test_a_job_that_ended_long_ago_is_found_by_its_name_and_by_its_task(
+    api: list[str], store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = JobKey("run-1", 2, 1001)
+    store.jobs.records = [
+        job_record(job=key, job_name="sweep (long)", array="77_4", ended_unix_s=NOW_S - 1e6),
+        *(job_record(job=JobKey(f"other-{number}", 0, 1001), job_name="other") for number in range(MAX_ENDED)),
+    ]
+    store.profiles.kept += [rank_profile(3, job=key)]
+    for name in ("sweep (long)", "77_4", "run-1 (77_4, attempt 2)"):
+        assert main(["profile", name, *api]) == 0
+        assert "rank 3" in capsys.readouterr().out
 
 
 def test_a_workload_of_kubernetes_goes_by_its_name_with_a_slash(

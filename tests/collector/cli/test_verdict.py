@@ -22,6 +22,7 @@ from tidegauge.cli.verdict.answer import (
     answer_lines,
     answer_of,
     default_report,
+    figure_lines,
     live_lines,
     profile_lines,
     size_lines,
@@ -255,6 +256,12 @@ def test_a_healthy_job_gets_one_line_and_a_report_only_where_one_is_wanted(tmp_p
     assert not list(tmp_path.glob("*.html"))
 
 
+USED = [
+    "tidegauge: rank 0: 1,999 steps, peak 6.0 GiB reserved",
+    "tidegauge: `tidegauge job mine` has all of it",
+]
+
+
 def test_nothing_is_judged_where_a_service_watches_or_nobody_wants_it(tmp_path: Path) -> None:
     quick = RunOfRank(tmp_path, "--no-verdict")
     quick.end()
@@ -264,10 +271,12 @@ def test_nothing_is_judged_where_a_service_watches_or_nobody_wants_it(tmp_path: 
     run = RunOfRank(tmp_path, "--report", "r.html")
     run.end()
     os.close(watched)
-    assert run.lines == [
+    assert run.lines[:2] == [
         "tidegauge: --report ignored (a service watches this job), see docs/run.md",
         "tidegauge: watching job mine (auto); see `tidegauge jobs`",
     ]
+    used = [line.partition(" of 80.0 GiB")[0] for line in run.lines[2:]]
+    assert used in ([], USED), "what it used, if its rank was seen in time, and no verdict"
 
 
 def test_what_a_job_used_is_said_at_its_end_where_a_service_watches(tmp_path: Path) -> None:
@@ -280,8 +289,15 @@ def test_what_a_job_used_is_said_at_its_end_where_a_service_watches(tmp_path: Pa
     os.close(watched)
     assert [line.partition(" of 80.0 GiB")[0] for line in run.lines] == [
         "tidegauge: watching job mine (auto); see `tidegauge jobs`",
-        "tidegauge: rank 0: 1,999 steps, peak 6.0 GiB reserved",
-        "tidegauge: `tidegauge job mine` has all of it",
+        *USED,
+    ]
+
+
+def test_figures_of_a_job_that_was_started_again_are_said_to_be_of_its_last_attempt() -> None:
+    rank = replace(healthy(0, 7), identity=identity(attempt=2))
+    assert [line.partition(",")[0] for line in figure_lines([rank], job_id="mine", ran_s=5.0)] == [
+        "attempt 2: rank 0: 7 steps",
+        "`tidegauge job mine` has all of it and the attempts before",
     ]
 
 

@@ -97,7 +97,7 @@ class Head:
         self.recorder = JobRecorder(
             self.coordinator.jobs, self.records, events=self.take_events, labels=lambda: self.labels,
             history_of=self.coordinator.history_of,
-            ended_launch=self.coordinator.ended_launch, told_ends=lambda _: self.told,
+            ended_launches=self.coordinator.ended_launches, told_ends=lambda _: self.told,
             now_s=lambda: self.now_s, monotonic_s=lambda: self.now_s,
         )  # fmt: skip
 
@@ -298,6 +298,33 @@ def end_told_by(head: Head, *, over: RankSummary = OVER, **launch: Any) -> JobEn
 )
 def test_tidegauge_run_tells_how_its_job_ended(head: Head, launch: dict[str, Any], end: JobEnd) -> None:
     assert end_told_by(head, **launch) is end
+
+
+@pytest.mark.parametrize(
+    ("launch", "end"),
+    [
+        ({"exit_status": 0}, JobEnd.COMPLETED),
+        ({"exit_status": 0, "cancelled": True}, JobEnd.CANCELLED),
+        ({"exit_status": 0, "restarts": 1}, JobEnd.REQUEUED),
+        ({"exit_status": 0, "uid": LAUNCH.uid + 1}, JobEnd.ENDED),
+        ({"exit_status": 0, "job_id": "another"}, JobEnd.ENDED),
+    ],
+)
+def test_a_job_that_ended_while_the_service_was_down_goes_by_its_own_tidegauge_run(
+    head: Head, launch: dict[str, Any], end: JobEnd
+) -> None:
+    ended = replace(LAUNCH, state=LaunchState.ENDED, **launch)
+    head.look(rank_summary(0, launch=LAUNCH.process), launches=(LAUNCH,))
+    head.restart()
+    head.look(OVER, ended_launches=(ended,))
+    assert head.record.end is end
+
+
+def test_of_two_runs_of_one_name_none_tells_how_a_job_ended_that_nobody_saw_end(head: Head) -> None:
+    one = replace(LAUNCH, state=LaunchState.ENDED, exit_status=0)
+    other = replace(one, process=ProcessId(9, 9), exit_status=1)
+    head.look(OVER, ended_launches=(one, other))
+    assert head.record.end is JobEnd.ENDED
 
 
 def test_tidegauge_run_does_not_talk_an_oom_away(head: Head) -> None:

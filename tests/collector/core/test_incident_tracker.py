@@ -14,6 +14,7 @@ from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentState
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.incidents.tracker import IncidentTracker
+from tidegauge.core.incidents.wording import change_sentence
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.samples import OomRecord
@@ -457,6 +458,12 @@ def test_an_out_of_memory_error_opens_a_critical_incident_with_an_explanation() 
     assert (opened.key.cause, opened.severity) == (IncidentCause.OUT_OF_MEMORY, Severity.CRITICAL)
     assert (opened.onset_step, opened.findings[0].oom, opened.explanation) == (412, OOM, "rank 0 of 4711")
     assert (opened.bytes_per_step, opened.seconds_to_oom, opened.grown_bytes) == (None, None, None)
+
+
+def test_what_no_earlier_run_did_stays_with_the_incident(watch: Watch) -> None:
+    watch.see(replace(two_ranks(LEAK), change="its peak is beyond"))
+    watch.see(two_ranks(LEAK))
+    assert change_sentence(watch.incident) == "Its peak is beyond."
 
 
 def test_the_error_of_a_leaking_rank_has_figures_of_its_own(watch: Watch) -> None:

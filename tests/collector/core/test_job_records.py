@@ -56,6 +56,11 @@ def test_a_running_job_has_no_end_and_its_fullest_rank_is_by_its_own_limit() -> 
     assert (record.job, record.world_size, record.nodes, record.steps) == (job_view().key, 2, 1, 200)
 
 
+def test_what_no_earlier_run_did_stays_with_the_record() -> None:
+    first = record_of([healthy(change="its peak is beyond")], None, now_s=NOW_S)
+    assert record_of([ended()], first, now_s=NOW_S + 1.0).change == "its peak is beyond"
+
+
 def test_the_record_says_what_it_ran_on() -> None:
     pod = PodPlace("uid", "team-a", "trainer-0")
     who = identity(0, script="-m trainer", script_sha256="ab", arguments="--lr 1")

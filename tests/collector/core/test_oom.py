@@ -147,8 +147,8 @@ def test_oom_explanation_gives_its_kind_and_whether_to_retry(moment: Moment, kin
 def test_the_owner_is_told_that_the_cap_not_the_card_was_the_reason() -> None:
     assert CAPPED.explained().sentence == (
         "an allocation of 2.0 GiB failed with 19.0 GiB reserved (all of it by live tensors) and 60.0 GiB free on the "
-        "GPU: the memory fraction set the limit (20.0 GiB, fraction 0.25), not the GPU. A retry will not help: under "
-        "the same cap it runs out again; it needs at least 21.0 GiB (a fraction of 0.2625)."
+        "GPU: the memory fraction set the limit (20.0 GiB, fraction 0.25), not the GPU. A retry would not help: "
+        "under the same cap it would run out again; it needs at least 21.0 GiB (a fraction of 0.2625)."
     )
 
 
@@ -157,7 +157,7 @@ def test_a_cap_is_named_also_where_something_else_is_to_blame() -> None:
     assert leak.capped
     assert "grew by 5.0 GiB since step 100" in leak.sentence
     assert "The memory fraction set the limit (20.0 GiB, fraction 0.25), not the GPU" in leak.sentence
-    assert "runs out again in about 1000 steps" in leak.sentence
+    assert "would run out again after about 1000 steps" in leak.sentence
     assert "fraction" not in Moment(verdict=growth(Signal.ALLOCATED, 5 * GIB)).explained().sentence
 
 
@@ -166,9 +166,9 @@ def test_growth_in_private_pools_is_told_by_their_figure_and_never_cured_by_a_se
     assert replace(GRAPHS, conf=conf).explained().sentence == (
         "an allocation of 2.0 GiB failed with 78.0 GiB reserved (74.0 GiB by live tensors) and 1.0 GiB free on the "
         "GPU: 3.0 GiB were free in private pools (CUDA graphs, MemPool), out of reach; reserved memory grew by 4.0 GiB "
-        "since step 100; without that growth it would have fit. Retry from a checkpoint, but it runs out again in "
-        "about 1000 steps unless the graphs share one pool, or the job captures fewer; expandable_segments does not "
-        "help."
+        "since step 100; without that growth it would have fit. Retry from a checkpoint, but it would run out again "
+        "after about 1000 steps unless the graphs share one pool, or the job captures fewer; expandable_segments does "
+        "not help."
     )
 
 
@@ -323,7 +323,7 @@ def test_a_cap_that_leaves_nothing_tells_nothing_of_the_card() -> None:
     oom = OomRecord(1e9, 1, 0, 0, 1, 2 * GIB, GIB)
     capped = rank_summary(0, limit_bytes=0, cap_fraction=1e-12, nontorch_bytes=0, last_oom=oom)
     assert usable_bytes_of(capped) is None
-    assert "under the same cap it runs out again" in explanation_for(capped, job_view(ranks=(capped,)))
+    assert "under the same cap it would run out again" in explanation_for(capped, job_view(ranks=(capped,)))
 
 
 def test_the_page_shows_the_table() -> None:

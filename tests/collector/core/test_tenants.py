@@ -22,9 +22,12 @@ NO_LIMITS = {
     "record.py: (view.user_name for view in views)": "whose a job is said to be",
     "persons.py: (row.user_name for row in rows)": "whose data is looked for",
     "persons.py: {row.uid for row in rows if row.user_name in theirs and namespace_of(row.job_id) is None}": "the same",
+    "waste.py: of_user.setdefault(usage.user_name, [])": "who gets a mail",
+    "waste_round.py: record.get(waste.user_name)": "who had a mail",
     "messages.py: {one.user_name for one in incidents}": "people, in a sentence",
     "facts_of_workloads.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "pod_directory.py: self._below[reference.uid]": "owners of a pod in Kubernetes",
+    "pod_directory.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "facts_of_jobs.py: rank.uid == uid": "whether a Slurm job is the rank's",
     "job.py: {one.key.uid for one in found if one.key.job_id == chosen.key.job_id}": "whether a name means one job",
 }

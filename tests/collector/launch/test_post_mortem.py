@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,8 +67,8 @@ class Dead:
         path.write_bytes(pickle.dumps(whole))
         return path
 
-    def notes(self, *, since_unix_s: float = BEGAN_S) -> list[str]:
-        return out_of_memory_notes(self.folder, job_id="job-1", since_unix_s=since_unix_s)
+    def notes(self, *, since_unix_s: float = BEGAN_S, told: Sequence[str] = ()) -> list[str]:
+        return out_of_memory_notes(self.folder, job_id="job-1", since_unix_s=since_unix_s, told=told)
 
 
 @pytest.fixture
@@ -83,6 +83,17 @@ def test_the_cap_is_named_where_it_was_the_limit(dead: Dead) -> None:
     (note,) = dead.notes()
     assert note.startswith("rank 1 ran out of memory at step 400: an allocation of 20.0 MiB failed")
     assert "memory fraction" in note
+
+
+def test_what_the_service_has_explained_in_the_same_terminal_is_not_repeated(dead: Dead) -> None:
+    dead.rank(1, growth=0)
+    dead.snapshot(1)
+    (note,) = dead.notes()
+    error, _, explanation = note.splitlines()[0].partition(": ")
+    (brief,) = dead.notes(told=["Incident 1", f"Incident 3: job oom.\nRank 1, step 400: {explanation}\nMore."])
+    assert brief.splitlines() == [f"{error}, as explained above", *note.splitlines()[1:]]
+    assert len(brief.splitlines()) > 1
+    assert dead.notes(told=["Incident 1: another reason"]) == [note]
 
 
 def test_a_leak_is_named_from_the_steps_that_the_ring_still_holds(dead: Dead) -> None:

@@ -289,6 +289,52 @@ class Capping(GuestTestCase):
                 self.assertEqual(len(self.said), 1)
                 self.assertIn(f"TIDEGAUGE_MEMORY_FRACTION={value!r}", self.said[0])
 
+    def test_a_job_that_shares_a_gpu_and_states_nothing_gets_what_its_earlier_runs_needed(self) -> None:
+        self.probe("dormant", TIDEGAUGE_GPU_SHARE="0.25", TIDEGAUGE_SHARED_GPU_BYTES=str(1001 * MIB))
+        self.backend.initialise()
+        (_, fraction), (_, other) = self.backend.fractions
+        self.assertEqual(fraction, other)
+        self.assertGreaterEqual(fraction * 8192 * MIB, 1001 * MIB)
+        self.assertLess(fraction * 8192 * MIB, 1001.02 * MIB)
+        self.assertEqual(
+            self.said,
+            [
+                "PyTorch may reserve 1001.0 MiB of this shared GPU's 8.0 GiB: what earlier runs of this job needed, "
+                "with a margin. TIDEGAUGE_MEMORY_FRACTION=1 takes this limit away"
+            ],
+        )
+
+    def test_one_rank_says_so(self) -> None:
+        place: dict[str, Any] = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+        self.probe(TIDEGAUGE_GPU_SHARE="0.25", TIDEGAUGE_SHARED_GPU_BYTES=str(MIB), **place)
+        self.backend.initialise()
+        self.assertEqual(len(self.backend.fractions), 2)
+        self.assertEqual(self.said, [])
+
+    def test_what_earlier_runs_needed_is_no_limit_where_it_cannot_be_one(self) -> None:
+        need: dict[str, Any] = {"TIDEGAUGE_SHARED_GPU_BYTES": str(1000 * MIB)}
+        share: dict[str, Any] = {"TIDEGAUGE_GPU_SHARE": "0.25"}
+        for environ, fraction in (
+            (need, None),  # a GPU of its own
+            ({**need, "TIDEGAUGE_GPU_SHARE": "1"}, None),
+            ({**need, **share, "TIDEGAUGE_MEMORY_FRACTION": "1"}, 1.0),
+            ({**need, **share, "TIDEGAUGE_MEMORY_FRACTION": "0.05"}, 0.05),
+            ({**share, "TIDEGAUGE_SHARED_GPU_BYTES": ""}, None),
+            ({**share, "TIDEGAUGE_SHARED_GPU_BYTES": "0"}, None),
+            ({**share, "TIDEGAUGE_SHARED_GPU_BYTES": "9g"}, None),
+            ({**share, "TIDEGAUGE_SHARED_GPU_BYTES": "9" * 5000}, None),
+            (
+                {**share, "TIDEGAUGE_SHARED_GPU_BYTES": str(8192 * MIB)},
+                None,
+            ),  # the GPU is smaller than the earlier ones
+        ):
+            with self.subTest(str(environ)[:80]):
+                self.setUp()
+                self.probe(**environ)
+                self.backend.initialise()
+                self.assertEqual([one for _, one in self.backend.fractions], [] if fraction is None else [fraction] * 2)
+                self.assertEqual(self.said, [])
+
     def test_session_caps_only_devices_in_use_if_a_cap_would_create_contexts(self) -> None:
         self.backend = FakeBackend(2, caps_without_context=False)
         self.probe(TIDEGAUGE_MEMORY_FRACTION="0.5")

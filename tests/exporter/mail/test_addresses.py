@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.mail.owner_channel import address_of, recipient_domain, sender_address
+from tidegauge_exporter.mail.owner_channel import address_of, checked_address, recipient_domain
 
 
 def test_a_user_has_an_address_at_the_sites_domain() -> None:
@@ -38,7 +38,7 @@ def test_whatever_the_name_it_is_one_mailbox_of_the_domain_or_nobody(name: str) 
 
 @pytest.mark.parametrize("address", ["tidegauge@example.org", "tide.gauge+gpu@head", "o'hara@a-b.example"])
 def test_senders_are_taken_as_they_are(address: str) -> None:
-    assert sender_address(address) == address
+    assert checked_address(address, "mail_from") == address
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_senders_are_taken_as_they_are(address: str) -> None:
 )
 def test_mail_from_refuses_an_invalid_address(address: str) -> None:
     with pytest.raises(ValueError, match=r"mail_from is .* looks like tidegauge@example.org"):
-        sender_address(address)
+        checked_address(address, "mail_from")
 
 
 def test_a_domain_may_be_written_with_its_at() -> None:

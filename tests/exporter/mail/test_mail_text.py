@@ -17,7 +17,8 @@ from slack_stories import FOUND, closed, explained, leak, notify_decision, out_o
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.mail_text import MailText, evidence_letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.html_parts import MailText
+from tidegauge_exporter.mail.mail_text import evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.messages.values import Story
 
 LINKS = Links("https://grafana.example", "https://head.example")

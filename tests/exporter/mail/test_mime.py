@@ -13,7 +13,8 @@ from exporter.mail.test_mail_text import hostile
 from sample_views import NOW_S
 from slack_stories import leak, notify_decision
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.mail_text import MailText, owner_letter
+from tidegauge_exporter.mail.html_parts import MailText
+from tidegauge_exporter.mail.mail_text import owner_letter
 from tidegauge_exporter.mail.owner_channel import Envelope, as_mail
 from tidegauge_exporter.messages.values import Story
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from fakes.smtp_server import FakeSmtp
-from tidegauge_exporter.mail.smtp import BUSY_S, Server, SmtpServer, UnknownRecipientError, parse_server
+from tidegauge_exporter.mail.smtp import BUSY_S, Server, SmtpServer, UncertainError, UnknownRecipientError, parse_server
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 MAIL = b"Subject: memory\r\n\r\n.dot at the beginning\r\n"
@@ -191,3 +191,15 @@ def test_a_password_is_not_sent_in_the_clear_to_another_machine() -> None:
         with pytest.raises(RefusedError, match=r"the password of mail_user was not sent: .* such as 465 or 587"):
             SmtpServer(elsewhere, login=("tidegauge", "x")).send(MAIL, sender="a@b", recipient="c@d")
     assert not any(command.startswith("AUTH") for command in fake.commands)
+
+
+def test_a_server_that_has_all_of_a_mail_and_does_not_answer_may_have_taken_it() -> None:
+    with FakeSmtp(silent_at=".") as fake, pytest.raises(UncertainError, match="was sent a mail and did not answer"):
+        send(fake, timeout_s=0.3)
+
+
+@pytest.mark.parametrize("word", ["EHLO", "MAIL", "RCPT", "DATA"])
+def test_a_server_that_is_gone_before_that_has_not(word: str) -> None:
+    with FakeSmtp(silent_at=word) as fake, pytest.raises(RetryLaterError) as caught:
+        send(fake, timeout_s=0.3)
+    assert not isinstance(caught.value, UncertainError)

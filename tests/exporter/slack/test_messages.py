@@ -250,6 +250,12 @@ class TestIncident:
         assert "figures are stale" in incident(leak(stale=True))
         assert "figures are stale" not in incident(leak())
 
+    def test_what_no_earlier_run_did_is_told_to_the_channel_and_to_the_owner_without_markup(self) -> None:
+        story = leak(change="its peak is beyond those of 12 earlier runs; since the last of them: script <!here>")
+        for text in (incident(story), owner(story)):
+            assert "Its peak is beyond those of 12 earlier runs; since the last of them: script" in text
+            assert "<!here>" not in text
+
     def test_slack_incident_lists_actions_done_and_on_hold(self) -> None:
         told = incident(leak())
         assert "07:45 UTC: Owner notified: job output, Slack DM." in told

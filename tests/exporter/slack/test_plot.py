@@ -20,6 +20,7 @@ from PIL import Image
 
 from examples import fewer
 from sample_views import GIB, NOW_S
+from scheduler_values import died_of_oom
 from slack_stories import ALL, closed, fragmentation, leak, out_of_memory, outside, recovering
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.memory_history import MemoryPoint
@@ -147,6 +148,14 @@ def test_onset_end_and_out_of_memory_are_marked() -> None:
     assert values(recovering()).stopped_unix_s == NOW_S - 180.0
     assert values(closed()).stopped_unix_s == NOW_S
     assert values(out_of_memory()).oom_unix_s == NOW_S - 60.0
+
+
+def test_growth_that_ended_in_an_error_did_not_stop_but_ran_out_of_memory() -> None:
+    died = died_of_oom()
+    assert died.ran_out is not None
+    assert died.findings[0].oom is None, "the ranks as of the last alarm"
+    plot = values(replace(leak(), incident=died))
+    assert (plot.stopped_unix_s, plot.oom_unix_s) == (None, died.ran_out.oom.at_unix_s)
 
 
 def test_a_long_past_leaves_the_forecast_its_room() -> None:

@@ -43,7 +43,7 @@ def _references(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
                 ("secret", "Secret", "secretName"),
                 ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
             ):
-                if key in volume:
+                if key in volume and not volume[key].get("optional"):
                     yield pod.owner, f"{kind}/{volume[key][field]}"
             for source in volume.get("projected", {}).get("sources", ()):
                 yield pod.owner, f"Secret/{source['secret']['name']}"

@@ -18,6 +18,7 @@ from integration.chart.rendering import CHART, NAMESPACE, ROOT, Rendered, render
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 OBSERVABILITY = ROOT / "deploy" / "observability"
 
@@ -69,6 +70,29 @@ def test_the_controller_takes_its_command_line(full: Rendered) -> None:
     assert found.webhook.service_name == full.one("Service", "-webhook")["metadata"]["name"]
     assert found.webhook.configuration == full.one("MutatingWebhookConfiguration")["metadata"]["name"]
     assert found.webhook.certificate_secret == full.one("Secret", "-webhook")["metadata"]["name"]
+
+
+def test_who_submits_a_workload_hears_of_its_earlier_runs_only_where_that_is_wanted(
+    full: Rendered, least: Rendered
+) -> None:
+    webhook = options(full).webhook
+    assert webhook is not None
+    assert webhook.history_file is not None
+    controller = full.one("Deployment", "-controller")["spec"]["template"]["spec"]
+    (volume,) = [one for one in controller["volumes"] if one["name"] == "history"]
+    assert volume["configMap"] == {"name": "gpu-history", "optional": True}
+    (mount,) = [one for one in controller["containers"][0]["volumeMounts"] if one["name"] == "history"]
+    assert Path(mount["mountPath"]) == webhook.history_file.parent
+    hooks = {hook["name"]: hook for hook in full.one("MutatingWebhookConfiguration")["webhooks"]}
+    hook = hooks["submissions.history.tidegauge.dev"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 1)
+    asked = {(rule["apiGroups"][0], rule["resources"][0]) for rule in hook["rules"]}
+    assert asked == {(kind.resource.group, kind.resource.plural) for kind in KINDS.values()}
+
+    none = options(least).webhook
+    assert none is not None
+    assert none.history_file is None
+    assert len(least.one("MutatingWebhookConfiguration")["webhooks"]) == 2
 
 
 @pytest.mark.parametrize("site", ["cert-manager", "given-certificate"])

@@ -14,6 +14,7 @@ from integration.kubernetes.target import Connection, eventually, pod
 from kube_standins.images import Image
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate, trust
+from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, WebhookServer
@@ -27,12 +28,16 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 class Webhook:
     """Served on loopback for the pods of one namespace."""
 
-    def __init__(self, admin: Connection, api: KubeApi, namespace: str, name: str) -> None:
+    def __init__(
+        self, admin: Connection, api: KubeApi, namespace: str, name: str, *, history: Path | None = None
+    ) -> None:
         self.name = name
         self._admin = admin
         self._api = api
         self.certificate = SecretCertificate(api, namespace, "webhook-certificate", ["localhost"])
-        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels)
+        self.history = SubmissionHistory(history)
+        self.history.refresh()
+        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels, self.history.sentence)
         self.server = WebhookServer("127.0.0.1", 0, self.certificate, self.injector.answer)
 
     def _labels(self, namespace: str) -> Mapping[str, str]:
@@ -51,13 +56,18 @@ class Webhook:
 
 
 @contextmanager
-def serving(admin: Connection, api: KubeApi, namespace: str) -> Iterator[Webhook]:
-    """A webhook for the pods of ``namespace``, asked by the time that the block begins."""
-    webhook = Webhook(admin, api, namespace, f"tidegauge-{uuid.uuid4().hex[:8]}")
+def serving(admin: Connection, api: KubeApi, namespace: str, *, history: Path | None = None) -> Iterator[Webhook]:
+    """A webhook for the pods of ``namespace``, asked by the time that the block begins, and for its Jobs where there is
+    a file of what earlier ones needed."""
+    webhook = Webhook(admin, api, namespace, f"tidegauge-{uuid.uuid4().hex[:8]}", history=history)
     webhook.certificate.maintain()
     webhook.server.start()
     try:
-        admin.do("POST", CONFIGURATIONS, _configuration(webhook.name, webhook.server.port, namespace))
+        admin.do(
+            "POST",
+            CONFIGURATIONS,
+            _configuration(webhook.name, webhook.server.port, namespace, jobs=history is not None),
+        )
         webhook.trusted()
         eventually(lambda: webhook.is_asked(namespace))
         yield webhook
@@ -66,7 +76,7 @@ def serving(admin: Connection, api: KubeApi, namespace: str) -> Iterator[Webhook
         webhook.server.stop(drain_s=5.0)
 
 
-def _configuration(name: str, port: int, namespace: str) -> dict[str, Any]:
+def _configuration(name: str, port: int, namespace: str, *, jobs: bool) -> dict[str, Any]:
     """As the chart has it, but for a URL in the place of a Service, and for a machine that may stand still: who is not
     answered in time goes on without the webhook."""
     webhook = {
@@ -79,7 +89,9 @@ def _configuration(name: str, port: int, namespace: str) -> dict[str, Any]:
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    return {"metadata": {"name": name}, "webhooks": [webhook]}
+    rules = [{"apiGroups": ["batch"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["jobs"]}]
+    on_jobs = {**webhook, "name": "submissions.history.tidegauge.dev", "rules": rules}
+    return {"metadata": {"name": name}, "webhooks": [webhook, *([on_jobs] if jobs else [])]}
 
 
 def asking(name: str, *, spec: Mapping[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tidegauge_scheduler_hooks.kubernetes.intents import decode_changes
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, State, at, state
 from tidegauge_scheduler_hooks.kubernetes.patches import resume_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, ConflictError
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, ConflictError, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 HEAD_RULES = [
@@ -92,6 +92,21 @@ class ApiWorld(ContractWorld):
         for pod in self.pods(name_of(job)):
             self._status(pod, {"phase": "Succeeded"})
         self.until(lambda: state(self.kind, self.object(job)) is State.FINISHED)
+
+    def fail(self, job: JobView) -> None:
+        """Have its program end with exit code 1."""
+        for pod in self.pods(name_of(job)):
+            self._status(pod, {"phase": "Failed"})
+
+    def delete(self, job: JobView) -> None:
+        """As ``kubectl delete`` does."""
+        resource = self.kind.resource
+        path = f"/apis/{resource.api_version}/namespaces/{self.namespace}/{resource.plural}/{name_of(job)}"
+        self.admin.do("DELETE", path, {"propagationPolicy": "Background"})
+
+    def delete_pods(self, job: JobView) -> None:
+        for pod in self.pods(name_of(job)):
+            self.admin.do("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}", {})
 
     def starts(self, job: JobView) -> int:
         return len(self._started[name_of(job)])
@@ -178,7 +193,10 @@ class ApiWorld(ContractWorld):
             self._started[name].append(pod)
 
     def _play_controller(self, name: str) -> None:
-        obj = self.api.get(self.kind.resource, self.namespace, name)
+        try:
+            obj = self.api.get(self.kind.resource, self.namespace, name)
+        except ObjectNotFoundError:
+            return
         order = Workload(self.kind, obj).order
         if order is None or state(self.kind, obj) is not State.SUSPENDED or self.pods(name):
             return

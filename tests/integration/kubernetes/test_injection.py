@@ -132,6 +132,26 @@ def test_the_owner_is_warned_and_the_pod_is_made(admin: Connection, namespace: s
     assert "everything" in headers["warning"]
 
 
+def test_who_submits_a_job_hears_what_earlier_runs_needed_and_the_job_is_as_submitted(
+    admin: Connection, kube_api: ClientApi, namespace: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tidegauge_history.tsv"
+    said = "earlier runs had 80.0 GiB, needed 9.1 GiB at most in 3 runs; 1/8 of this GPU would do"
+    file.write_text(f"{namespace}\ttrain\t{said}\n")
+    spec = {"template": {"spec": {**RESTRICTED, "restartPolicy": "Never"}}, "suspend": True}
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    with serving(admin, kube_api, namespace, history=file) as webhook:
+        answer = admin.ask("POST", path, {"metadata": {"name": "train"}, "spec": spec})
+        other = admin.ask("POST", path, {"metadata": {"name": "other"}, "spec": spec})
+        assert (answer.code, other.code) == (201, 201)
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        assert headers["warning"] == f'299 - "tidegauge: {said}"'
+        assert "warning" not in {name.lower() for name in other.headers}
+        assert INJECTED not in (answer.body["metadata"].get("annotations") or {})
+        webhook.server.stop(drain_s=5.0)
+        assert admin.ask("POST", path, {"metadata": {"name": "without"}, "spec": spec}).code == 201
+
+
 def test_without_the_webhook_pods_are_made_all_the_same(webhook: Webhook, admin: Connection, namespace: str) -> None:
     webhook.server.stop(drain_s=5.0)
     made = admin.do("POST", f"/api/v1/namespaces/{namespace}/pods", asking("p"))

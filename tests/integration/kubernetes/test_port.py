@@ -10,7 +10,10 @@ import pytest
 from integration.kubernetes.port_world import ApiWorld
 from integration.kubernetes.target import KubeTarget
 from kube_standins.jobset import StandInJobSets
+from sample_views import job_record
 from scheduler_hooks.port_contract import PortContract
+from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.jobs.kubernetes import ENDED
 
 pytestmark = pytest.mark.usefixtures("job_controller")
 
@@ -29,3 +32,32 @@ class TestKubernetesPortOnAServer(PortContract):
         world = ApiWorld(kube, namespace, request.param, tmp_path)
         yield world
         world.close()
+
+    def test_a_run_that_was_requeued_is_told_as_such(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        self.requeue(world, job, self.target(world, job), "d-requeue")
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.REQUEUED})
+        assert self.ends(world, world.view_now(job)) == {}
+
+    def test_a_job_that_somebody_deletes_is_cancelled(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        world.delete(job)
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.CANCELLED})
+
+    def test_a_pod_that_somebody_deletes_ends_a_job_without_retries_as_cancelled(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        world.delete_pods(job)
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.CANCELLED})
+
+    def test_a_job_whose_program_fails_has_failed(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        world.fail(job)
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.FAILED})
+
+    def test_the_owner_of_a_job_that_ended_has_a_remark_once(self, world: ApiWorld) -> None:
+        job = world.start_job()
+        world.end_by_itself(job)
+        for _ in range(2):
+            world.port.remark_end(job, job_record(end=JobEnd.COMPLETED), "completed after 3 h")
+        assert world.owner_sees(job).count("completed after 3 h") == 1
+        assert world.object(job)["metadata"]["annotations"][ENDED] == "completed after 3 h"

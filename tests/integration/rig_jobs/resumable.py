@@ -147,7 +147,7 @@ def tell_counters(rank: int, steps: int) -> None:
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     line = {
         "rank": rank,
-        "attempt": int(os.environ.get("SLURM_RESTART_COUNT") or "0"),
+        "attempt": int(os.environ.get("TIDEGAUGE_ATTEMPT") or os.environ.get("SLURM_RESTART_COUNT") or "0"),
         "steps": steps,
         "allocated_bytes": torch.cuda.max_memory_allocated(),
         "reserved_bytes": torch.cuda.max_memory_reserved(),

@@ -31,6 +31,7 @@ def box(start_box: StartBox) -> SlurmBox:
         "tidegauge_history.lua": (LUA / "tidegauge_history.lua").read_text(),
         "filter/cli_filter.lua": (LUA / "cli_filter.lua").read_text(),
         "filter/tidegauge_comment.lua": words,
+        "filter/tidegauge_history.lua": (LUA / "tidegauge_history.lua").read_text(),
         "filter/slurm.conf": "include /etc/slurm/slurm.conf\nCliFilterPlugins=cli_filter/lua\n",
     }
     box = start_box(nodes=1, gpus=0, files=files, slurm_conf="JobSubmitPlugins=lua")
@@ -134,34 +135,86 @@ def test_a_missing_or_broken_file_beside_them_stops_no_submission(box: SlurmBox,
 SENTENCE = "earlier runs had 8 × 80.0 GiB, needed 9.0 GiB each"
 
 
+FOLDERS = ("", "filter/")
+
+
 @pytest.fixture
-def history(box: SlurmBox) -> Iterator[str]:
-    """Where the sentences are; they are gone after the test."""
-    yield "tidegauge_history.tsv"
-    box.run("rm", "-rf", "/etc/slurm/tidegauge_history.tsv")
-    box.write_file("tidegauge_history.lua", (LUA / "tidegauge_history.lua").read_text())
+def history(box: SlurmBox) -> Iterator[None]:
+    """The files on earlier runs are gone after the test."""
+    box.run("touch", "-d", "1 minute", "/etc/slurm/job_submit.lua")  # slurmctld reads a changed one anew
+    yield
+    for folder in FOLDERS:
+        box.run("rm", "-rf", f"/etc/slurm/{folder}tidegauge_history.tsv", f"/etc/slurm/{folder}tidegauge_shared.tsv")
+        box.write_file(f"{folder}tidegauge_history.lua", (LUA / "tidegauge_history.lua").read_text())
     box.run("touch", "/etc/slurm/job_submit.lua")
 
 
-def test_what_earlier_runs_needed_is_said_at_submission(box: SlurmBox, history: str) -> None:
-    box.write_file(history, f"bob\ttrain\tanother's\nalice\ttrain\t{SENTENCE}\nalice\ttrain2\t%s%n\x1b[31m\n")
-    done = box.run("sbatch", "--job-name=train", user="alice", stdin="#!/bin/sh\n")
-    assert f"sbatch: tidegauge: {SENTENCE}" in done.stderr
-    assert "Submitted" in done.stdout
-    assert f"tidegauge: {SENTENCE}" in box.run("srun", "--job-name=train", "true", user="alice").stderr
-    assert "tidegauge: %s%n?[31m" in box.run("srun", "--job-name=train2", "true", user="alice").stderr
-    assert "tidegauge" not in box.run("srun", "--job-name=other", "true", user="alice").stderr
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize(("folder", "environ"), [("", {}), ("filter/", FILTERED)])
+def test_what_earlier_runs_needed_is_said_at_submission(box: SlurmBox, folder: str, environ: dict[str, str]) -> None:
+    sentences = f"bob\ttrain\tanother's\nalice\ttrain\t{SENTENCE}\nalice\ttrain2\t%s%n\x1b[31m\n"
+    box.write_file(f"{folder}tidegauge_history.tsv", sentences)
+
+    def said(*command: str) -> str:
+        return box.run(*command, user="alice", stdin="#!/bin/sh\n", environ=environ).stderr
+
+    lua = "lua: " if environ else ""  # Slurm's own
+    assert said("sbatch", "--job-name=train").count(f"sbatch: {lua}tidegauge: {SENTENCE}") == 1
+    (box.work / "train").write_text("#!/bin/sh\n")
+    assert said("sbatch", "train").count(SENTENCE) == 1, "the name of the script is the job's"
+    assert "tidegauge" not in said("sbatch", "--job-name=other", "train")
+    assert said("srun", "--job-name=train", "true").count(f"tidegauge: {SENTENCE}") == 1
+    assert said("salloc", "--job-name=train", "true").count(f"tidegauge: {SENTENCE}") == 1
+    assert "tidegauge: %s%n?[31m" in said("srun", "--job-name=train2", "true")
+    assert "tidegauge" not in said("srun", "--job-name=other", "true")
+    assert "tidegauge" not in said("srun", "true")
 
 
+@pytest.mark.usefixtures("history")
+def test_the_commands_say_it_once_and_not_for_each_step_of_a_job(box: SlurmBox) -> None:
+    box.write_file("filter/tidegauge_history.tsv", f"alice\ttrain\t{SENTENCE}\n")
+    command = ("salloc", "--job-name=train", "srun", "--job-name=train", "true")
+    done = box.run(*command, user="alice", environ=FILTERED)
+    assert done.stderr.count(SENTENCE) == 1
+    quiet = box.run("sbatch", "-Q", "--job-name=train", user="alice", stdin="#!/bin/sh\n", environ=FILTERED)
+    assert "tidegauge" not in quiet.stderr
+
+
+LIMITS = "alice\ttrain\t10630044057\nalice\tbad\t1.5\nalice\tlong\t9999999999999999\nbob\tother\t7\n"
+LIMITED = {"TIDEGAUGE_SHARED_GPU_BYTES": "10630044057"}
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize(("folder", "environ"), [("", {}), ("filter/", FILTERED)])
+def test_what_earlier_runs_needed_reaches_jobs_as_a_limit_for_shared_gpus(
+    box: SlurmBox, folder: str, environ: dict[str, str]
+) -> None:
+    box.write_file(f"{folder}tidegauge_shared.tsv", LIMITS)
+    assert in_job(box, STEPS, "--job-name=train", environ=environ) == [("batch", LIMITED), ("step", LIMITED)]
+    both = {**LIMITED, **ASKED}
+    assert in_job(box, STEPS, "--job-name=train", f"--comment={WORDS}", environ=environ) == [
+        ("batch", both), ("step", both),
+    ]  # fmt: skip
+    own = {"TIDEGAUGE_SHARED_GPU_BYTES": "5"}
+    assert in_job(box, STEPS, "--job-name=train", environ={**environ, **own}) == [("batch", own), ("step", own)]
+    for name in ("bad", "long", "other"):
+        assert in_job(box, STEPS, f"--job-name={name}", environ=environ) == [("batch", {}), ("step", {})]
+    assert in_task(box, "--job-name=train", environ=environ) == (LIMITED if environ else {})
+
+
+@pytest.mark.usefixtures("history")
 @pytest.mark.parametrize("content", [None, "", "no tabs\n\n\t\t\n", "alice\ttrain\n", "x" * 3_000_000])
+@pytest.mark.parametrize(("folder", "environ"), [("", {}), ("filter/", FILTERED)])
 def test_a_history_that_cannot_be_read_says_nothing_and_stops_nothing(
-    box: SlurmBox, history: str, content: str | None
+    box: SlurmBox, content: str | None, folder: str, environ: dict[str, str]
 ) -> None:
     if content is None:
-        box.run("mkdir", f"/etc/slurm/{history}")
-        box.write_file("tidegauge_history.lua", "this is no lua")
+        for name in ("history", "shared"):
+            box.run("mkdir", f"/etc/slurm/{folder}tidegauge_{name}.tsv")
+        box.write_file(f"{folder}tidegauge_history.lua", "this is no lua")
     else:
-        box.write_file(history, content)
-    box.run("touch", "-d", "1 minute", "/etc/slurm/job_submit.lua")
-    done = box.run("srun", "--job-name=train", "true", user="alice")
+        for name in ("history", "shared"):
+            box.write_file(f"{folder}tidegauge_{name}.tsv", content)
+    done = box.run("srun", "--job-name=train", "./show", "task", user="alice", environ=environ)
     assert "tidegauge" not in done.stderr
+    assert seen(done.stdout) == [("task", {})]

@@ -106,7 +106,13 @@ class FakeControllers:
         self.kube.put(PODS, {**made, "status": {"phase": "Running", "containerStatuses": statuses}})
         self.started[uid_of(obj)].append(name)
         if kind.name == "RayJob":
-            self._status(kind, obj, jobDeploymentStatus="Running", startTime=self.tick(), rayClusterName=f"c{number}")
+            self._status(
+                kind,
+                obj,
+                jobDeploymentStatus="Running",
+                startTime=self.tick(),
+                rayClusterName=above["metadata"]["name"],
+            )
             return
         conditions = [] if number == 0 else [self._condition("False")]
         started = {"startTime": self.tick(), "active": 1} if kind.runs else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +110,14 @@ def test_reviews_are_counted_by_outcome() -> None:
         'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3.0',
         'tidegauge_webhook_reviews_total{outcome="skipped",reason="off"} 2.0',
     ]
+
+
+def test_what_earlier_runs_needed_is_read_at_each_upkeep(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "tidegauge_history.tsv"
+    upkeep = bench.replica(f"--history-file={file}", leads=True)
+    upkeep.keep_up()
+    assert upkeep.history.sentence("team-a", "train") is None
+    assert upkeep.settled, "a file that is not there yet is no problem"
+    file.write_text("team-a\ttrain\tearlier runs needed less\n")
+    upkeep.keep_up()
+    assert upkeep.history.sentence("team-a", "train") == "earlier runs needed less"

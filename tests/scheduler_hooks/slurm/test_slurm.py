@@ -245,7 +245,7 @@ def ended(view: JobView) -> JobView:
         ({"state": "NODE_FAIL"}, JobEnd.FAILED),
         ({"state": "OUT_OF_MEMORY"}, JobEnd.FAILED),
         ({"state": "CANCELLED"}, JobEnd.CANCELLED),
-        ({"state": "PREEMPTED"}, JobEnd.CANCELLED),
+        ({"state": "PREEMPTED"}, JobEnd.PREEMPTED),
         ({"state": "PENDING", "restarts": 1}, JobEnd.REQUEUED),
         ({"state": "RUNNING", "restarts": 1}, JobEnd.REQUEUED),
         ({"state": "PENDING", "restarts": 1, "held": True}, JobEnd.CANCELLED),

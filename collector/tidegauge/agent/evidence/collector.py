@@ -53,7 +53,6 @@ MAX_QUEUED = 8
 TIDY_EVERY_S = 900.0
 CLOSE_WAITS_S = 5.0
 CLOCK_FILE = "clock.json"
-_DAY_S = 86_400.0
 _GIB = 1 << 30
 
 
@@ -375,7 +374,7 @@ def open_evidence_collector(
         problem = str(error)
         _log.error("snapshots are not kept (setting snapshot_store): %s", problem)
     budget = EvidenceBudget()
-    keeping = Keeping(settings.keep_snapshots_days * _DAY_S, int(settings.keep_snapshots_gib * _GIB))
+    keeping = Keeping(settings.keep_snapshots_s, int(settings.keep_snapshots_gib * _GIB))
     folder = settings.state_dir / EVIDENCE_FOLDER
     steady = SteadyClock(folder / CLOCK_FILE)
     archive = SnapshotArchive(

@@ -16,6 +16,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.peer_bounds import PeerBound, holds_for_peer
+from tidegauge.core.verdicts import Signal
 from tidegauge.core.views import RankView
 
 MAX_KEPT = 1024
@@ -37,7 +38,7 @@ class GrowthBounds:
         self._seen: set[ProcessId] = set()
         """Processes that were watched since this agent began; others have not been found yet."""
         self._borrowed: dict[ProcessId, GrowthBound] = {}
-        """Bounds of peers. Not on disk: the coordinator's next reply brings them again."""
+        """Bounds of peers and of earlier runs. Not on disk: the coordinator's next reply brings them again."""
         self._watches = {one.process: BoundWatch(one.bound) for one in self._rows.load()}
 
     def learn(self, evidence: Evidence) -> None:
@@ -52,7 +53,7 @@ class GrowthBounds:
                 self._save()
 
     def borrow(self, bounds: Iterable[PeerBound]) -> None:
-        """Replace the bounds that evidence on their peers gives to these ranks."""
+        """Replace the bounds that evidence on their peers, and earlier runs, give to these ranks."""
         with self._lock:
             self._borrowed = {one.process: one.bound for one in bounds}
 
@@ -76,7 +77,7 @@ class GrowthBounds:
         watch, bound = self._watches.get(view.process), self._borrowed.get(view.process)
         if watch is not None:
             bound = watch.update(step=view.step, allocated_bytes=view.allocated_bytes, verdict=view.verdict)
-        elif bound is None or not holds_for_peer(bound, view.verdict):
+        elif bound is None or not _holds(bound, view):
             return view
         return dataclasses.replace(view, bound=bound, verdict=bounded_verdict(view.verdict, bound))
 
@@ -85,3 +86,12 @@ class GrowthBounds:
 
     def _save(self) -> None:
         self._rows.save(_Kept(process, watch.bound) for process, watch in self._watches.items())
+
+
+def _holds(bound: GrowthBound, view: RankView) -> bool:
+    """Whether a bound that the coordinator lent still holds for the rank."""
+    if bound.is_of_evidence:
+        return holds_for_peer(bound, view.verdict)
+    # The coordinator judged the growth by the curves of earlier runs; it may be away since.
+    is_of_tensors = view.verdict.signal is Signal.ALLOCATED
+    return is_of_tensors and view.allocated_bytes <= bound.end_bytes.high + bound.margin_bytes

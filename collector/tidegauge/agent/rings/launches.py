@@ -99,8 +99,8 @@ class Launches:
                 self._take(place, now_s)
             self._look_s = now_s  # last: a look that fails is taken again by the next poll
         self._found = {launch.process: launch for launch in self._records.values() if launch.process is not None}
-        over = {launch.last: launch for launch in self._records.values() if launch.process is None and _is_over(launch)}
-        self._ended = tuple(_summary(last, launch) for last, launch in over.items() if last is not None)
+        over = [launch for launch in self._records.values() if launch.process is None and _is_over(launch)]
+        self._ended = tuple(_summary(launch.last or launch.claimed, launch) for launch in over)
 
     def hold(self) -> None:
         """Show the launches found so far, until the next call."""
@@ -113,7 +113,7 @@ class Launches:
 
     @property
     def ended(self) -> tuple[LaunchSummary, ...]:
-        """Those that ended lately, with their exit status."""
+        """Those that ended lately, with their exit status: also while there was no agent."""
         return self._ended_held
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
@@ -221,7 +221,10 @@ class Launches:
 
 
 def _is_over(launch: _Launch) -> bool:
-    return launch.last is not None and launch.record.exit_status is not None
+    """Also one that nobody here saw live, unless it is in a container: that one's record may stay for ever."""
+    return launch.record.exit_status is not None and (
+        launch.last is not None or launch.folder.run_dir.mount_namespaces is None
+    )
 
 
 def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:

@@ -197,6 +197,7 @@ def _advice(
     elif kind is OomKind.CAP:
         yield (
             "The cap comes from TIDEGAUGE_MEMORY_FRACTION (who started the job, or the cluster's policy), from "
+            "TIDEGAUGE_SHARED_GPU_BYTES (what earlier runs needed), from "
             "torch.cuda.set_per_process_memory_fraction, or from the allocator setting per_process_memory_fraction."
         )
     elif kind is OomKind.ENOUGH_FREE:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
-from tidegauge.cli.errors import FINE
+from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.times import ago, since_unix_s
@@ -18,6 +18,7 @@ HELP = "list what ended jobs had and needed of their GPUs, and what the next run
 DEFAULT_SINCE = "7d"
 DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
 HOUR_S, GIB = 3600.0, 1 << 30
+MAILS = "mails to users"
 GIVES_WAY = ("runs", "gpus", "user", "of", "unused")
 
 
@@ -38,18 +39,33 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     group(parser, OUTPUT).add_argument(
         "--for-submission", action="store_true",
-        help="print what Slurm's job_submit.lua says to who submits a job: user, job name and sentence, with tabs",
+        help="print what Slurm says (by Lua files) to who submits a job: user, job name and sentence, with tabs",
     )  # fmt: skip
+    group(parser, OUTPUT).add_argument(
+        "--for-sharing", action="store_true",
+        help="print what the Lua files limit jobs on shared GPUs to: user, job name and bytes, with tabs",
+    )  # fmt: skip
+    mails = group(parser, MAILS)
+    mails.add_argument(
+        "--mail", action="store_true",
+        help="show who would get a mail on what their jobs left unused, and one such mail; nothing is sent (head only)",
+    )  # fmt: skip
+    mails.add_argument("--send", action="store_true", help="with --mail: send them, each user at most one in some days")
     add_examples(
         parser,
         "tidegauge efficiency                       jobs of the last week, most unused memory first",
         "tidegauge efficiency --by user --since 30d  the same by user",
         "tidegauge efficiency --name train --json    one job, for scripts",
+        "tidegauge efficiency --mail --send          mails to users, once a week",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.for_submission:
+    if args.mail or args.send:
+        return _mail(args)
+    if args.for_submission and args.for_sharing:
+        raise UsageError("--for-submission and --for-sharing are two files")
+    if args.for_submission or args.for_sharing:
         args.by, args.limit = UsageBy.JOB, MAX_LIMIT
     query = {"by": args.by.value, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
     query |= {name: given for name, given in (("user", args.user), ("name", args.name)) if given}
@@ -58,10 +74,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(answer)
         return FINE
     found = [read(SizedUsage, raw) for raw in answer["usage"]]
-    if args.for_submission:
-        for one in found:
-            if one.advice and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
-                print(one.usage.user_name, one.usage.name, f"earlier runs {one.advice}", sep="\t")
+    if args.for_submission or args.for_sharing:
+        _print_for_slurm(found, sentences=args.for_submission)
         return FINE
     if not found:
         print(
@@ -76,6 +90,23 @@ def run(args: argparse.Namespace) -> int:
     if advised:
         print("", *advised, sep="\n")
     return FINE
+
+
+def _print_for_slurm(found: Iterable[SizedUsage], *, sentences: bool) -> None:
+    for one in found:
+        told = one.advice if sentences else one.shared_bytes
+        if told is not None and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
+            print(one.usage.user_name, one.usage.name, f"earlier runs {told}" if sentences else told, sep="\t")
+
+
+def _mail(args: argparse.Namespace) -> int:
+    from tidegauge.cli.jobs.efficiency_mail import mail
+
+    if not args.mail:
+        raise UsageError("--send goes with --mail")
+    if args.api or args.json or args.for_submission or args.for_sharing or args.by is not UsageBy.JOB:
+        raise UsageError("--mail goes with --since, --user and --name, not with --api, --json, --by or --for-…")
+    return mail(args)
 
 
 def _name(one: SizedUsage) -> str:

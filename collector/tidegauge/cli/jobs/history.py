@@ -13,7 +13,7 @@ from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
-from tidegauge.core.job_records.end_words import ran_s
+from tidegauge.core.job_records.end_words import HOW, ran_s
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import state_word
@@ -25,16 +25,7 @@ HEADER = ("job", "name", "user", "account", "ranks", "steps", "ran", "ended", "h
 GIVES_WAY = ("ranks", "steps", "peak allocated", "account", "GPU limit", "peak reserved", "ran", "user", "worst state",
              "name")  # fmt: skip
 """Columns that are dropped on a narrow terminal, in this order."""
-HOW = {
-    JobEnd.UNKNOWN: "not known",
-    JobEnd.ENDED: "by itself",
-    JobEnd.KILLED: "killed",
-    JobEnd.COMPLETED: "completed",
-    JobEnd.FAILED: "failed",
-    JobEnd.CANCELLED: "cancelled",
-    JobEnd.REQUEUED: "requeued",
-    JobEnd.OOM: "OOM",
-}
+"""How a job ended, in the column of that name and wherever a command says it."""
 MAX_ENDED, FEW_ENDED = 1000, 200
 """Jobs in one answer of the API, and without --limit."""
 SINCE = "30d"

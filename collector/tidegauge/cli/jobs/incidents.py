@@ -32,6 +32,7 @@ from tidegauge.core.incidents.wording import (
     ranks_besides,
     rate,
     since,
+    snapshots_gone,
     state_in_words,
     time_left,
 )
@@ -156,12 +157,14 @@ def _show(args: argparse.Namespace) -> int:
             print(f"and {left_out} more ranks; --json lists {'most' if incident.ranks_left_out else 'all'} of them")
     answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # missing in an older service's answer
     entries = timeline(answer["history"], records, answers)
-    for start, text in below_ranks(incident, entries, records, status):
+    settings = load_settings(args)
+    gone = snapshots_gone(incident, kept_s=settings.keep_snapshots_s, now_s=time.time())
+    for start, text in below_ranks(incident, entries, records, status, gone=gone):
         print_wrapped(start, text)
     if incident.key.cause.is_growth:
         from tidegauge_exporter.links import Links
 
-        links = Links(service_url=load_settings(args).public_url or args.api)
+        links = Links(service_url=settings.public_url or args.api)
         print()
         print_wrapped("", policy_grade.question(incident.number, links.grade(incident.number)))
     return FINE
@@ -192,6 +195,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
         ("runs out in", _end(incident)),
         ("meaning", meaning(incident)),
         ("explanation", incident.explanation),
+        ("changed", incident.change),
         ("reports", ", ".join(incident.reports)),
     ]  # fmt: skip
     return [(name, text) for name, text in lines if text]
@@ -202,16 +206,20 @@ def rank_rows(incident: Incident) -> list[Sequence[str]]:
     return [_rank_row(finding, is_open=incident.is_open) for finding in incident.findings[:MAX_RANKS]]
 
 
-def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
-    """Labels and texts: line, holder, cause and advice for each rank with evidence, then the places of snapshots."""
+def evidence_lines(incident: Incident, *, gone: Optional[str] = None) -> list[tuple[str, str]]:
+    """Labels and texts: line, holder, cause and advice for each rank with evidence, then the places of snapshots;
+    ``gone``: that of ``snapshots_gone`` instead."""
     lines: list[tuple[str, str]] = []
     for brief in incident.evidence:
         first, *advice = brief_sentences(brief)
         lines.append((f"  rank {brief.rank}: ", one_line(first, MAX_SENTENCE_CHARS)))
         lines += [("    advice: ", one_line(sentence, MAX_SENTENCE_CHARS)) for sentence in advice]
-    lines += [("  snapshot: ", one_line(place, MAX_SENTENCE_CHARS)) for place in incident.snapshots]
+    places = incident.snapshots if gone is None else ()
+    lines += [("  snapshot: ", one_line(place, MAX_SENTENCE_CHARS)) for place in places]
+    lines += [] if gone is None else [("  ", gone)]
     if lines:
-        lines.append(("  ", f"stacks, curves and memory map: `tidegauge report {incident.number}`"))
+        shown = "stacks and curves" if gone else "stacks, curves and memory map"
+        lines.append(("  ", f"{shown}: `tidegauge report {incident.number}`"))
     return lines
 
 
@@ -228,11 +236,16 @@ def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 
 def below_ranks(
-    incident: Incident, entries: Sequence[Entry], records: Sequence[DecisionRecord], status: LoopStatus
+    incident: Incident,
+    entries: Sequence[Entry],
+    records: Sequence[DecisionRecord],
+    status: LoopStatus,
+    *,
+    gone: Optional[str] = None,
 ) -> list[tuple[str, str]]:
     """Labels and texts below the table of ranks: evidence, timeline and next action."""
     ended = [(f"  {label.lower()}: ", text) for label, text in post_mortem(incident, records, clock)]
-    evidence = evidence_lines(incident)
+    evidence = evidence_lines(incident, gone=gone)
     lines = [("", ""), ("", "What ended it"), *ended] if ended else []
     lines += [("", ""), ("", "Evidence"), *evidence] if evidence else []
     lines += [("", ""), ("", "What happened"), *story(entries)]

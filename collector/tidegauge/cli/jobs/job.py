@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError
-from tidegauge.cli.jobs.history import HOW, in_percent, used_share, worst_state
+from tidegauge.cli.jobs.history import in_percent, used_share, worst_state
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
@@ -24,10 +24,10 @@ from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.wording import list_ranks, rate
-from tidegauge.core.job_records.end_words import ENDED, end_sentence, fullest_words, ran_s
+from tidegauge.core.job_records.end_words import HOW, end_sentence, fullest_words, ran_s
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
-from tidegauge.core.job_records.record import JobRecord, RankPeak
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.memory_history import MemoryPoint, highest_of_stretches
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count, format_duration
 
@@ -51,8 +51,10 @@ LOOK_EVERY_S = 0.2
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="id of the job, task of an array (123_4), or name of the job")
-    group(parser, SELECTION).add_argument(
-        "--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)"
+    selection = group(parser, SELECTION)
+    selection.add_argument("--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)")
+    selection.add_argument(
+        "--uid", type=int, metavar="N", help="only a job of this user id, where several users have one of that name"
     )
     parser.add_argument("--brief", action="store_true", help="one line, for job logs and mails")
     parser.add_argument(
@@ -97,19 +99,21 @@ def run(args: argparse.Namespace) -> int:
 def _ask(args: argparse.Namespace) -> dict[str, Any]:
     """The job of that id, else the latest one of that name. Raises ``CommandError``."""
     attempt = {} if args.attempt is None else {"attempt": args.attempt}
+    owner = {} if args.uid is None else {"uid": args.uid}
     for key in ("job_id", "name"):
-        found = _look(args, {key: args.job, **attempt})
+        found = _look(args, {key: args.job, **owner, **attempt})
         if found is not None:
             return found
-        if attempt and (other := _look(args, {key: args.job})) is not None:
+        if attempt and (other := _look(args, {key: args.job, **owner})) is not None:
             known = sorted({read(JobRecord, raw).job.attempt for raw in other["attempts"]})
             raise UsageError(
                 f"job {one_line(args.job)} has no attempt {args.attempt} on record, but {', '.join(map(str, known))}"
             )
     pattern = shlex.quote(tame(args.job if "*" in args.job else f"{args.job[:3]}*"))
+    of = "" if args.uid is None else f" of uid {args.uid}"
     raise UsageError(
-        f"no job {one_line(args.job)} is on record; `tidegauge history --since 90d --name {pattern}` looks for similar "
-        "names, `tidegauge jobs` lists running jobs"
+        f"no job {one_line(args.job)}{of} is on record; `tidegauge history --since 90d --name {pattern}` looks for "
+        "similar names, `tidegauge jobs` lists running jobs"
     )
 
 
@@ -130,10 +134,7 @@ def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, An
 
 def brief(record: JobRecord) -> str:
     """How it ended, how full its fullest GPU was, and what to ask for instead; of a running job so far."""
-    sentence = end_sentence(record)
-    if record.end is None:
-        sentence = f"so far {sentence.removeprefix('running ')}"
-    return f"job {job_name(record.job.job_id, record.job.attempt, record.array)}: {sentence}"
+    return f"job {job_name(record.job.job_id, record.job.attempt, record.array)}: {end_sentence(record)}"
 
 
 def headline(record: JobRecord) -> str:
@@ -144,7 +145,8 @@ def headline(record: JobRecord) -> str:
     ran = format_duration(ran_s(record))
     if record.ended_unix_s is None or record.end is None:
         return f"{name}: running for {ran}; its record so far, of {moment(record.updated_unix_s)}"
-    return f"{name}: {ENDED[record.end]} at {moment(record.ended_unix_s)} after {ran}"
+    last_seen = "last seen" if record.end is JobEnd.UNKNOWN else "ended"
+    return f"{name}: {last_seen} at {moment(record.ended_unix_s)} after {ran} ({HOW[record.end]})"
 
 
 def facts(record: JobRecord) -> list[tuple[str, str]]:
@@ -170,6 +172,7 @@ def facts(record: JobRecord) -> list[tuple[str, str]]:
         ("fullest", fullest_words(record.fullest)),
         ("worst state", worst_state(record) + (f", signal {record.signal.value}" if record.signal else "")),
         ("OOMs", _oom_words(record.ooms)),
+        ("changed", record.change),
         ("actions", ", ".join(record.actions)),
     ]
     return [(name, text) for name, text in lines if text]
@@ -214,20 +217,14 @@ def head_room(peak: RankPeak) -> int | None:
 
 
 def stretched(points: Sequence[MemoryPoint], columns: int) -> tuple[list[int], list[int]]:
-    """The highest allocated and reserved bytes in each of ``columns`` equal stretches of time. A stretch without a
-    point is as the one before."""
-    began_s, span_s = points[0].at_unix_s, max(points[-1].at_unix_s - points[0].at_unix_s, 1e-9)
-    columns = max(min(columns, len(points)), 1)
-    allocated, reserved = list[int](), list[int]()
-    for point in points:
-        place = min(int((point.at_unix_s - began_s) / span_s * columns), columns - 1)
-        for amounts, amount in ((allocated, point.allocated_bytes), (reserved, point.reserved_bytes)):
-            missing = place + 1 - len(amounts)
-            if missing > 0:
-                amounts += [*amounts[-1:] * (missing - 1), amount]
-            else:
-                amounts[place] = max(amounts[place], amount)
-    return allocated, reserved
+    """The highest allocated and reserved bytes in each of ``columns`` equal stretches of time."""
+    times_s = [point.at_unix_s - points[0].at_unix_s for point in points]
+    columns, span_s = min(columns, len(points)), max(times_s[-1], 1e-9)
+    allocated, reserved = (
+        highest_of_stretches(zip(times_s, amounts), columns, span_s=span_s)
+        for amounts in ((point.allocated_bytes for point in points), (point.reserved_bytes for point in points))
+    )
+    return list(map(int, allocated)), list(map(int, reserved))
 
 
 def _print_ranks(record: JobRecord, memory: JobMemory) -> None:

@@ -135,6 +135,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
     ranks = job["ranks"]
     worst = _worst(job)
     verdict = OK if worst is None else from_wire(Verdict, worst["verdict"])
+    left_s = verdict.seconds_to_oom if job["running"] else None
     steps = max(rank["step"] for rank in ranks)
     return (
         job_name(job["job_id"], job["attempt"], _array_name(ranks), group=job.get("group_name", "")),
@@ -148,7 +149,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
         list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
-        "-" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
+        "-" if left_s is None else format_band(left_s),
     )
 
 

@@ -25,6 +25,7 @@ KINDS = {
     "decisions": "the audit: each action on these jobs with its reason, the facts behind it, and how it ended",
     "grades": "answers of people about these incidents, and the person's answers about others",
     "journal": "messages that were sent about these jobs, and where: ids in Slack, addresses and ids of mails",
+    "efficiency_mails": "when the person got a mail on unused GPU memory",
     "settings": "settings for later attempts of these jobs",
     "switch": "what the switch for all actions says of the person",
     "log_lines": "lines of the head's log files that name the person or one of the jobs",

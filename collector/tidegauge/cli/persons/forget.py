@@ -32,6 +32,7 @@ KINDS = {
     "decisions": ("database", "audit of actions", PSEUDONYM),
     "grades": ("database", "grades, their comments", PSEUDONYM),
     "journal": ("notified.jsonl", "direct messages; of channels: the uid", DELETED),
+    "efficiency_mails": ("efficiency_mails.jsonl", "mails on unused GPU memory", DELETED),
     "settings": ("settings.json", "settings of later attempts", DELETED),
     "switch": ("actions.json", "who paused actions", PSEUDONYM),
     "log_lines": ("logs/", "lines of logs", DELETED),

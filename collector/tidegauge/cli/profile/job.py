@@ -47,6 +47,8 @@ MAX_RANKS_IN_FULL = 16
 ASK_SLACK_S = 30.0
 _ASKING = "waiting for the coordinator"
 _JOB_RANK = re.compile(r"(.+):([0-9]{1,9})", re.ASCII)
+_FURTHER = re.compile(r" \([^()]*\)$")
+"""Of a name in a table: array task, group of ranks, attempt."""
 _UNDER_WAY = (AskState.ASKING, AskState.RECORDING)
 
 
@@ -181,7 +183,7 @@ def _find(what: str, args: argparse.Namespace) -> _Known:
         for key in profiled
         if key not in watched
     ]
-    found = _meant(known, what) or _meant(_ended(profiled, args), what)
+    found = _meant(known, what) or _meant(_ended(what, profiled, args), what)
     running = [one for one in found if one.running]
     if len(ids := {one.key.job_id for one in running}) > 1:
         raise SeveralJobsError(what, ids)
@@ -205,9 +207,12 @@ def _meant(known: Sequence[_Known], what: str) -> Sequence[_Known]:
     return meant(known, what, lambda one: one.named) or [one for one in known if one.named.given == what]
 
 
-def _ended(profiled: Sequence[JobKey], args: argparse.Namespace) -> Sequence[_Known]:
-    """Jobs that ended, by their records, which have their names; the newest first."""
-    records = [read(JobRecord, raw) for raw in _ask(args, f"/api/v1/ended-jobs?since=0&limit={MAX_ENDED}")["jobs"]]
+def _ended(what: str, profiled: Sequence[JobKey], args: argparse.Namespace) -> Sequence[_Known]:
+    """Jobs that ended of that id, task of an array or name, by their records; the newest first."""
+    ways = [(key, name) for name in dict.fromkeys((what, _FURTHER.sub("", what))) for key in ("job_id", "name")]
+    asked = (urlencode({"since": 0, "limit": MAX_ENDED, key: name}, errors="replace") for key, name in ways)
+    answers = (_ask(args, f"/api/v1/ended-jobs?{query}")["jobs"] for query in asked)
+    records = [read(JobRecord, raw) for raw in next(filter(None, answers), ())]
     groups: dict[JobKey, list[JobKey]] = {}
     for key in profiled:
         groups.setdefault(key.whole, []).append(key)

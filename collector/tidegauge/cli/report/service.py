@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError, check_key
 from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError, UsageError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cli.report.files import (
@@ -30,7 +31,7 @@ from tidegauge.cli.service_api import LONG_ANSWER_S, ask, ask_story, read
 from tidegauge.cluster.api.overview import JobPage, RankLine
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.incidents import Incident
-from tidegauge.core.incidents.wording import capitalised, name_ranks, rank_place
+from tidegauge.core.incidents.wording import capitalised, name_ranks, rank_place, snapshots_gone
 from tidegauge.core.job_records.memory import RankMemory
 from tidegauge.core.verdicts import OK, Verdict
 
@@ -54,7 +55,9 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     absent: list[str] = []
     evidence = _evidence(incident, args, absent)
     given = sort_files(files, device=args.device)
-    snapshots = given.snapshots or _stored(evidence, args.device, absent)
+    keep_s = load_settings(args).keep_snapshots_s
+    gone = snapshots_gone(incident, kept_s=keep_s, now_s=now_unix_s)
+    snapshots = given.snapshots or _stored(evidence, args.device, absent, gone)
     if len(snapshots) == MAX_SNAPSHOTS:
         verdict = incident.findings[0].verdict if incident.findings else OK
         evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), verdict)
@@ -64,7 +67,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     if not story.memory:
         absent.append("No memory curve: the service has no readings of the rank to look at first.")
     return replace(
-        incident_content(story, made_unix_s=now_unix_s),
+        incident_content(story, made_unix_s=now_unix_s, keep_snapshots_s=keep_s),
         ranks=curves,
         evidence=evidence,
         early=snapshots[0].trace if len(snapshots) > 1 else None,
@@ -198,12 +201,15 @@ def _with_bound_now(evidence: Evidence, incident: Incident) -> Evidence:
     return replace(evidence, bound=bounds.get(evidence.evidence_id, evidence.bound))
 
 
-def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) -> tuple[RankSnapshot, ...]:
-    """The snapshots of the evidence that are readable here, the earlier one first."""
+def _stored(
+    evidence: Evidence | None, device: int | None, absent: list[str], gone: str | None
+) -> tuple[RankSnapshot, ...]:
+    """The snapshots of the evidence that are readable here, the earlier one first. ``gone``: of ``snapshots_gone``."""
     if evidence is None:
         return ()
-    refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MAX_SNAPSHOTS:]
-    found = [_read_stored(ref, device, absent) for ref in refs]
+    refs, why_not = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MAX_SNAPSHOTS:], list[str]()
+    found = [_read_stored(ref, device, why_not) for ref in refs]
+    absent += why_not if gone is None or not why_not else [f"No memory map, as {gone}."]
     return of_one_device(tuple(one for one in found if one is not None))
 
 

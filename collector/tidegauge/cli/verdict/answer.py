@@ -83,7 +83,11 @@ def figure_lines(ranks: Sequence[RankView], *, job_id: str, ran_s: float) -> lis
         return []
     groups = sorted({rank.group for rank in ranks})
     lines = [_of_alike([rank for rank in ranks if rank.group == group]) for group in groups]
-    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all of it"]
+    attempt = max(rank.identity.restarts for rank in ranks)
+    if attempt:
+        lines[0] = f"attempt {attempt}: {lines[0]}"
+    more = " and the attempts before" if attempt else ""
+    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all of it{more}"]
 
 
 def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:

@@ -25,6 +25,7 @@ from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, No
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.job_records.earlier_runs import EarlierRuns
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import RankGroup
@@ -220,11 +221,11 @@ class Coordinator:
             self._pacing.look_at(jobs)
             return jobs
 
-    def ended_launch(self, node_id: str, process: ProcessId) -> LaunchSummary | None:
-        """The ``tidegauge run`` of this process there, if it ended lately."""
+    def ended_launches(self, node_id: str) -> tuple[LaunchSummary, ...]:
+        """Every ``tidegauge run`` there that ended lately."""
         with self._lock:
             node = self._nodes.get(node_id)
-            return None if node is None else node.ended_launches.get(process)
+            return () if node is None else node.ended_launches
 
     def memory(
         self,
@@ -269,6 +270,11 @@ class Coordinator:
         with self._lock:
             node = self._nodes.get(node_id)
             return MemoryHistory() if node is None else node.history(rank).copy()
+
+    def know_earlier_runs(self, job: JobKey, earlier: EarlierRuns) -> None:
+        """From now on judge this attempt by earlier runs of the same job, too."""
+        with self._lock:
+            self._board.know_earlier_runs(job, earlier)
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """Briefs of each job's evidence, oldest first."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, JobKey, ProcessId
+from tidegauge.core.job_records.earlier_runs import EarlierRuns, change_words, with_earlier_runs
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
 from tidegauge.core.peer_bounds import with_shared_bounds
@@ -44,11 +45,16 @@ def job_of(rank: RankSummary) -> JobKey:
     return JobKey(identity.job_id, identity.attempt, rank.uid)
 
 
-def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups) -> dict[JobKey, tuple[JobView, ...]]:
-    """The views of each attempt of a job, one for each group of ranks."""
+def job_views(
+    attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups, earlier: Mapping[JobKey, EarlierRuns] = {}
+) -> dict[JobKey, tuple[JobView, ...]]:
+    """The views of each attempt of a job, one for each group of ranks. ``earlier``: earlier runs of attempts."""
     groups = known.look([one.group_member for members in attempts.values() for one in members])
     if len(groups) == 1:
-        return {job: (make_job(job, one_per_rank(members), groups[0]),) for job, members in attempts.items()}
+        return {
+            job: (make_job(job, one_per_rank(members), groups[0], earlier.get(job)),)
+            for job, members in attempts.items()
+        }
     group_of = {member: group for group in groups for member in group.members()}
     views = {}
     for job, members in attempts.items():
@@ -57,7 +63,7 @@ def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups
             member = one.group_member
             parts[group_of[member.restarts, member.place]].append(one)
         views[job] = tuple(
-            make_job(job, one_per_rank(part), group)
+            make_job(job, one_per_rank(part), group, earlier.get(job))
             for group, part in sorted(parts.items(), key=lambda one: one[0].key)
         )
     return views
@@ -99,9 +105,13 @@ def _standing(one: RankOnNode) -> tuple[bool, bool, bool, float, ProcessId, str]
     return rank.alive, not one.stale, rank.step > 0, rank.last_sample_unix_s, rank.process, one.node_id
 
 
-def make_job(job: JobKey, members: Sequence[RankOnNode], group: RankGroup) -> JobView:
+def make_job(
+    job: JobKey, members: Sequence[RankOnNode], group: RankGroup, earlier: EarlierRuns | None = None
+) -> JobView:
     """The view of a job's group of these ranks, sorted by number (``one_per_rank``)."""
     ranks = with_shared_bounds([one.rank for one in members], [one.stale for one in members])
+    if earlier is not None:
+        ranks = with_earlier_runs(ranks, earlier)
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
     launch, launch_node = _launch_of(members)
@@ -128,6 +138,7 @@ def make_job(job: JobKey, members: Sequence[RankOnNode], group: RankGroup) -> Jo
         exempt=any(one.launch is not None and one.launch.exempt for one in members if one.rank.alive),
         group=group.key,
         group_name=group.name,
+        change=None if earlier is None else change_words(ranks, earlier),
     )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tidegauge.cluster.coordinator.grouping import RankOnNode, alarm_first, job_of, job_views
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobKey, OwnedJob, ProcessId
+from tidegauge.core.job_records.earlier_runs import EarlierRuns
 from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState
@@ -35,6 +36,7 @@ class JobBoard:
         self._groups: dict[OwnedJob, RankGroups] = defaultdict(RankGroups)
         self._views: dict[JobKey, tuple[JobView, ...]] = {}
         """One of each group."""
+        self._earlier: dict[JobKey, EarlierRuns] = {}
         self._touched: set[JobKey] = set()
         self._sorted: tuple[JobView, ...] = ()
 
@@ -67,12 +69,18 @@ class JobBoard:
             self._sorted = tuple(sorted((view for views in self._views.values() for view in views), key=alarm_first))
         return self._sorted
 
+    def know_earlier_runs(self, job: JobKey, earlier: EarlierRuns) -> None:
+        """Judge this attempt by earlier runs of the same job, too, until it is gone."""
+        if job in self._places:
+            self._earlier[job] = earlier
+            self._touched.add(job)
+
     def peer_bounds(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[PeerBound]:
-        """Bounds of these ranks that rest on evidence of a peer, as their jobs were last viewed."""
+        """Bounds of these ranks that hold and that their own nodes do not know, as their jobs were last viewed."""
         for rank in ranks:
             view = None if rank.verdict.state is LeakState.OK else self._view_of(node, rank)
             bound = None if view is None else view.bounds.get(int(rank.identity.rank))
-            if bound is not None and bound.of_rank is not None:
+            if bound is not None and not bound.is_own and bound.holds:
                 yield PeerBound(rank.process, bound)
 
     def group_names(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[NameOfGroup]:
@@ -116,7 +124,8 @@ class JobBoard:
             attempts.remove(gone)
             self._views.pop(gone, None)
         if attempts:
-            self._views.update(job_views({one: list(self.members(one)) for one in attempts}, self._groups[job]))
+            members = {one: list(self.members(one)) for one in attempts}
+            self._views.update(job_views(members, self._groups[job], self._earlier))
         else:
             del self._attempts[job]
             self._groups.pop(job, None)
@@ -129,4 +138,5 @@ class JobBoard:
             del places[node.node_id]
         if not places:
             del self._places[job]
+            self._earlier.pop(job, None)
         self._touched.add(job)

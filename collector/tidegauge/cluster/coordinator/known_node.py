@@ -43,7 +43,7 @@ class KnownNode:
     """How often its agent was asked to report: the last time, and the time before, for it may have missed a reply."""
     launches: dict[ProcessId, LaunchSummary] = field(default_factory=dict)
     """Every ``tidegauge run`` in the latest report."""
-    ended_launches: dict[ProcessId, LaunchSummary] = field(default_factory=dict)
+    ended_launches: tuple[LaunchSummary, ...] = ()
     """Those that ended lately, as of the latest report."""
     ranks: dict[RankOfProcess, RankSummary] = field(default_factory=dict)
     ended_s: dict[RankOfProcess, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class KnownNode:
     def take_summary(self, summary: NodeSummary, now_s: float) -> None:
         self.summary, self.heard_s, self.was_stale = summary, now_s, False
         self.launches = {launch.process: launch for launch in reversed(summary.launches)}
-        self.ended_launches = {launch.process: launch for launch in summary.ended_launches}
+        self.ended_launches = tuple(summary.ended_launches)
 
     def tell_pace(self, every_s: float, *, stale_after_s: float) -> None:
         """Note the report period that its agent, which has just reported, is asked for. Its figures are stale after

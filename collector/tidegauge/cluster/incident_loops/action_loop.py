@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_switch import ActionSwitch
+from tidegauge.cluster.incident_loops.earlier_runs import EarlierRunsLookup
 from tidegauge.cluster.incident_loops.incident_recording import IncidentRecorder
 from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
@@ -175,7 +176,7 @@ def open_actions(
         loop, ends, remarks, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
-            ended_launch=coordinator.ended_launch, told_ends=ends.told, look_at_ended=remarks.look,
+            ended_launches=coordinator.ended_launches, told_ends=ends.told, look_at_ended=remarks.look,
             history_of=coordinator.history_of,
             now_s=now_s, monotonic_s=time.monotonic,
         )  # fmt: skip
@@ -183,7 +184,8 @@ def open_actions(
             loop.open_incidents, coordinator.jobs, store.incidents, history_of=coordinator.history_of,
             monotonic_s=time.monotonic,
         )  # fmt: skip
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents))
+        earlier = EarlierRunsLookup(coordinator.jobs, store.jobs, coordinator.know_earlier_runs, now_s=now_s)
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier))
     except BaseException:
         store.close()  # this is tried again every second
         raise

@@ -62,7 +62,8 @@ class _LaunchOfJob(NamedTuple):
     """A ``tidegauge run``, and the restart of it that an attempt is."""
 
     node_id: str
-    process: ProcessId
+    process: ProcessId | None
+    """``None``: its ranks had ended when they were first seen. It is the one of that name."""
     restarts: int
 
 
@@ -100,7 +101,7 @@ class JobRecorder:
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         history_of: HistoryOf,
-        ended_launch: Callable[[str, ProcessId], LaunchSummary | None] = lambda *_: None,
+        ended_launches: Callable[[str], Sequence[LaunchSummary]] = lambda _: (),
         told_ends: Callable[[Sequence[JobView]], Mapping[JobKey, JobEnd]] = lambda _: {},
         look_at_ended: Callable[[Sequence[tuple[JobView, JobRecord]]], None] = lambda _: None,
         now_s: Callable[[], float],
@@ -111,7 +112,7 @@ class JobRecorder:
         self._events = events
         self._labels = labels
         self._history_of = history_of
-        self._ended_launch = ended_launch
+        self._ended_launches = ended_launches
         self._told_ends = told_ends
         self._look_at_ended = look_at_ended
         self._now_s = now_s
@@ -222,11 +223,17 @@ class JobRecorder:
                 followed.record, followed.due_s = after, self._monotonic_s()
 
     def _end_of_launch(self, followed: _Followed) -> JobEnd | None:
-        if len(followed.launches) != 1:
+        launches = followed.launches or _launch_by_name(followed)
+        if len(launches) != 1:
             return None  # a process of several says how a part ended
-        (launch,) = followed.launches
-        ended = self._ended_launch(launch.node_id, launch.process)
-        return None if ended is None else end_of_launch(ended, launch.restarts)
+        (launch,), job = launches, followed.record.job
+        ended = [
+            one
+            for one in self._ended_launches(launch.node_id)
+            if one.uid == job.uid
+            and (one.job_id == job.job_id if launch.process is None else one.process == launch.process)
+        ]
+        return end_of_launch(ended[0], launch.restarts) if len(ended) == 1 else None
 
     def _update(self, followed: _Followed, record: JobRecord, monotonic_s: float) -> None:
         before, followed.record = followed.record, record
@@ -297,6 +304,15 @@ def _launches_of(views: Sequence[JobView]) -> set[_LaunchOfJob]:
         _LaunchOfJob(view.launch_node, view.launch.process, view.launch.restarts)
         for view in views
         if view.launch is not None and view.launch_node is not None
+    }
+
+
+def _launch_by_name(followed: _Followed) -> set[_LaunchOfJob]:
+    """Those of ranks that were never seen alive, by a service that was down when they ended."""
+    return {
+        _LaunchOfJob(node_id, None, rank.identity.restarts)
+        for view in followed.views
+        for node_id, rank in zip(view.rank_nodes, view.ranks)
     }
 
 

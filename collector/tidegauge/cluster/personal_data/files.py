@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Person
 from tidegauge.core.incidents.forgotten import REMOVED
 from tidegauge.core.jobs.tenants import Tenant
-from tidegauge.files import owner_for_root, replace_file
+from tidegauge.files import chown_for_root, owner_for_root, replace_file
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal, entries_of
 from tidegauge_exporter.notify.story_lines import decision_key, key_of_incident
 from tidegauge_exporter.notify.threads import SLACK
@@ -49,6 +50,7 @@ class PersonFiles:
                 for (sink, key), value in entries_of(self._files.journal).items()
                 if self._is_about(key, value)
             ],
+            "efficiency_mails": [{"user": self._person.name, "value": value} for value in self._mails()],
             "settings": [one for one in _settings(self._files.job_settings) if self._is_of(one)],
             "switch": [text for text in _switch(self._files.actions).values() if self._names(text)],
             "log_lines": [
@@ -70,6 +72,19 @@ class PersonFiles:
             return without
 
         return journal.revise(revised)
+
+    def forget_mails(self) -> int:
+        """Delete when the user got mails on unused GPU memory; returns how many entries. Raises ``OSError``, and
+        ``DeliveryJournalError`` while such mails are sent."""
+        if not self._mails():
+            return 0
+        path = self._files.efficiency_mails
+        journal = DeliveryJournal(path, wall_s=time.time)
+        try:
+            return journal.revise(lambda _, key, value: None if key == self._person.name else value)
+        finally:
+            journal.close()
+            chown_for_root(path)
 
     def forget_settings(self) -> int:
         path = self._files.job_settings
@@ -109,6 +124,10 @@ class PersonFiles:
                 file.flush()
                 os.fsync(file.fileno())
         return count
+
+    def _mails(self) -> Sequence[str]:
+        entries = entries_of(self._files.efficiency_mails)
+        return [value for (_, key), value in entries.items() if key == self._person.name]
 
     def _is_about(self, key: str, value: str) -> bool:
         parts = key.split("/", 1)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tidegauge.cluster.coordinator.forgotten_list import add_forgotten
 from tidegauge.cluster.personal_data.files import PersonFiles
-from tidegauge.cluster.personal_data.writers import Writers
+from tidegauge.cluster.personal_data.writers import WriterError, Writers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Person, Store
 from tidegauge.core.incidents.forgotten import PREFIX
 from tidegauge.core.persons.forgotten import Forgotten, folder_digest, path_part
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
 
 _RANDOM_BYTES = 4
 
@@ -33,7 +34,7 @@ def forget_person(
     """
     writers = writers or Writers(files)
     of_files = PersonFiles(files, person, engine_dir=engine_dir)
-    done: dict[str, int] = {}
+    done = {"efficiency_mails": _forget_mails(of_files)}  # first: a round of mails that runs refuses it
     add_forgotten(files.forgotten, _to_forget(person, now_s))
 
     def while_nobody_writes() -> None:
@@ -49,6 +50,13 @@ def forget_person(
     done["log_lines"] = of_files.forget_log_lines()
     store.persons.clear_traces()
     return done
+
+
+def _forget_mails(of_files: PersonFiles) -> int:
+    try:
+        return of_files.forget_mails()
+    except DeliveryJournalError as error:
+        raise WriterError("`tidegauge efficiency --mail --send` runs now, and may write to the user") from error
 
 
 def _to_forget(person: Person, now_s: float) -> Forgotten:

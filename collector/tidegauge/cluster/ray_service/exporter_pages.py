@@ -33,7 +33,14 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
         incident_report=lambda story: render_report(
-            incident_content(story, made_unix_s=time.time(), cluster=cluster, links=links), with_script=False
+            incident_content(
+                story,
+                made_unix_s=time.time(),
+                keep_snapshots_s=settings.keep_snapshots_s,
+                cluster=cluster,
+                links=links,
+            ),
+            with_script=False,
         ),
         grade=lambda asked: (
             render_no_question()

@@ -66,7 +66,7 @@ class EvidenceStore:
 
     def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
         """The newest ``limit`` of jobs with an open incident, oldest first, one at a time."""
-        return self._newest(_has_open_incident(), limit)
+        return self._newest(_has_incident(incidents.c.closed_s.is_(None)), limit)
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
         """The ones of ``jobs`` with an open incident, about any group of their ranks."""
@@ -86,17 +86,18 @@ class EvidenceStore:
 
 
 def delete_old(connection: Connection, *, before_s: float) -> None:
-    """Delete pieces written down before ``before_s``, except those of jobs with an open incident."""
-    connection.execute(delete(evidence).where(evidence.c.kept_s < before_s, ~_has_open_incident()))
+    """Delete pieces written down before ``before_s``, except those of jobs with an incident: a leak may go on for weeks
+    after they were collected, and its report needs them."""
+    connection.execute(delete(evidence).where(evidence.c.kept_s < before_s, ~_has_incident()))
 
 
-def _has_open_incident() -> ColumnElement[bool]:
+def _has_incident(*which: ColumnElement[bool]) -> ColumnElement[bool]:
     same_job = (
         incidents.c.job_id == evidence.c.job_id,
         incidents.c.attempt == evidence.c.attempt,
         incidents.c.uid == evidence.c.uid,
     )
-    return select(incidents.c.number).where(*same_job, incidents.c.closed_s.is_(None)).exists()
+    return select(incidents.c.number).where(*same_job, *which).exists()
 
 
 def _of_job(job: JobKey) -> ColumnElement[bool]:

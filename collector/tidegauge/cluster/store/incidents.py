@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
-from tidegauge.cluster.store.memory import read_memory, write_memory
+from tidegauge.cluster.store.memory import memory_in, put_rows, write_memory
 from tidegauge.cluster.store.tables import decisions, incident_changes, incident_memory, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
@@ -80,21 +80,18 @@ class IncidentStore:
         incidents that are saved; others are passed over."""
         with self._database.writing() as connection:
             asked = select(incidents.c.number).where(incidents.c.number.in_(list(curves)))
-            for number in connection.scalars(asked).all():
-                value = write_memory(JobMemory(curves=tuple(curves[number])))
-                insert = counts.insert_into(connection, incident_memory).values(number=number, value=value)
-                connection.execute(
-                    insert.on_conflict_do_update(index_elements=["number"], set_={"value": insert.excluded["value"]})
-                )
+            rows = [
+                {"number": number, "value": write_memory(JobMemory(curves=tuple(curves[number])))}
+                for number in connection.scalars(asked).all()
+            ]
+            put_rows(connection, incident_memory, rows)
 
     def memory(self, number: int) -> Sequence[RankMemory]:
         """What ``save_memory`` wrote for this incident."""
         with self._database.reading() as connection:
             value = connection.scalar(select(incident_memory.c.value).where(incident_memory.c.number == number))
-        try:
-            return () if value is None else read_memory(value).curves
-        except ValueError as error:
-            raise StoreError(f"the memory of incident {number} in the database cannot be read: {error}") from error
+        found = memory_in(value, f"incident {number}")
+        return () if found is None else found.curves
 
     def lines(
         self, number: int, *, most: int | None = None, most_figures: int | None = None

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tup
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
-from tidegauge.cluster.store.memory import read_memory, write_memory
+from tidegauge.cluster.store.memory import memory_in, put_rows, write_memory
 from tidegauge.cluster.store.tables import job_memory, job_records
 from tidegauge.cluster.store.values import JOB_RECORD, column_name, escaped_name, fits_column
 from tidegauge.core.ids import JobKey
@@ -66,12 +66,7 @@ class JobRecordStore:
         }
         with self._database.writing() as connection:
             known = _known(connection, list(rows))  # some may have been deleted for somebody else's room
-            insert = counts.insert_into(connection, job_memory)
-            changed = insert.on_conflict_do_update(
-                index_elements=[key.name for key in _KEY], set_={"value": insert.excluded["value"]}
-            )
-            if known:
-                connection.execute(changed, [rows[key] for key in known])
+            put_rows(connection, job_memory, [rows[key] for key in known])
 
     def memory(self, record: JobRecord) -> JobMemory | None:
         """What ``save_memory`` wrote beside this record."""
@@ -80,12 +75,7 @@ class JobRecordStore:
         query = select(job_memory.c.value).where(*(job_memory.c[name] == part for name, part in _key(record).items()))
         with self._database.reading() as connection:
             value = connection.scalar(query)
-        try:
-            return None if value is None else read_memory(value)
-        except ValueError as error:
-            raise StoreError(
-                f"the memory of job {record.job.job_id} in the database cannot be read: {error}"
-            ) from error
+        return memory_in(value, f"job {record.job.job_id}")
 
     def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
         """The record of the latest start of each of these attempts, as far as there is one."""
@@ -147,7 +137,7 @@ def _matching(connection: Connection, which: RecordFilter) -> list[ColumnElement
     if which.account is not None:
         wanted.append(columns.account == column_name(which.account))
     if which.job_name is not None and ANY in which.job_name:
-        wanted.append(_like(connection, columns.job_name, escaped_name(which.job_name)))
+        wanted.append(like(connection, columns.job_name, escaped_name(which.job_name)))
         which = which._replace(job_name=None)
     return [*wanted, *_named(RecordSought(which.job_id, which.job_name, user_name=which.user_name))]
 
@@ -169,7 +159,7 @@ def _named(sought: RecordSought) -> list[ColumnElement[bool]]:
     return wanted
 
 
-def _like(connection: Connection, column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
+def like(connection: Connection, column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
     """``pattern`` with ``ANY``, by case: SQLite's LIKE is not by case, and PostgreSQL has no GLOB."""
     if connection.dialect.name == "sqlite":
         return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]").replace("?", "[?]"))

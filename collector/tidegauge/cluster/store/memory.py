@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sqlalchemy import Connection, Table
+
+from tidegauge.cluster.store import counts
+from tidegauge.cluster.store.database import StoreError
 from tidegauge.cluster.store.values import ValueText
 from tidegauge.core.job_records.memory import JobMemory
 
@@ -25,6 +31,23 @@ def write_memory(memory: JobMemory) -> bytes:
         "curves": [{"rank": rank, "points": [point._asdict() for point in points]} for rank, points in memory.curves],
     }
     return zlib.compress(json.dumps(raw, allow_nan=False, separators=(",", ":")).encode(), _FAST)
+
+
+def put_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of ``job_memory`` or ``incident_memory``, each in place of the one with its key."""
+    if rows:
+        insert = counts.insert_into(connection, table)
+        keys = list(table.primary_key.columns)
+        changed = insert.on_conflict_do_update(index_elements=keys, set_={"value": insert.excluded["value"]})
+        connection.execute(changed, rows)
+
+
+def memory_in(value: bytes | None, whose: str) -> JobMemory | None:
+    """What ``put_rows`` wrote as ``value``. Raises ``StoreError``."""
+    try:
+        return None if value is None else read_memory(value)
+    except ValueError as error:
+        raise StoreError(f"the memory of {whose} in the database cannot be read: {error}") from error
 
 
 def read_memory(data: bytes) -> JobMemory:

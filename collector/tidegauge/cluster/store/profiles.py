@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select
 
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.room import Room, delete_beyond, keep_shares
-from tidegauge.cluster.store.tables import profiles
+from tidegauge.cluster.store.tables import job_records, profiles
 from tidegauge.cluster.store.values import RANK_PROFILE, column_name, fits_column
 from tidegauge.core.ids import JobKey
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -66,9 +66,18 @@ class ProfileStore:
             return [_profile(value) for value in connection.scalars(query)]
 
     def prune(self, *, before_s: float) -> None:
-        """Delete profiles written down before ``before_s``."""
+        """Delete profiles written down before ``before_s``, except those of jobs that there is a record of."""
         with self._database.writing() as connection:
-            connection.execute(delete(profiles).where(profiles.c.kept_s < before_s))
+            connection.execute(delete(profiles).where(profiles.c.kept_s < before_s, ~_has_record()))
+
+
+def _has_record() -> ColumnElement[bool]:
+    same_job = (
+        job_records.c.job_id == profiles.c.job_id,
+        job_records.c.attempt == profiles.c.attempt,
+        job_records.c.uid == profiles.c.uid,
+    )
+    return select(job_records.c.job_id).where(*same_job).exists()
 
 
 def _put(connection: Connection, one: RankProfile, value: str, at_s: float) -> None:

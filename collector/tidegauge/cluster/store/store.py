@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, delete, exists, func, select, text
+from sqlalchemy import Connection, Row, Select, delete, exists, func, select, text
 
 from tidegauge.cluster.store.audit import SqlAudit
-from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
-from tidegauge.cluster.store.incidents import IncidentStore
+from tidegauge.cluster.store.incidents import IncidentStore, read_incident
 from tidegauge.cluster.store.job_records import JobRecordStore
 from tidegauge.cluster.store.persons import PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.cluster.store.usage import UsageStore
 from tidegauge.core.incidents.actions import DecisionStatus
+from tidegauge.core.incidents.wording import other_number
 
 VERSION_TABLE = "tidegauge_schema"
 _UPGRADE_LOCK = 0x7469646567
@@ -59,15 +61,24 @@ class Store:
         """Delete what ended before ``before_s``: closed incidents with their history, decisions and grades, and
         evidence. Records of jobs have a time of their own (``JobRecordStore.prune``), which profiles share.
 
-        Incidents that are open, or have an unfinished decision, stay. Returns the number of deleted incidents; totals
-        and numbers continue as if these were there.
+        Incidents that are open, or have an unfinished decision, stay, and so does the other half of a story that stays
+        (growth, and the error that it ended in): each one's page links to the other. Returns the number of deleted
+        incidents; totals and numbers continue as if these were there.
         """
         unfinished = exists().where(
             decisions.c.incident_number == incidents.c.number, decisions.c.status != DecisionStatus.FINISHED.value
         )
-        old = select(incidents.c.number).where(incidents.c.closed_s < before_s, ~unfinished)
+        old: Select[Any] = select(incidents.c.number, incidents.c.value).where(
+            incidents.c.closed_s < before_s, ~unfinished
+        )
         with self.database.writing() as connection:
-            numbers = list(connection.scalars(old))
+            rows = connection.execute(old.execution_options(yield_per=LARGE_ROWS_AT_ONCE))
+            other_halves = {row.number: _other_half(row) for row in rows}
+            numbers = [
+                number
+                for number, other in other_halves.items()
+                if other in other_halves or not _is_there(connection, other)
+            ]
             for number in numbers:
                 connection.execute(delete(decisions).where(decisions.c.incident_number == number))
                 connection.execute(delete(incidents).where(incidents.c.number == number))
@@ -83,6 +94,17 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
+
+
+def _other_half(row: Row[Any]) -> int | None:
+    try:
+        return other_number(read_incident(row))
+    except StoreError:  # a row that nobody can read is deleted all the same
+        return None
+
+
+def _is_there(connection: Connection, number: int | None) -> bool:
+    return connection.scalar(select(incidents.c.number).where(incidents.c.number == number)) is not None
 
 
 def open_store(url: str) -> Store:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, Double, case, cast, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Double, case, cast, func, literal, not_, select, tuple_
 
 from tidegauge.cluster.store.database import Database
-from tidegauge.cluster.store.tables import job_records
-from tidegauge.cluster.store.values import column_name
+from tidegauge.cluster.store.job_records import like
+from tidegauge.cluster.store.tables import incidents, job_records
+from tidegauge.cluster.store.values import column_name, escaped_name
+from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, UsageBy
+from tidegauge.core.jobs.right_size import MIN_RUN_S, NOTHING, GpuUsage, LeftOut, UsageBy
 
 _NAMES: Mapping[UsageBy, ColumnElement[str]] = {
     UsageBy.JOB: job_records.c.job_name,
@@ -19,6 +21,13 @@ _NAMES: Mapping[UsageBy, ColumnElement[str]] = {
     UsageBy.PARTITION: job_records.c.partition,
     UsageBy.NAMESPACE: job_records.c.namespace,
 }
+_RAN_OUT = (job_records.c.how == JobEnd.OOM.value) | tuple_(
+    job_records.c.job_id, job_records.c.attempt, job_records.c.uid
+).in_(
+    select(incidents.c.job_id, incidents.c.attempt, incidents.c.uid).where(
+        incidents.c.cause == IncidentCause.OUT_OF_MEMORY.value
+    )
+)
 
 
 class UsageStore:
@@ -28,7 +37,14 @@ class UsageStore:
         self._database = database
 
     def usage(
-        self, by: UsageBy, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
+        self,
+        by: UsageBy,
+        *,
+        since_s: float,
+        limit: int,
+        user_name: str | None = None,
+        job_name: str | None = None,
+        left_out: LeftOut = NOTHING,
     ) -> Sequence[GpuUsage]:
         """Runs that ended since then, summed up, those that left most unused first."""
         of = job_records.c
@@ -46,7 +62,8 @@ class UsageStore:
                 _NAMES[by].label("name"),
                 (of.user_name if by in (UsageBy.JOB, UsageBy.USER) else literal("")).label("user_name"),
                 func.count().label("runs"),
-                func.sum(case((of.how == JobEnd.OOM.value, 1), else_=0)).label("ooms"),
+                func.sum(case((_RAN_OUT, 1), else_=0)).label("ooms"),
+                func.sum(case((of.how == JobEnd.COMPLETED.value, 1), else_=0)).label("completed"),
                 func.max(of.gpus).label("gpus"),
                 func.sum(gpu_s).label("gpu_seconds"),
                 func.sum(had).label("had_byte_seconds"),
@@ -61,6 +78,7 @@ class UsageStore:
             .limit(limit)
         )
         with self._database.reading() as connection:
+            query = query.where(*(not_(one) for one in _of(connection, left_out)))
             return [GpuUsage(**row._mapping) for row in connection.execute(query)]
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
@@ -68,3 +86,14 @@ class UsageStore:
         query = select(job_records.c.limit_bytes).where(job_records.c.ended_s >= since_s).distinct()
         with self._database.reading() as connection:
             return sorted(int(size) for size in connection.scalars(query) if size)
+
+
+def _of(connection: Connection, some: LeftOut) -> Sequence[ColumnElement[bool]]:
+    """For each part of ``some``, whether a run is of it."""
+    of = job_records.c
+    parts = (
+        (of.user_name, some.users), (of.account, some.accounts), (of.partition, some.partitions),
+        (of.namespace, some.namespaces),
+    )  # fmt: skip
+    named = [column.in_(list(map(column_name, names))) for column, names in parts if names]
+    return [*named, *(like(connection, of.job_name, escaped_name(pattern)) for pattern in some.names)]

@@ -13,6 +13,8 @@ from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 
 MARGIN_LEFT, MARGIN_END, MIN_MARGIN_BYTES = 0.05, 0.01, 32 << 20
 """Memory may pass the end by the largest of: a share of what was to come, a share of the end, and this."""
+EARLIER_RUNS = "earlier_runs"
+"""``GrowthBound.kind`` of what earlier runs of the same job did (``core.job_records.earlier_runs``)."""
 MIN_SPARE_BYTES = 32 << 20
 """An end that was found not to fit must leave this much free before it is said to fit after all."""
 STEPS_TO_CHANGE = 8
@@ -39,7 +41,7 @@ class GrowthBound(NamedTuple):
     what: str
     """For people: "`features` (lru_cache, train.py)"."""
     kind: str
-    """``ContainerBound.kind``, or ``cublas`` for workspaces."""
+    """``ContainerBound.kind``, ``cublas`` for workspaces, or ``EARLIER_RUNS``: then items are runs."""
     items: int
     most_items: int
     step: int
@@ -66,6 +68,16 @@ class GrowthBound(NamedTuple):
     def margin_bytes(self) -> float:
         """The tolerance by which memory may exceed the end."""
         return max(MARGIN_LEFT * self.left_bytes.high, MARGIN_END * self.end_bytes.high, MIN_MARGIN_BYTES)
+
+    @property
+    def is_of_evidence(self) -> bool:
+        """Whether a look into this rank, or into a peer, found it."""
+        return self.kind != EARLIER_RUNS
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a look into this very rank found it."""
+        return self.is_of_evidence and self.of_rank is None
 
     @property
     def explains_growth(self) -> bool:

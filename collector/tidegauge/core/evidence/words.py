@@ -249,7 +249,10 @@ def end_words(bound: GrowthBound) -> str:
     if bound.state is BoundState.TOO_LARGE:
         missing = bound.missing_bytes
         return f"needs {format_bytes(missing)} more than there is" if missing else "needs about all there is"
-    return f"ends at about {_end(bound)}" if bound.explains_growth else ""
+    if not bound.explains_growth:
+        return ""
+    before = "" if bound.is_of_evidence else f", as in {bound.items} earlier runs of this job"
+    return f"ends at about {_end(bound)}{before}"
 
 
 def bound_advice(bound: GrowthBound) -> str:

@@ -193,6 +193,8 @@ class Incident:
     """The first forecast of an out-of-memory error."""
     ran_out: Optional[OomEnd] = None
     """The error that a rank of it has ended by."""
+    change: Optional[str] = None
+    """What no earlier run of the same job did (``JobView.change``)."""
     grew_in: Optional[int] = None
     """For an out-of-memory error: the number of the incident of growth that it ended, or came in."""
 

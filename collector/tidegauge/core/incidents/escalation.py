@@ -209,10 +209,10 @@ def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: 
 def _is_explained(one: _Candidate) -> bool:
     """Whether what was found in the job, if anything was, may be what grows here, too."""
     bound = one.rank.bound
-    if bound is not None:
+    if bound is not None and bound.is_of_evidence:
         return bound.explains_growth
     is_of_tensors = one.rank.verdict.signal is Signal.ALLOCATED
-    return not (is_of_tensors and any(other.holds for other in one.view.bounds.values()))
+    return not (is_of_tensors and any(other.holds and other.is_of_evidence for other in one.view.bounds.values()))
 
 
 def _ask(one: _Candidate, now_s: float) -> EvidenceAsk:

@@ -39,6 +39,7 @@ def with_findings(
         world_size=job.world_size,
         group_name=job.group_name or incident.group_name,
         array_name=job_array_name(job) or incident.array_name,
+        change=job.change or incident.change,
         findings=tuple(kept),
         ranks_left_out=left_out,
         common=most and (job.common or not is_growth),

@@ -54,6 +54,7 @@ def incident_without_person(incident: Incident, alias: Alias, *, ended_s: Option
         evidence=(),
         group_name="",
         array_name=None,
+        change=None,
     )
     if ended_s is None or not bare.is_open:
         return bare

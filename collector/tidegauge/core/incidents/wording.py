@@ -19,7 +19,7 @@ from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCaus
 from tidegauge.core.incidents.actions import Outcome
 from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.samples import OomRecord
-from tidegauge.core.units import format_band, format_bytes, format_duration
+from tidegauge.core.units import format_band, format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import Band, Severity
 
 OUTCOME_WORDS = {
@@ -273,6 +273,11 @@ def evidence_sentences(incident: Incident) -> tuple[str, ...]:
     return () if best is None else brief_sentences(best)
 
 
+def change_sentence(incident: Incident) -> str:
+    """What no earlier run of the same job did; empty where nothing is known of that."""
+    return f"{capitalised(incident.change)}." if incident.change else ""
+
+
 def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
     """The first piece that says where, by whom or why."""
     return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
@@ -298,6 +303,17 @@ def other_half(incident: Incident) -> Optional[str]:
     if incident.grew_in is not None:
         return f"follows the growth of incident {number}"
     return f"ended in incident {number} ({IncidentCause.OUT_OF_MEMORY.value})"
+
+
+def snapshots_gone(incident: Incident, *, kept_s: float, now_s: float) -> Optional[str]:
+    """What became of its snapshots, if nodes have deleted them by their age: "2 snapshots are gone: ...".
+    ``None``: there are none, or they may be there. Nodes keep those of an open incident."""
+    closed_s = incident.closed_unix_s
+    if not incident.snapshots or closed_s is None or now_s - closed_s <= kept_s:
+        return None
+    count = format_count(len(incident.snapshots), "snapshot")
+    are = "is" if len(incident.snapshots) == 1 else "are"
+    return f"{count} {are} gone: nodes delete snapshots after {format_duration(kept_s)}"
 
 
 def does(

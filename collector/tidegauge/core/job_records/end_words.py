@@ -11,15 +11,16 @@ from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, advice
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_duration
 
-ENDED: Mapping[JobEnd, str] = {
-    JobEnd.UNKNOWN: "ended in an unknown way, last seen",
-    JobEnd.ENDED: "ended by itself",
-    JobEnd.KILLED: "killed by a signal",
+HOW: Mapping[JobEnd, str] = {
+    JobEnd.UNKNOWN: "not known",
+    JobEnd.ENDED: "by itself",
+    JobEnd.KILLED: "killed",
     JobEnd.COMPLETED: "completed",
     JobEnd.FAILED: "failed",
     JobEnd.CANCELLED: "cancelled",
+    JobEnd.PREEMPTED: "preempted",
     JobEnd.REQUEUED: "requeued",
-    JobEnd.OOM: "died of an out-of-memory error",
+    JobEnd.OOM: "OOM",
 }
 MAX_NAME_CHARS = 80
 
@@ -29,8 +30,9 @@ def end_sentence(record: JobRecord, sizes: Sequence[int] = ()) -> str:
 
     ``sizes``: bytes of the GPUs that the cluster has.
     """
-    ended = "running" if record.end is None else ENDED[record.end]
-    parts = [f"{ended} after {format_duration(ran_s(record))}", fullest_words(record.fullest)]
+    ran = format_duration(ran_s(record))
+    ended = f"running for {ran}" if record.end is None else f"ended after {ran} ({HOW[record.end]})"
+    parts = [ended, fullest_words(record.fullest)]
     told = size_advice(record, sizes)
     if told is not None:
         parts.append(f"this job {told}")

@@ -15,7 +15,10 @@ def incident_curves(
     incident: Incident, job: Optional[JobView], history_of: HistoryOf, stored: Sequence[RankMemory]
 ) -> tuple[RankMemory, ...]:
     """The curves of the ranks to look at first, then of those that were stored when more ranks were concerned. ``job``
-    is the incident's, if it is still watched."""
+    is the incident's, if it is still watched. What is stored of a closed incident ends with it, and is all: its page is
+    the same when the job is gone."""
+    if stored and not incident.is_open:
+        return tuple(stored)
     before = {one.rank: one.points for one in stored}
     there = {} if job is None else {int(rank.identity.rank): place for place, rank in enumerate(job.ranks)}
     curves = []

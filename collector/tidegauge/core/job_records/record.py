@@ -33,6 +33,8 @@ class JobEnd(str, Enum):
     """The same with another exit status, a signal of its own or a time limit."""
     CANCELLED = "cancelled"
     """Its scheduler ended it because somebody wished so."""
+    PREEMPTED = "preempted"
+    """Its scheduler ended it to make room for another job, and did not start it again so far."""
     REQUEUED = "requeued"
     """It was ended to start again as another attempt."""
     OOM = "oom"
@@ -117,6 +119,8 @@ class JobRecord(NamedTuple):
     """Numbers of its incidents, the newest ``MAX_INCIDENTS``."""
     actions: tuple[str, ...] = ()
     """Kinds of actions that were carried out on it, in the order of the first of each."""
+    change: Optional[str] = None
+    """What no earlier run of the same job did (``JobView.change``)."""
 
 
 class JobEvent(NamedTuple):
@@ -165,6 +169,7 @@ def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: f
         torch_version=_first(rank.identity.torch_version for rank in ranks_of_present),
         alloc_conf=_first(rank.identity.alloc_conf for rank in ranks_of_present),
         gpus=len(_gpus(views)),
+        change=_first(view.change for view in views),
     )
     return seen if before is None else _joined(before, seen)
 
@@ -242,6 +247,7 @@ def _joined(before: JobRecord, seen: JobRecord) -> JobRecord:
         gpus=max(before.gpus, seen.gpus),
         incidents=before.incidents,
         actions=before.actions,
+        change=seen.change or before.change,
     )
 
 

@@ -55,6 +55,8 @@ INCIDENT = PREFIX + "incident"
 """Annotation of a workload with an incident: what is told to its owner. Put on its pods as ``LEAK_CONDITION``."""
 REMARK = PREFIX + "remark"
 """Annotation of a workload: the latest remark."""
+ENDED = PREFIX + "ended"
+"""Annotation of a workload: how its latest run ended, and how full its GPUs were."""
 LEAK_CONDITION = PREFIX + "GpuMemoryIncident"
 """Condition of pods that ``podFailurePolicy`` can match (``onPodConditions``)."""
 

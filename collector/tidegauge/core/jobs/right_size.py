@@ -34,6 +34,20 @@ class UsageBy(str, Enum):
     NAMESPACE = "namespace"
 
 
+class LeftOut(NamedTuple):
+    """Runs that are not summed up: those of any of these."""
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Names of jobs, in which ``*`` stands for any characters."""
+
+
+NOTHING = LeftOut()
+
+
 class GpuUsage(NamedTuple):
     """Runs of at least ``MIN_RUN_S``, summed up. Byte-seconds are of all GPUs."""
 
@@ -43,7 +57,7 @@ class GpuUsage(NamedTuple):
     """Empty where the sum is over several users."""
     runs: int
     ooms: int
-    """Runs that ended in an out-of-memory error."""
+    """Runs that met an out-of-memory error, whether or not they survived it."""
     gpus: int
     """Of the largest run."""
     gpu_seconds: float
@@ -55,6 +69,8 @@ class GpuUsage(NamedTuple):
     highest_bytes: int
     """The need of the run that needed most; ``mean_bytes`` is the mean over runs."""
     mean_bytes: float
+    completed: int = 0
+    """Runs that ended without an error."""
 
     @classmethod
     def of_run(cls, *, gpus: int, ran_s: float, limit_bytes: int, need_bytes: int, oom: bool = False) -> GpuUsage:
@@ -78,6 +94,12 @@ class GpuUsage(NamedTuple):
         return int(self.highest_bytes + max(MIN_MARGIN * self.highest_bytes, swing))
 
     @property
+    def shared_bytes(self) -> Optional[int]:
+        """The most that the next run may take of a GPU that it shares, if it states nothing; ``None``: no limit, as too
+        little is known, or a run ran out of memory."""
+        return self.safe_bytes if self.completed >= MIN_RUNS and not self.ooms and self.highest_bytes else None
+
+    @property
     def share(self) -> Optional[int]:
         """``n``, if 1/n of the GPU's memory is enough; ``None``: it needs more than half, or ran out of memory."""
         if self.ooms or not self.limit_bytes:
@@ -99,10 +121,12 @@ class SizedUsage(NamedTuple):
     share: Optional[int]
     advice: Optional[str]
     """A sentence; ``None``: what they had is right, or too little is known."""
+    shared_bytes: Optional[int] = None
+    """As ``GpuUsage.shared_bytes``."""
 
     @classmethod
     def of(cls, usage: GpuUsage, sizes: Iterable[int]) -> SizedUsage:
-        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes))
+        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes), usage.shared_bytes)
 
 
 def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:

@@ -13,6 +13,9 @@ FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
 """Part of each device that PyTorch's allocator may reserve, above 0 and at most 1."""
 SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
 """Part of each GPU that the job asked for, above 0 and at most 1. The probe only records it."""
+SHARED_BYTES_VARIABLE = "TIDEGAUGE_SHARED_GPU_BYTES"
+"""Bytes of each GPU that PyTorch's allocator may reserve where the job has a share of it and states no fraction: what
+earlier runs of the job needed, with a margin."""
 KEEPER_VARIABLE = "TIDEGAUGE_KEEPER"
 """The process of the ``tidegauge run`` that keeps this job, as its files are named: ``<pid>-<start ticks>``."""
 EXPLAIN_OOM_VARIABLE = "TIDEGAUGE_EXPLAIN_OOM"
@@ -21,7 +24,7 @@ EXPLAIN_OOM_VARIABLE = "TIDEGAUGE_EXPLAIN_OOM"
 IN_JOBS = frozenset(
     f"TIDEGAUGE_{name}"
     for name in (
-        "PROFILE", "MEMORY_FRACTION", "GPU_SHARE", "CHECKPOINT_SIGNAL", "CHECKPOINT_PATH",
+        "PROFILE", "MEMORY_FRACTION", "GPU_SHARE", "SHARED_GPU_BYTES", "CHECKPOINT_SIGNAL", "CHECKPOINT_PATH",
         "JOB_ID", "JOB_NAME", "ATTEMPT", "KEEPER", "SETTINGS_TOLD", "EXPLAIN_OOM",
     )
 )  # fmt: skip

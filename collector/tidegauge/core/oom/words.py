@@ -42,8 +42,8 @@ def growth(case: OomCase) -> str:
 
 def lasts(case: OomCase, unless: str = "the cause is fixed") -> str:
     onset = None if case.verdict is None else case.verdict.onset_step
-    again = "" if onset is None or case.step is None else f" in about {case.step - onset} steps"
-    return f"from a checkpoint, but it runs out again{again} unless {unless}"
+    again = "" if onset is None or case.step is None else f" after about {case.step - onset} steps"
+    return f"from a checkpoint, but it would run out again{again} unless {unless}"
 
 
 def how_with_pieces(case: OomCase) -> str:
@@ -92,7 +92,7 @@ def how_with_cap(case: OomCase) -> str:
     part = ""
     if case.usable_bytes:
         part = f" (a fraction of {math.ceil(1e4 * needed_bytes / case.usable_bytes) / 1e4:g})"
-    return f"under the same cap it runs out again; it needs at least {case.say(needed_bytes)}{part}"
+    return f"under the same cap it would run out again; it needs at least {case.say(needed_bytes)}{part}"
 
 
 def larger_than_any(case: OomCase) -> str:
@@ -118,10 +118,10 @@ def why_needed(case: OomCase) -> str:
 
 
 def answer(retry: Optional[bool], how: str) -> str:
-    """Whether a retry makes sense: "Retry with …", "A retry will not help: …", "A retry may help if …"."""
+    """Whether a retry makes sense: "Retry with …", "A retry would not help: …", "A retry may help if …"."""
     if retry is None:
         return f"A retry may help {how}."
-    return f"Retry {how}." if retry else f"A retry will not help: {how}."
+    return f"Retry {how}." if retry else f"A retry would not help: {how}."
 
 
 def needs_less(_: OomCase) -> str:

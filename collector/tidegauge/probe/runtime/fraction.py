@@ -6,10 +6,18 @@ memory already over it stays, and context, NCCL and other libraries are not coun
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Optional
 
-from tidegauge.core.jobs.variables import parse_fraction
+from tidegauge.core.jobs.variables import (
+    FRACTION_VARIABLE,
+    SHARE_VARIABLE,
+    SHARED_BYTES_VARIABLE,
+    parse_fraction,
+)
+from tidegauge.core.units import format_bytes
 from tidegauge.probe.runtime.backend import Backend
 
 
@@ -19,6 +27,26 @@ def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Option
     if not text or parse_fraction(text) is not None:
         return None
     return f"{name}={text[:40]!r} is not above 0 and at most 1: {consequence}"
+
+
+def of_earlier_runs(environ: Mapping[str, str], backend: Backend) -> Optional[tuple[float, str]]:
+    """The fraction of a job that shares its GPUs and states none, and a line about it; ``None``: it has no such one.
+
+    Of bytes and not of a part: the GPU may be smaller than those of the earlier runs. Of several devices the smallest
+    counts, rounded up, so that no device gets less than what was needed. Only once the device is ready.
+    """
+    text, share = environ.get(SHARED_BYTES_VARIABLE, ""), parse_fraction(environ.get(SHARE_VARIABLE, ""))
+    if environ.get(FRACTION_VARIABLE) or share is None or share == 1 or not re.fullmatch("[0-9]{1,15}", text):
+        return None
+    totals = [backend.total_bytes(device) for device in range(backend.device_count())]
+    smallest = min((total for total in totals if total is not None), default=0)
+    if None in totals or not 0 < int(text) < smallest:
+        return None
+    line = (
+        f"PyTorch may reserve {format_bytes(int(text))} of this shared GPU's {format_bytes(smallest)}: what earlier "
+        f"runs of this job needed, with a margin. {FRACTION_VARIABLE}=1 takes this limit away"
+    )
+    return math.ceil(int(text) / smallest * 1_000_000) / 1_000_000, line
 
 
 class DeviceCap:

@@ -22,6 +22,7 @@ from tidegauge.core.version import __version__
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults
+from tidegauge.probe.identity import claimed_place
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
 from tidegauge.probe.oom_observer import OomObserver
 from tidegauge.probe.process_facts import OwnProcessFacts, read_process_facts
@@ -29,7 +30,7 @@ from tidegauge.probe.requests import Save
 from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
-from tidegauge.probe.runtime.fraction import DeviceCap, complaint
+from tidegauge.probe.runtime.fraction import DeviceCap, complaint, of_earlier_runs
 from tidegauge.probe.script import read_script
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
@@ -126,6 +127,12 @@ class Probe:
 
     def _apply_fraction_from_environment(self) -> None:
         fraction = parse_fraction(self._environ.get(FRACTION_VARIABLE, ""))
+        earlier = of_earlier_runs(self._environ, self._backend)
+        if earlier is not None:
+            fraction, line = earlier
+            place = claimed_place(self._environ)
+            if place is None or place.rank == 0:
+                self.faults.say_once(line)
         if fraction is not None:
             self.cap.set(fraction, used=())
 

@@ -28,6 +28,8 @@ class WebhookOptions:
     configuration: str | None
     certificate_dir: Path | None
     certificate_secret: str | None
+    history_file: Path | None
+    """What is said of earlier runs at submission; ``None``: nothing."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how many containers share one nvidia.com/gpu.shared; 0: unknown",
     )
     add("--probe-resources", type=_resources, metavar="JSON", help="requests and limits of the init container")
+    add(
+        "--history-file",
+        type=Path,
+        metavar="FILE",
+        help="what `tidegauge efficiency --for-submission` prints, said to who submits a job; read every minute",
+    )
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")
     add("--log-level", choices=LOG_LEVELS, default="info", help="%(default)s")
@@ -126,6 +134,7 @@ def _webhook(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Webh
         configuration=given.webhook_configuration,
         certificate_dir=given.certificate_dir,
         certificate_secret=given.certificate_secret,
+        history_file=given.history_file,
     )
 
 

@@ -1,4 +1,4 @@
-"""The webhook in the controller: its server, its certificate, and the labels of namespaces."""
+"""The webhook in the controller: its server, its certificate, the labels of namespaces, and the history of jobs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
     service_names,
     trust,
 )
+from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, ServerCertificate, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
@@ -60,7 +61,8 @@ class NamedNamespaces:
 
 
 class Upkeep:
-    """Keeps certificate and labels current. ``leading``: this replica makes and renews a certificate in a Secret."""
+    """Keeps certificate, labels and history current. ``leading``: this replica makes and renews a certificate in a
+    Secret."""
 
     def __init__(
         self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
@@ -68,6 +70,7 @@ class Upkeep:
         self.namespaces: WatchedNamespaces | NamedNamespaces = (
             WatchedNamespaces(watches) if whole.namespaces is None else NamedNamespaces(api, whole.namespaces)
         )
+        self.history = SubmissionHistory(options.history_file)
         self._api = api
         self._leading = leading
         self._configuration = options.configuration
@@ -93,8 +96,8 @@ class Upkeep:
         return self._problem is None and self.why_not_ready() is None
 
     def keep_up(self) -> None:
-        """Maintain certificate and namespaces once; failures are logged, and tried again in the next round."""
-        tried = (_tried(self._keep_certificate), _tried(self.namespaces.refresh))
+        """Maintain certificate, namespaces and history once; failures are logged, and tried again in the next round."""
+        tried = [_tried(chore) for chore in (self._keep_certificate, self.namespaces.refresh, self.history.refresh)]
         found = "; ".join(problem for problem in tried if problem is not None) or None
         if found is not None and found != self._problem:
             log.warning("the webhook cannot be maintained: %s", found)
@@ -138,7 +141,7 @@ class Webhook:
     ) -> None:
         """Listen. Raises ``OSError`` if it cannot."""
         self.upkeep = Upkeep(options, whole, api, watches, leading=leading)
-        self._injector = Injector(options.injection, self.upkeep.namespaces.labels)
+        self._injector = Injector(options.injection, self.upkeep.namespaces.labels, self.upkeep.history.sentence)
         self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="tidegauge-webhook-upkeep", daemon=True)

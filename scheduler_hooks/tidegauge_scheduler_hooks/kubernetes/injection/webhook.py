@@ -19,6 +19,7 @@ from tidegauge.core.text import one_line
 from tidegauge.http.access import OpenDoor, Refusal
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
+from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
@@ -34,11 +35,17 @@ MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
 class Injector:
     """Answers reviews. Thread-safe, never raises for a request of an API server."""
 
-    def __init__(self, options: InjectionOptions, namespace_labels: Callable[[str], Mapping[str, str] | None]) -> None:
-        """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). Must not
-        block."""
+    def __init__(
+        self,
+        options: InjectionOptions,
+        namespace_labels: Callable[[str], Mapping[str, str] | None],
+        history: Callable[[str, str], str | None] = lambda *_: None,
+    ) -> None:
+        """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). ``history``: what
+        earlier runs of the job with this namespace and name needed, ``None`` if it is not known. Must not block."""
         self._options = options
         self._namespace_labels = namespace_labels
+        self._history = history
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
@@ -47,7 +54,7 @@ class Injector:
         uid there is no answer to it."""
         request = self._request(body)
         try:
-            outcome = self._outcome(request, len(body))
+            outcome, sentence = self._outcome(request, len(body)), self._sentence(request)
         except Exception:  # a defect here is no reason to keep a pod from being created
             _logger.exception("pod %s is created without the probe", _whose(request))
             self._count("failed")
@@ -55,7 +62,7 @@ class Injector:
         self._count(*(("injected",) if isinstance(outcome, Injection) else ("skipped", outcome.reason)))
         for warning in outcome.warnings:
             _logger.info("pod %s: %s", _whose(request), warning)
-        return _review(request, _changes(outcome))
+        return _review(request, _changes(outcome, sentence))
 
     def counts(self) -> Mapping[tuple[str, ...], int]:
         """Reviews since the start of the process, by outcome and reason.
@@ -86,15 +93,19 @@ class Injector:
         labels = self._namespace_labels(namespace) or {}
         return plan_injection(request["object"], namespace=namespace, namespace_labels=labels, options=self._options)
 
+    def _sentence(self, request: Mapping[str, Any]) -> str | None:
+        name = submitted_name(request)
+        return None if name is None else self._history(request["namespace"], name)
+
     def _count(self, what: str, reason: str = "") -> None:
         with self._lock:
             self._counts[what, reason] += 1
 
 
-def _changes(outcome: Injection | Skipped) -> Mapping[str, Any]:
+def _changes(outcome: Injection | Skipped, sentence: str | None) -> Mapping[str, Any]:
     changes: dict[str, Any] = {}
-    if outcome.warnings:
-        told = outcome.warnings[:MAX_WARNINGS]
+    told = [*outcome.warnings, *([] if sentence is None else [sentence])][:MAX_WARNINGS]
+    if told:
         changes["warnings"] = [one_line(f"tidegauge: {text}", MAX_WARNING_CHARS) for text in told]
     if isinstance(outcome, Injection):
         patch = json.dumps(outcome.operations).encode()
