@@ -118,8 +118,8 @@ def test_who_waits_for_the_end_hears_it(said: Said, store: FakeStore, monkeypatc
         store.jobs = FakeJobs([BARE._replace(end=JobEnd.COMPLETED, ended_unix_s=NOW_S)])
 
     monkeypatch.setattr("tidegauge.cli.jobs.job.time.sleep", pass_s)
-    assert "so far" in said("bare", "--brief")
-    assert ": completed after 2 h" in said("bare", "--brief", "--wait", "60")
+    assert ": running for 2 h" in said("bare", "--brief")
+    assert ": ended after 2 h (completed)" in said("bare", "--brief", "--wait", "60")
     assert len(pauses) == 1
 
 
