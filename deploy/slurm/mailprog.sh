@@ -26,7 +26,7 @@ subject=''
 [ "${1-}" != -s ] || subject=${2-}
 said=''
 if [[ $subject =~ ^[^=]*Job_id=([0-9]+(_[0-9]+)?)\ .*\ (Ended|Failed), ]]; then
-    said=$(HOME=${HOME:-/} timeout -k 1 2 "$tidegauge" job "${BASH_REMATCH[1]}" --brief ${api:+--api "$api"} \
+    said=$(HOME=${HOME:-/} timeout -k 1 2 "$tidegauge" job "${BASH_REMATCH[1]}" --brief --wait 1 ${api:+--api "$api"} \
         </dev/null 2>/dev/null | head -c 1000) || said=''
 fi
 [ -n "$said" ] || exec "$mail" "$@"

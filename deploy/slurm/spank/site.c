@@ -37,11 +37,19 @@ static int read_count(const char *value, long *count)
     return found > 0;
 }
 
-static int read_folder(const char *value, const char **folder)
+static int read_path(const char *value, const char **path)
 {
     if (*value != '/' || !tidegauge_are_paths(value) || strchr(value, ':') != NULL)
         return 0;
-    *folder = value;
+    *path = value;
+    return 1;
+}
+
+static int read_url(const char *value, const char **url)
+{
+    if (strncmp(value, "http://", 7) != 0 && strncmp(value, "https://", 8) != 0)
+        return 0;
+    *url = value;
     return 1;
 }
 
@@ -63,7 +71,13 @@ int tidegauge_read_argument(struct tidegauge_site *site, const char *argument)
     if ((value = value_of(argument, "bare")))
         return read_level(value, &site->bare);
     if ((value = value_of(argument, "probe")))
-        return read_folder(value, &site->probe);
+        return read_path(value, &site->probe);
+    if ((value = value_of(argument, "end")))
+        return read_path(value, &site->end);
+    if ((value = value_of(argument, "api")))
+        return read_url(value, &site->api);
+    if ((value = value_of(argument, "end_after")))
+        return read_count(value, &site->end_after_s);
     if ((value = value_of(argument, "shards_per_gpu")))
         return read_count(value, &site->shards_per_gpu);
     if ((value = value_of(argument, "cap_shares")))

@@ -11,6 +11,9 @@ struct tidegauge_site {
     enum tidegauge_level by_default; /* default=LEVEL: of a job that says nothing */
     enum tidegauge_level bare;       /* bare=LEVEL: of a bare --memory-profile */
     const char *probe;               /* probe=FOLDER: for PYTHONPATH; part of the argument; NULL where not said */
+    const char *end;                 /* end=PROGRAM: the command tidegauge, asked at the end of srun; NULL where not said */
+    const char *api;                 /* api=URL: for it */
+    long end_after_s;                /* end_after=SECONDS: a shorter srun does not ask */
     long shards_per_gpu;             /* shards_per_gpu=N; 0 where not said */
     int caps_shares;                 /* cap_shares=yes: a job that shares a GPU is capped to its share */
     int shares_mps;                  /* mps_shares=yes: the percentage of MPS is meant as a share of memory, too */

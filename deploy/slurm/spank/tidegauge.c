@@ -7,11 +7,14 @@
  * SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
  */
 #include <slurm/spank.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
+#include "ask.h"
 #include "site.h"
 
 SPANK_PLUGIN(tidegauge, 1)
@@ -57,7 +60,11 @@ static struct setting {
                paths, sizeof paths},
 };
 
-static struct tidegauge_site site = {.by_default = TIDEGAUGE_OFF, .bare = TIDEGAUGE_AUTO};
+static struct tidegauge_site site = {.by_default = TIDEGAUGE_OFF, .bare = TIDEGAUGE_AUTO, .end_after_s = 60};
+
+/* Of srun: its job, 0 where it has none, and when that was known. */
+static uint32_t job_id;
+static struct timespec began;
 
 /* One option of the command line, of an #SBATCH line or of SLURM_SPANK__SLURM_SPANK_OPTION_tidegauge_...; once more on
  * each compute node, where an optional argument that was not given comes as NULL or "(null)". */
@@ -309,5 +316,51 @@ int slurm_spank_task_init(spank_t spank, int ac, char **av)
     set(spank, settings[PROFILE].variable, tidegauge_level_word(level));
     if (level > TIDEGAUGE_OFF && site.probe != NULL)
         add_probe(spank, site.probe);
+    return 0;
+}
+
+/* In srun, as soon as it has a job. */
+int slurm_spank_local_user_init(spank_t spank, int ac, char **av)
+{
+    (void)ac, (void)av;
+    if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS)
+        job_id = 0;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    return 0;
+}
+
+/* Whether the tasks of this srun were watched, as far as one knows here. */
+static int is_watched(int ac, char **av)
+{
+    const char *asked = *profile ? profile : getenv(settings[PROFILE].variable);
+    const char *partition = getenv("SLURM_JOB_PARTITION");
+    enum tidegauge_level level = asked != NULL && *asked ? tidegauge_level_of(asked) : site.by_default, least;
+    int is_denied = 0;
+
+    least = tidegauge_rule_for(partition == NULL ? "" : partition, ac, av, &is_denied);
+    return !is_denied && (level > least ? level : least) > TIDEGAUGE_DORMANT;
+}
+
+/* When srun ends: tells, where it prints, what its job used so far. What cannot be told in two seconds is not. */
+int slurm_spank_exit(spank_t spank, int ac, char **av)
+{
+    char job[16], line[1024];
+    char *arguments[] = {(char *)site.end, "job", job, "--brief", "--wait", "1", NULL, NULL, NULL};
+    struct timespec now;
+
+    (void)spank;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (spank_context() != S_CTX_LOCAL || site.end == NULL || job_id == 0 || now.tv_sec - began.tv_sec < site.end_after_s)
+        return 0;
+    if (!is_watched(ac, av))
+        return 0;
+    snprintf(job, sizeof job, "%u", (unsigned)job_id);
+    if (site.api != NULL) {
+        arguments[6] = "--api";
+        arguments[7] = (char *)site.api;
+    }
+    tidegauge_ask(arguments, 2000, line, sizeof line);
+    if (*line)
+        slurm_spank_log("tidegauge: %s", line);
     return 0;
 }

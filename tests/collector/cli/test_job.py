@@ -110,6 +110,19 @@ def test_in_brief_a_job_is_one_line(said: Said) -> None:
     )
 
 
+def test_who_waits_for_the_end_hears_it(said: Said, store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pass_s(pause_s: float) -> None:
+        pauses.append(pause_s)
+        store.jobs = FakeJobs([BARE._replace(end=JobEnd.COMPLETED, ended_unix_s=NOW_S)])
+
+    monkeypatch.setattr("tidegauge.cli.jobs.job.time.sleep", pass_s)
+    assert ": running for 2 h" in said("bare", "--brief")
+    assert ": ended after 2 h (completed)" in said("bare", "--brief", "--wait", "60")
+    assert len(pauses) == 1
+
+
 @pytest.mark.parametrize("end", JobEnd)
 def test_every_end_has_its_words(end: JobEnd) -> None:
     assert "None" not in headline(FULL._replace(end=end))

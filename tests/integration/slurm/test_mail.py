@@ -16,7 +16,8 @@ mv "$draft" "MAILS/mail.${draft##*.}"
 exit 3
 """
 ASKED = '#!/bin/bash\necho "job $2: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [$*]"\n'
-SAID = "job {job}: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [job {job} --brief --api http://ctl:9495]"
+CALL = "job {job} --brief --wait 1 --api http://ctl:9495"
+SAID = f"job {{job}}: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [{CALL}]"
 
 
 @pytest.fixture(scope="module")

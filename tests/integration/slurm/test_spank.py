@@ -310,6 +310,84 @@ def test_mps_is_a_share_of_memory_only_where_the_site_says_so(start_box: StartBo
     assert in_task(site.configure("mps_shares=yes cap_shares=yes"), "--gres=mps:100") == {}
 
 
+ANSWER = "job 7: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%)"
+END_PROGRAM = f"""#!/bin/bash
+echo "$*" >>/tmp/end.calls; chmod a+rw /tmp/end.calls; env >>/tmp/end.environ 2>/dev/null
+printf '%s\\nmore\\n' '{ANSWER}'; echo noise >&2
+"""
+ENDS = "end=/etc/slurm/end api=http://ctl:9495 end_after=1"
+
+
+def end_of(site: Site, program: str, *words: str, arguments: str = ENDS, command: str = "sleep 1") -> str:
+    """What ``srun`` of Alice's prints on its standard error; it has to end as its command does."""
+    site.box.run("rm", "-f", "/tmp/end.calls", "/tmp/end.environ")
+    site.box.write_file("end", (program, 0o755))
+    box = site.configure(arguments)
+    own = {"PYTHONPATH": "/mine", "TIDEGAUGE_API_TOKEN": "secret"}
+    return box.run("srun", *words, "bash", "-c", command, user="alice", environ=own).stderr
+
+
+def end_calls(site: Site) -> list[str]:
+    return site.box.run("cat", "/tmp/end.calls", check=False).stdout.splitlines()
+
+
+def test_at_its_end_srun_tells_once_what_its_job_used(site: Site) -> None:
+    said = end_of(site, END_PROGRAM, "--nodes=2", "--ntasks=3", "--memory-profile")
+    assert said.removeprefix("srun: ") == f"tidegauge: {ANSWER}\n"
+    (call,) = end_calls(site)
+    assert re.fullmatch(r"job \d+ --brief --wait 1 --api http://ctl:9495", call)
+    environ = site.box.run("cat", "/tmp/end.environ").stdout.splitlines()
+    assert "TIDEGAUGE_API_TOKEN=secret" in environ
+    assert not [line for line in environ if line.startswith(("PYTHONPATH", "SLURM_"))]
+
+
+def test_in_a_batch_job_the_end_stands_in_its_log(site: Site) -> None:
+    site.box.write_file("end", (END_PROGRAM, 0o755))
+    box = site.configure(ENDS)
+    job = box.sbatch("srun sleep 1", "--memory-profile=stats")
+    box.wait(job, "COMPLETED")
+    assert f"tidegauge: {ANSWER}\n" in box.output(job)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["--memory-profile"], ENDS.replace("end_after=1", "end_after=30")),
+        (["--memory-profile"], "api=http://ctl:9495 end_after=1"),
+        (["--memory-profile=off"], ENDS),
+        (["--memory-profile=dormant"], ENDS),
+        ([], ENDS),
+        (["--memory-profile", "--partition=denied"], f"{ENDS} deny=denied"),
+    ],
+)
+def test_of_a_short_or_unwatched_srun_nothing_is_told(site: Site, words: list[str], arguments: str) -> None:
+    said = end_of(site, END_PROGRAM, *words, arguments=arguments)
+    assert "tidegauge: job" not in said
+    assert end_calls(site) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["exit 3", "echo no; exit 3", "sleep 600", "sleep 600 & echo no; sleep 600", "kill -9 $$", "yes"],
+)
+def test_a_program_that_fails_hangs_or_floods_changes_nothing(site: Site, program: str) -> None:
+    assert end_of(site, f"#!/bin/bash\n: end-of-a-job\n{program}\n", "--memory-profile") == ""
+    assert site.box.run("pgrep", "-f", "/etc/slurm/end", check=False).stdout == ""
+
+
+def test_a_program_that_is_not_there_changes_nothing(site: Site) -> None:
+    assert end_of(site, END_PROGRAM, "--memory-profile", arguments=ENDS.replace("slurm/end", "slurm/none")) == ""
+
+
+def test_srun_ends_as_its_command_did(site: Site) -> None:
+    site.box.write_file("end", (END_PROGRAM, 0o755))
+    done = site.configure(ENDS).run(
+        "srun", "--memory-profile", "bash", "-c", "sleep 1; exit 7", user="alice", check=False
+    )
+    assert done.returncode == 7
+    assert f"tidegauge: {ANSWER}\n" in done.stderr
+
+
 def test_arguments_that_are_not_understood_are_passed_over(site: Site) -> None:
     bad = "bogus default=everything probe=relative force=gpu:bogus force=:stats cap_shares=perhaps shards_per_gpu=0"
     box = site.configure(f"{bad} deny= default=stats")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -45,6 +46,7 @@ CHART_COLUMNS = 120
 MIN_CHART_SHARE = 0.5
 """Memory that takes less of its limit is drawn up to its own peak: else there would be nothing to see."""
 NOT_FOUND = 404
+LOOK_EVERY_S = 0.2
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--uid", type=int, metavar="N", help="only a job of this user id, where several users have one of that name"
     )
     parser.add_argument("--brief", action="store_true", help="one line, for job logs and mails")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait for its end: what its ranks told last is in it"
+    )
     add_api_arguments(parser)
     add_examples(
         parser,
@@ -66,7 +71,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    answer = _ask(args)
+    until_s = time.monotonic() + args.wait
+    while (answer := _ask(args))["record"]["end"] is None and time.monotonic() < until_s:
+        time.sleep(LOOK_EVERY_S)
     if args.json:
         print_json(answer)
         return FINE
