@@ -294,3 +294,21 @@ def test_each_of_four_ends_leaves_the_jobs_own_counters(stand: Stand) -> None:
         assert {name: record[name] for name in ended} == {name: before[how, attempt][name] for name in ended}
     assert {"checkpoint", "requeue"} <= {*stand.told("saved", 0)["record"]["actions"]}
     assert stand.told("healthy", 0)["record"]["incidents"] == []
+
+
+@pytest.mark.parametrize("stand", ["tidegauge run"], indirect=True)
+def test_jobs_that_end_while_the_service_is_down_are_on_record_as_they_ended(stand: TidegaugeRun) -> None:
+    for how in ("healthy", "cancelled"):
+        stand.start(how)
+        stand.began(how)
+        stand.on_record(how, 0, None)
+    stand.kill_the_service()
+    stand.let_end("healthy")
+    stand.cancel()
+    stand.wait("healthy", "cancelled")
+    stand.service.up()
+    for how in ("healthy", "cancelled"):
+        record, own = stand.told(how, 0)["record"], stand.counters(how, 0)
+        # Rings of ranks that ended meanwhile are not read: these are the figures of before.
+        assert record["fullest"]["allocated_bytes"] <= own["allocated_bytes"]
+        assert record["steps"] <= own["steps"]
