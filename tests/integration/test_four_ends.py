@@ -181,7 +181,7 @@ class TidegaugeRun(Stand):
         self.wait(*EXIT_STATUS)
         said = {how: (self.folder / f"{how}.log").read_text() for how in EXIT_STATUS}
         for text in said.values():
-            assert text.count(" has all of it") == 1, text
+            assert text.count("`tidegauge job local-") == 1, text
         assert said["oom"].count("an allocation of ") == 1, said["oom"]
         assert "tidegauge: attempt 1: rank 0: " in said["saved"]
 
