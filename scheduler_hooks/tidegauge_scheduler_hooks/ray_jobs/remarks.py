@@ -19,8 +19,8 @@ from tidegauge_scheduler_hooks.ray_jobs.submissions import END_KEY, incarnation_
 
 LOOK_EVERY_S = 0.5
 FORGET_AFTER_S = 5.0
-"""Between the end of a submission of ours and its deletion. Ray's monitor looks at each job once a second; a job that is
-gone when it first sees the end it writes down again, as failed."""
+"""Between the end of a submission of ours and its deletion. Ray's monitor looks at each job once a second, and writes
+down again, as failed, one that is gone when it first sees the end."""
 PREFIX = "tidegauge-remark-"
 """Of the ids of our submissions."""
 PROGRAM = """
