@@ -88,7 +88,7 @@ class Site:
     @contextlib.contextmanager
     def job(self, name: str, *flags: str, steps: int, run_flags: tuple[str, ...] = ("--requeue",)) -> Iterator[Job]:
         state = self._folder / f"{name}.state"
-        with self._run(name, self._torchrun(state, steps, flags), run_flags) as (process, log):
+        with self.run(name, self._torchrun(state, steps, flags), run_flags) as (process, log):
             yield Job(process, log, state)
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Site:
             for state, flags in zip(states, (first, second), strict=True)
         ]
         script = " & ".join(map(shlex.join, commands)) + " & wait"
-        with self._run(name, ["bash", "-c", script], ("--requeue",)) as (process, log):
+        with self.run(name, ["bash", "-c", script], ("--requeue",)) as (process, log):
             yield Job(process, log, states[0]), Job(process, log, states[1])
 
     def _torchrun(self, state: Path, steps: int, flags: Sequence[str], *, max_restarts: int = 0) -> list[str]:
@@ -113,7 +113,7 @@ class Site:
         return [*command, str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
 
     @contextlib.contextmanager
-    def _run(
+    def run(
         self, name: str, of_user: Sequence[str], run_flags: Sequence[str]
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         log = self._folder / f"{name}.log"

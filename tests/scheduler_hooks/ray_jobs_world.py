@@ -44,7 +44,7 @@ class RayWorld(ContractWorld):
         checkpoints = RankCheckpoint(self.ranks, sleep=lambda _: None)
         return RayJobs(
             RayJobsApi(self.cluster.url), self.ranks, uid=UID, checkpoints=checkpoints, stop_within_s=0.0,
-            remark_within_s=0.0,
+            remark_within_s=0.0, forget_after_s=0.0,
         )  # fmt: skip
 
     def start_job(self, *, saves: bool = False, **changes: Any) -> JobView:
@@ -86,7 +86,9 @@ class RayWorld(ContractWorld):
     def runs(self, job: JobView) -> list[dict[str, Any]]:
         """All runs of a job, by its name."""
         runs = self.cluster.jobs.values()
-        return [run for run in runs if run["runtime_env"].get("env_vars", {}).get("TIDEGAUGE_JOB_ID") == job.job_id]
+        return [
+            run for run in runs if (run["runtime_env"] or {}).get("env_vars", {}).get("TIDEGAUGE_JOB_ID") == job.job_id
+        ]
 
     def latest(self, job: JobView) -> dict[str, Any]:
         return self.runs(job)[-1]

@@ -107,6 +107,15 @@ def test_a_remark_that_takes_long_is_looked_at_again_and_not_begun_twice(world: 
     assert (world.started(), len(world.cluster.jobs)) == (1, 1)
 
 
+def test_what_is_left_of_earlier_submissions_of_ours_is_deleted(world: RemarkWorld) -> None:
+    world.cluster.add("tidegauge-remark-0", status="FAILED", runtime_env=None, metadata=None, start_time=None)
+    world.cluster.add("tidegauge-remark-1", status="RUNNING", runtime_env={}, metadata={})
+    world.cluster.add("somebody's", status="FAILED", runtime_env={}, metadata={})
+    job = world.over()
+    world.remark(job)
+    assert {*world.cluster.jobs} == {"tidegauge-remark-1", "somebody's", job.job_id}
+
+
 def test_the_next_run_has_no_remark_of_the_one_before(world: RemarkWorld) -> None:
     job = world.start_job(metadata={"tidegauge.requeue": "true", "tidegauge.end": "of a run that its owner copied"})
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")

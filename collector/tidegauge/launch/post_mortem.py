@@ -66,9 +66,10 @@ def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float, told: 
 
 
 def _not_again(line: str, told: Collection[str]) -> str:
-    """The service may have said why the rank ran out of memory, in the same words, a moment ago."""
-    error, _, explanation = line.partition(": ")
-    return f"{error}, as explained above" if any(explanation in text for text in told) else line
+    """The service may have said why the rank ran out of memory, a moment ago: by the figures of the error, for how much
+    the tensors had grown it may have seen a step earlier."""
+    error, figures, *_ = line.split(": ", 2)
+    return f"{error}, as explained above" if any(figures in text for text in told) else line
 
 
 def _deaths(folder: int, job_id: str) -> Iterator[_Death]:

@@ -26,7 +26,7 @@ from tidegauge_scheduler_hooks.ports import (
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks
 from tidegauge_scheduler_hooks.ray_jobs import submissions
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
-from tidegauge_scheduler_hooks.ray_jobs.remarks import remark
+from tidegauge_scheduler_hooks.ray_jobs.remarks import FORGET_AFTER_S, forget_earlier, remark
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ STOP_WITHIN_S = 45.0
 STOP_RETRY_S = 30.0
 LOOK_EVERY_S = 0.25
 REMARK_WITHIN_S = 30.0
-"""For the submission that puts a remark on a job: Python and Ray start there, in 4 s on a quiet two-core machine."""
+"""For the submission that puts a remark on a job: Python and Ray start there, in 10 to 20 s on two cores that eight
+processes each wanted."""
 
 
 class RayJobs:
@@ -54,6 +55,7 @@ class RayJobs:
         checkpoints: RankCheckpoint | None = None,
         stop_within_s: float = STOP_WITHIN_S,
         remark_within_s: float = REMARK_WITHIN_S,
+        forget_after_s: float = FORGET_AFTER_S,
     ) -> None:
         self._api = api
         self._commands = commands
@@ -61,6 +63,7 @@ class RayJobs:
         self._uid = uid
         self._stop_within_s = stop_within_s
         self._remark_within_s = remark_within_s
+        self._forget_after_s = forget_after_s
         self._fractions: dict[str, float] = {}
         """Caps set by this process, by incarnation; older ones are in ``JobTarget.handle``."""
 
@@ -88,12 +91,14 @@ class RayJobs:
     def remark_end(self, job: JobView, record: JobRecord, text: str) -> None:
         """Put ``text`` into the metadata of the run, if its owner named it and did not exempt it from actions. Raises
         ``TemporaryError``, ``PermanentError``."""
-        run = submissions.run_of(job, self._api.jobs()) if job.ranks[0].uid == self._uid else None
+        known = self._api.jobs() if job.ranks[0].uid == self._uid else []
+        run = submissions.run_of(job, known)
         if run is None or submissions.is_exempt(run):
             return
         if not run.finished:
             raise TemporaryError(f"job {record.job.job_id}: its submission {run.submission_id} has not ended yet")
-        remark(self._api, run, text, within_s=self._remark_within_s)
+        forget_earlier(self._api, known)
+        remark(self._api, run, text, within_s=self._remark_within_s, forget_after_s=self._forget_after_s)
 
     def presence(self, target: JobTarget) -> Presence:
         """RUNNING also while it waits for its start. Raises ``TemporaryError``, ``PermanentError``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
@@ -17,6 +18,11 @@ from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
 from tidegauge_scheduler_hooks.ray_jobs.submissions import END_KEY, incarnation_of
 
 LOOK_EVERY_S = 0.5
+FORGET_AFTER_S = 5.0
+"""Between the end of a submission of ours and its deletion. Ray's monitor looks at each job once a second, and writes
+down again, as failed, one that is gone when it first sees the end."""
+PREFIX = "tidegauge-remark-"
+"""Of the ids of our submissions."""
 PROGRAM = """
 import asyncio, dataclasses, os, sys
 from ray._raylet import GcsClient
@@ -32,9 +38,9 @@ asyncio.run(remark())
 """Another job of that id, and one that its owner has started again or deleted, it leaves alone."""
 
 
-def remark(api: RayJobsApi, job: RayJob, text: str, *, within_s: float) -> None:
+def remark(api: RayJobsApi, job: RayJob, text: str, *, within_s: float, forget_after_s: float) -> None:
     """Put ``text`` into the metadata of ``job``, which has ended and has a submission id. Blocks for up to ``within_s``
-    and the time of a few requests. Raises ``TemporaryError``, ``PermanentError``."""
+    and ``forget_after_s``, and the time of a few requests. Raises ``TemporaryError``, ``PermanentError``."""
     assert job.submission_id is not None
     request = _request(job, text)
     ours = request["submission_id"]
@@ -46,6 +52,7 @@ def remark(api: RayJobsApi, job: RayJob, text: str, *, within_s: float) -> None:
             raise TemporaryError(f"job {job.submission_id}: {ours}, which is to remark on its end, has not ended yet")
         time.sleep(LOOK_EVERY_S)
     if state is not None:
+        time.sleep(forget_after_s)
         api.delete(ours)
     now = api.job(job.submission_id)
     if now is not None and now.metadata.get(END_KEY) != text:
@@ -55,13 +62,21 @@ def remark(api: RayJobsApi, job: RayJob, text: str, *, within_s: float) -> None:
         )
 
 
+def forget_earlier(api: RayJobsApi, jobs: Iterable[RayJob]) -> None:
+    """Delete what is left of our earlier submissions among ``jobs``: of a head that was killed, or of a busy cluster.
+    Raises ``TemporaryError``, ``PermanentError``."""
+    for job in jobs:
+        if job.submission_id is not None and job.submission_id.startswith(PREFIX) and job.finished:
+            api.delete(job.submission_id)
+
+
 def _request(job: RayJob, text: str) -> dict[str, Any]:
     incarnation = incarnation_of(job, named=True)
     digest = hashlib.sha256(f"{incarnation} {text}".encode()).hexdigest()
     arguments = [str(job.submission_id), str(job.started_unix_ms), END_KEY, text]
     return {
         "entrypoint": shlex.join(["python", "-c", PROGRAM, *arguments]),
-        "submission_id": f"tidegauge-remark-{digest[:32]}",
+        "submission_id": f"{PREFIX}{digest[:32]}",
         "runtime_env": {},
         "metadata": {"tidegauge.remarks": incarnation},
     }

@@ -297,7 +297,7 @@ def test_figures_of_a_job_that_was_started_again_are_said_to_be_of_its_last_atte
     rank = replace(healthy(0, 7), identity=identity(attempt=2))
     assert [line.partition(",")[0] for line in figure_lines([rank], job_id="mine", ran_s=5.0)] == [
         "attempt 2: rank 0: 7 steps",
-        "`tidegauge job mine` has all of it and the attempts before",
+        "`tidegauge job mine` has all attempts",
     ]
 
 

@@ -320,6 +320,39 @@ def test_a_job_that_ended_while_the_service_was_down_goes_by_its_own_tidegauge_r
     assert head.record.end is end
 
 
+@pytest.mark.parametrize(
+    ("launch", "end"),
+    [
+        ({"exit_status": 0}, JobEnd.COMPLETED),
+        ({"exit_status": 2}, JobEnd.FAILED),
+        ({"exit_status": 0, "cancelled": True}, JobEnd.CANCELLED),
+        ({"exit_status": 0, "restarts": 1}, None),
+        ({"exit_status": 0, "uid": LAUNCH.uid + 1}, None),
+        ({"exit_status": 0, "job_id": "another"}, None),
+    ],
+)
+def test_a_job_whose_ranks_nobody_saw_end_goes_by_its_own_tidegauge_run(
+    head: Head, launch: dict[str, Any], end: JobEnd | None
+) -> None:
+    head.look(rank_summary(0, launch=LAUNCH.process), launches=(LAUNCH,))
+    before = head.record
+    head.restart()
+    head.look(ended_launches=(replace(LAUNCH, state=LaunchState.ENDED, **launch),))
+    assert head.record == before._replace(ended_unix_s=before.updated_unix_s if end else None, end=end)
+    head.look(after_s=MISSED_AFTER_S)
+    assert head.record.end is (end or JobEnd.UNKNOWN)
+
+
+def test_a_job_that_goes_on_after_its_end_was_told_has_its_last_figures(head: Head) -> None:
+    """An agent tells of launches before it has found all rings."""
+    head.look(rank_summary(0, launch=LAUNCH.process), launches=(LAUNCH,))
+    head.restart()
+    ended = replace(LAUNCH, state=LaunchState.ENDED, exit_status=0)
+    head.look(ended_launches=(ended,))
+    head.look(replace(OVER, step=4321), ended_launches=(ended,))
+    assert (head.record.end, head.record.steps, len(head.ended())) == (JobEnd.COMPLETED, 4321, 1)
+
+
 def test_of_two_runs_of_one_name_none_tells_how_a_job_ended_that_nobody_saw_end(head: Head) -> None:
     one = replace(LAUNCH, state=LaunchState.ENDED, exit_status=0)
     other = replace(one, process=ProcessId(9, 9), exit_status=1)

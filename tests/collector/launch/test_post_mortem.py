@@ -89,8 +89,8 @@ def test_what_the_service_has_explained_in_the_same_terminal_is_not_repeated(dea
     dead.rank(1, growth=0)
     dead.snapshot(1)
     (note,) = dead.notes()
-    error, _, explanation = note.splitlines()[0].partition(": ")
-    (brief,) = dead.notes(told=["Incident 1", f"Incident 3: job oom.\nRank 1, step 400: {explanation}\nMore."])
+    error, figures, _ = note.splitlines()[0].split(": ", 2)
+    (brief,) = dead.notes(told=["Incident 1", f"Incident 3: job oom.\nRank 1, step 400: {figures}: a leak.\nMore."])
     assert brief.splitlines() == [f"{error}, as explained above", *note.splitlines()[1:]]
     assert len(brief.splitlines()) > 1
     assert dead.notes(told=["Incident 1: another reason"]) == [note]

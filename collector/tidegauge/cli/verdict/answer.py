@@ -86,8 +86,8 @@ def figure_lines(ranks: Sequence[RankView], *, job_id: str, ran_s: float) -> lis
     attempt = max(rank.identity.restarts for rank in ranks)
     if attempt:
         lines[0] = f"attempt {attempt}: {lines[0]}"
-    more = " and the attempts before" if attempt else ""
-    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all of it{more}"]
+    what = "attempts" if attempt else "of it"
+    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all {what}"]
 
 
 def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:

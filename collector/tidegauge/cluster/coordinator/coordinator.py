@@ -221,11 +221,10 @@ class Coordinator:
             self._pacing.look_at(jobs)
             return jobs
 
-    def ended_launches(self, node_id: str) -> tuple[LaunchSummary, ...]:
-        """Every ``tidegauge run`` there that ended lately."""
+    def ended_launches(self) -> Mapping[str, Sequence[LaunchSummary]]:
+        """Every ``tidegauge run`` that ended lately, by the engine's id of its node."""
         with self._lock:
-            node = self._nodes.get(node_id)
-            return () if node is None else node.ended_launches
+            return {node_id: node.ended_launches for node_id, node in self._nodes.items() if node.ended_launches}
 
     def memory(
         self,

@@ -101,7 +101,7 @@ class JobRecorder:
         events: Callable[[], Sequence[JobEvent]] = tuple,
         labels: Callable[[], Mapping[JobKey, SlurmLabels]] = dict,
         history_of: HistoryOf,
-        ended_launches: Callable[[str], Sequence[LaunchSummary]] = lambda _: (),
+        ended_launches: Callable[[], Mapping[str, Sequence[LaunchSummary]]] = dict,
         told_ends: Callable[[Sequence[JobView]], Mapping[JobKey, JobEnd]] = lambda _: {},
         look_at_ended: Callable[[Sequence[tuple[JobView, JobRecord]]], None] = lambda _: None,
         now_s: Callable[[], float],
@@ -119,8 +119,9 @@ class JobRecorder:
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
         self._followed: dict[JobKey, _Followed] = {}
-        self._missed: dict[JobKey, JobRecord] | None = None
-        """Jobs that ran under an earlier coordinator and have not been seen by this one; ``None``: not read yet."""
+        self._missed: dict[JobKey, JobRecord] = {}
+        """Jobs that ran under an earlier coordinator and have not been seen by this one."""
+        self._missed_read = False
         self._untaken: dict[JobKey, None] = {}
         """Jobs whose ranks' histories are to be read, the first first; those that wait for the database are not in
         it: a history is gone two minutes after its rank."""
@@ -151,8 +152,9 @@ class JobRecorder:
         return len(self._untaken) + len(self._unsaved)
 
     def _look(self) -> None:
-        if self._missed is None:
+        if not self._missed_read:
             self._missed = {record.job: record for record in self._records.running()}
+            self._missed_read = True
         views: dict[JobKey, list[JobView]] = defaultdict(list)
         for view in self._jobs():
             if view.ranks:
@@ -214,22 +216,25 @@ class JobRecorder:
             if one.views and one.record.end is not None and not one.record.end.is_final
         ]
         told = self._told_ends([followed.views[0] for followed in ended])
+        launches = self._ended_launches()
         for followed in ended:
             record = followed.record
             after = with_end(record, end_by_actions(record))
-            after = with_end(after, self._end_of_launch(followed))
+            after = with_end(after, self._end_of_launch(followed, launches))
             after = with_end(after, told.get(followed.views[0].key))
             if after is not record:
                 followed.record, followed.due_s = after, self._monotonic_s()
 
-    def _end_of_launch(self, followed: _Followed) -> JobEnd | None:
+    def _end_of_launch(
+        self, followed: _Followed, ended_launches: Mapping[str, Sequence[LaunchSummary]]
+    ) -> JobEnd | None:
         launches = followed.launches or _launch_by_name(followed)
         if len(launches) != 1:
             return None  # a process of several says how a part ended
         (launch,), job = launches, followed.record.job
         ended = [
             one
-            for one in self._ended_launches(launch.node_id)
+            for one in ended_launches.get(launch.node_id, ())
             if one.uid == job.uid
             and (one.job_id == job.job_id if launch.process is None else one.process == launch.process)
         ]
@@ -246,16 +251,27 @@ class JobRecorder:
         monotonic_s = self._monotonic_s()
         due = [one for one in self._followed.values() if one.due_s <= monotonic_s]
         waited = monotonic_s - self._began_s >= MISSED_AFTER_S
-        missed = [lost(record) for record in (self._missed or {}).values()] if waited else []
+        missed = self._missed_that_ended(all_of_them=waited)
         self._untaken |= dict.fromkeys(one.record.job for one in due)
         self._take_histories()
         self._records.save([*(one.record for one in due), *missed])
         for one in due:
             one.due_s = NEVER
-        if waited:
-            self._missed = {}
+        for record in missed:
+            del self._missed[record.job]
         self._save_memory()
         self._followed = {job: one for job, one in self._followed.items() if one.views or self._is_unwritten(job, one)}
+
+    def _missed_that_ended(self, *, all_of_them: bool) -> list[JobRecord]:
+        """Jobs that ended under no coordinator: their ranks are gone, and some of them have a ``tidegauge run`` that
+        says how it ended."""
+        launches = self._ended_launches() if self._missed else {}
+        ends = {job: _end_by_name(record, launches) for job, record in self._missed.items()}
+        return [
+            with_end(lost(record), ends[job])
+            for job, record in self._missed.items()
+            if all_of_them or ends[job] is not None
+        ]
 
     def _is_unwritten(self, job: JobKey, followed: _Followed) -> bool:
         return followed.due_s != NEVER or job in self._untaken or job in self._unsaved
@@ -314,6 +330,15 @@ def _launch_by_name(followed: _Followed) -> set[_LaunchOfJob]:
         for view in followed.views
         for node_id, rank in zip(view.rank_nodes, view.ranks)
     }
+
+
+def _end_by_name(record: JobRecord, ended_launches: Mapping[str, Sequence[LaunchSummary]]) -> JobEnd | None:
+    """By the one ``tidegauge run`` of that name and user, if it ended in this attempt."""
+    owner = (record.job.job_id, record.job.uid)
+    named = [one for several in ended_launches.values() for one in several if (one.job_id, one.uid) == owner]
+    if len(named) != 1 or named[0].restarts != record.job.attempt or record.nodes != 1:
+        return None
+    return end_of_launch(named[0], named[0].restarts)
 
 
 def _same_start(record: JobRecord | None, now_s: float) -> JobRecord | None:
