@@ -30,8 +30,8 @@ class SlackWay:
         return self._chat.direct(user_name) is not None
 
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
-        """Each message begins a thread. That of an error goes on the thread of the growth before it, and is shown beside
-        it too: Slack does not notify of replies to a thread that one did not write in."""
+        """Each message begins a thread. That of an error goes on the thread of the growth before it, and is shown
+        beside it too: Slack does not notify of replies to a thread that one did not write in."""
         message = self._look.owner_message(
             decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_unix_s
         )
