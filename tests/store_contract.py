@@ -31,6 +31,7 @@ from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore
 from tidegauge.cluster.store.grades import MAX_ANSWERS
 from tidegauge.cluster.store.job_records import JobRecordStore, RecordRoom
+from tidegauge.cluster.store.memory import write_memory
 from tidegauge.cluster.store.profiles import MAX_PROFILE_CHARS, ProfileStore
 from tidegauge.cluster.store.room import Room
 from tidegauge.cluster.store.store import VERSION_TABLE
@@ -1012,6 +1013,37 @@ class StoreContract:
         assert store.jobs.memory(record) == memory
         store.jobs.prune(before_s=NOW_S + 1e6)
         assert store.jobs.memory(record) is None
+
+    def test_memory_has_so_many_bytes_and_nobody_pushes_out_anothers(self, store: Store) -> None:
+        memory = JobMemory(tuple(RankPeak(rank, "node", rank * 7919, rank * 104729, None) for rank in range(100)))
+        each = len(write_memory(memory))
+        small = JobRecordStore(store.database, RecordRoom(memory_bytes=10 * each))
+
+        def ended(uid: int, number: int) -> JobRecord:
+            one = job_record(job=JobKey(f"{number:02}", 0, uid), updated_unix_s=NOW_S + number)
+            small.save([one])
+            small.save_memory({one: memory})
+            return one
+
+        theirs = [ended(2, number) for number in range(3)]
+        mine = [ended(1, number) for number in range(30)]
+        kept = [small.memory(one) is not None for one in mine]
+        assert kept == sorted(kept), "the oldest go first"
+        assert 0 < sum(kept) <= 7
+        assert all(small.memory(one) == memory for one in theirs)
+        assert small.count_ended() == 33, "records stay"
+        with store.database.reading() as connection:
+            held = connection.scalar(text("SELECT sum(length(value)) FROM job_memory"))
+        assert held <= 10 * each
+
+    def test_memory_that_is_written_again_and_again_takes_no_more_room(self, store: Store) -> None:
+        memory = JobMemory((job_record().fullest,))
+        small = JobRecordStore(store.database, RecordRoom(memory_bytes=3 * len(write_memory(memory))))
+        records = [job_record(job=JobKey(f"{number}", 0, 1)) for number in range(2)]
+        small.save(records)
+        for _ in range(9):
+            small.save_memory(dict.fromkeys(records, memory))
+        assert [small.memory(one) for one in records] == [memory, memory]
 
     def test_the_memory_of_a_job_whose_number_no_column_holds_is_passed_over(self, store: Store) -> None:
         odd = job_record(job=JOB._replace(attempt=1 << 70))

@@ -51,6 +51,10 @@ class Settings(BaseModel):
     keep_jobs_days: float = Field(default=90.0, ge=1, le=3650)
     """Days to keep the records of ended jobs (``tidegauge history``). 90 covers a quarter. At most 20,000 records
     of a user or namespace and 100,000 in all are kept, whatever their age."""
+    keep_jobs_gib: float = Field(default=0.5, ge=0.001, le=1 << 10)
+    """Limit in GiB for what is kept of the memory of ranks beside those records (their peaks, and curves of the
+    fullest). Beyond it that of the oldest records of the user or namespace with most is deleted; the records stay. 0.5
+    holds some 80,000 jobs of 8 ranks, so the database stays below 1 GB."""
     user_pseudonyms: bool = False
     """Whether pseudonyms stand for the names of users where many people look: the label ``user_name``, the Slack
     channel, Alertmanager and Grafana (docs/privacy.md). ``tidegauge whois`` resolves them on the head."""

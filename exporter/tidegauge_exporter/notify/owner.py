@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -44,7 +44,8 @@ class OwnerWay(Protocol):
         """True if the user of the cluster has an address there."""
 
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
-        """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the incident's latest one."""
+        """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the latest one of the
+        incident, or of the growth that its error ended."""
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Send the parts of a message that follow it, once it is in the journal. Raises nothing if they fail."""
@@ -66,6 +67,8 @@ class OwnerNotifier:
         self._wall_s = wall_s
         self._attempts = Attempts()
         self._telling = threading.Lock()
+        self._threads: Mapping[int, str] = {}
+        """Keys in the journal by number of the incident."""
 
     def tell(self, decision: Decision, story: Story) -> str:
         """Notify the owner of the incident's job of a decision; returns the way in words.
@@ -82,6 +85,7 @@ class OwnerNotifier:
 
     def take(self, stories: Sequence[Story]) -> None:
         """Reply to the messages that the owner got with the actions since."""
+        self._threads = {story.incident.number: incident_key(story.incident) for story in stories}
         with self._attempts.round(self._wall_s()):
             for story in stories:
                 what = f"what was done about incident {story.incident.number}"
@@ -90,7 +94,7 @@ class OwnerNotifier:
     def _tell(self, decision: Decision, story: Story) -> str:
         key, now_s = _told_key(decision), self._wall_s()
         if self._said(key) is None:
-            posted = self._way.tell(decision, story, before=self._thread(story), now_unix_s=now_s)
+            posted = self._way.tell(decision, story, before=self._before(story), now_unix_s=now_s)
             self._note(incident_key(story.incident), posted, story)
             self._note(key, posted, story)
             if (found := _found_key(story)) is not None:  # it is in the message
@@ -140,6 +144,11 @@ class OwnerNotifier:
     def _thread(self, story: Story) -> Posted | None:
         """The latest message to the owner about the incident."""
         return posted_from(self._said(incident_key(story.incident)))
+
+    def _before(self, story: Story) -> Posted | None:
+        """The message that a new one goes on from: of an error that of the growth before it, as it is one story."""
+        growth = self._threads.get(story.incident.grew_in or 0)
+        return self._thread(story) or (None if growth is None else posted_from(self._said(growth)))
 
     def _said(self, key: str) -> str | None:
         return self._journal.said(self.name, key)

@@ -31,8 +31,10 @@ class Posted(NamedTuple):
 class Chat(Protocol):
     """A chat. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
 
-    def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
-        """Post into a channel (name with #, or id), or as a reply to ``thread``."""
+    def post(
+        self, channel: str, message: Message, *, thread: Posted | None = None, beside_thread: bool = False
+    ) -> Posted:
+        """Post into a channel (name with #, or id), or as a reply to ``thread``; ``beside_thread``: and also there."""
 
     def update(self, posted: Posted, message: Message) -> None:
         """Replace a message."""

@@ -238,13 +238,16 @@ class SlackChat:
         self._strangers: dict[str, float] = {}
         """Times until which a user counts as unknown, by the same."""
 
-    def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
+    def post(
+        self, channel: str, message: Message, *, thread: Posted | None = None, beside_thread: bool = False
+    ) -> Posted:
         self._pace("chat.postMessage", channel)
         answer = self._ask(
             "chat.postMessage",
             lambda: self._client.chat_postMessage(
                 channel=channel,
                 thread_ts=None if thread is None else thread.ts,
+                reply_broadcast=True if beside_thread and thread is not None else None,
                 unfurl_links=False,
                 unfurl_media=False,
                 mrkdwn=False,

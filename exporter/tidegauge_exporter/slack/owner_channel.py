@@ -29,11 +29,17 @@ class SlackWay:
     def reaches(self, user_name: str) -> bool:
         return self._chat.direct(user_name) is not None
 
-    def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:  # noqa: ARG002 - each message begins a thread
+    def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
+        """Each message begins a thread. That of an error goes on the thread of the growth before it, and is shown
+        beside it too: Slack does not notify of replies to a thread that one did not write in."""
         message = self._look.owner_message(
             decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_unix_s
         )
-        return self._chat.post(self._conversation(story.incident.user_name), message)
+        channel = self._conversation(story.incident.user_name)
+        if before is None or story.incident.grew_in is None:
+            return self._chat.post(channel, message)
+        self._chat.post(before.channel, message, thread=before, beside_thread=True)
+        return before
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Upload the plot."""

@@ -239,3 +239,12 @@ def test_of_users_with_a_job_of_one_name_the_uid_tells_which(said: Said, store: 
     assert "grace (uid 1002)" in said("4711")
     assert "ada (uid 1001)" in said("4711", "--uid", "1001")
     assert "no job 4711 of uid 7 is on record" in said("4711", "--uid", "7", code=2)
+
+
+def test_a_job_whose_peaks_and_curves_are_gone_is_told_with_that(said: Said, store: FakeStore) -> None:
+    assert "keep_jobs_gib" not in said("4711")
+    store.jobs.memories.clear()
+    told = said("4711")
+    assert "they were deleted for room (the setting `keep_jobs_gib`)" in told
+    assert "rank 3 on" in told
+    assert "keep_jobs_gib" not in said("bare"), "it has just begun"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.notify.telling import LINKS, MEMORY, Clock, Crash, decided, done, draw, story
+from exporter.notify.telling import LINKS, MEMORY, Clock, Crash, decided, done, draw, ran_out, story
 from scheduler_values import decision
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_exporter.mail.owner_channel import STRANGER_FOR_S, MailWay
@@ -122,6 +122,15 @@ def test_another_incident_is_another_thread(post: Post) -> None:
     post.messages.tell(SECOND, story(2))
     one, other = post.mails
     assert one["References"] != other["References"]
+
+
+def test_an_error_continues_the_thread_of_the_growth_before_it(post: Post) -> None:
+    growth, error = story(), ran_out(2, growth=1)
+    post.messages.tell(FIRST, growth)
+    post.take(growth, error)
+    post.messages.tell(SECOND, error)
+    warned, failed = post.mails
+    assert failed["In-Reply-To"] == warned["Message-ID"]
 
 
 def test_a_second_warning_continues_the_first(post: Post) -> None:

@@ -51,6 +51,7 @@ class Said:
     channel: str
     thread: str | None
     versions: list[str]
+    beside_thread: bool = False
 
     @property
     def text(self) -> str:
@@ -76,10 +77,14 @@ class FakeChat:
     before: Callable[[Call], None] = lambda _: None
     after: Callable[[Call], None] = lambda _: None
 
-    def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
+    def post(
+        self, channel: str, message: Message, *, thread: Posted | None = None, beside_thread: bool = False
+    ) -> Posted:
         call = self._begin("post", channel, message.text)
         posted = Posted(channel.replace("#", "C-"), f"{len(self.said) + 1}.0")
-        self.said[posted.ts] = Said(posted.channel, None if thread is None else thread.ts, [message.text])
+        self.said[posted.ts] = Said(
+            posted.channel, None if thread is None else thread.ts, [message.text], beside_thread
+        )
         self.after(call)
         return posted
 

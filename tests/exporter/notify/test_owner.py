@@ -18,6 +18,7 @@ from exporter.notify.telling import (
     decided,
     done,
     draw,
+    ran_out,
     story,
 )
 from scheduler_values import decision
@@ -91,6 +92,27 @@ def test_a_user_whom_nobody_knows_is_refused_with_what_to_do(owners: Owners) -> 
     with pytest.raises(RefusedError, match=r"'eve'.*slack_users_file.*slack_email_domain"):
         owners.messages.tell(FIRST, story(user_name="eve"))
     assert owners.chat.calls == []
+
+
+def test_an_error_is_told_in_the_thread_of_the_growth_before_it_and_beside_it(owners: Owners) -> None:
+    growth, error = story(), ran_out(2, growth=1)
+    owners.messages.tell(FIRST, growth)
+    owners.restart()
+    owners.take(growth, error)
+    owners.messages.tell(SECOND, replace(error, memory=MEMORY))
+    third = decided(error, done(ActionKind.CANCEL, name="third"))
+    owners.take(growth, third)
+    assert owners.chat.heads() == ["to ada: first"]
+    assert owners.chat.replies("to ada: first") == ["to ada: second", "cancel done third"]
+    assert [said.beside_thread for said in owners.chat.said.values()] == [False, True, False]
+    assert owners.chat.uploads[-1][0].ts == next(iter(owners.chat.said))
+
+
+def test_an_error_begins_a_thread_where_the_owner_has_none_of_the_growth(owners: Owners) -> None:
+    error = ran_out(2, growth=1)
+    owners.take(story(), error)
+    owners.messages.tell(FIRST, error)
+    assert owners.chat.heads() == ["to ada: first"]
 
 
 @pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("token revoked")])

@@ -28,6 +28,15 @@ def test_a_message_and_its_replies_are_a_thread(slack: FakeSlack, chat: SlackCha
     assert [reply.text for reply in thread.replies] == ["first", "second"]
 
 
+def test_a_reply_may_be_shown_beside_its_thread_too(slack: FakeSlack, chat: SlackChat) -> None:
+    parent = chat.post(CHANNEL, HELLO, beside_thread=True)
+    chat.post(parent.channel, Message("in the thread"), thread=parent)
+    chat.post(parent.channel, Message("beside it"), thread=parent, beside_thread=True)
+    (thread,) = slack.threads(CHANNEL)
+    shown = [message.options.get("reply_broadcast") for message in (thread.parent, *thread.replies)]
+    assert shown == [None, None, True]
+
+
 def test_slack_client_disables_links_mentions_and_unfurling(slack: FakeSlack, chat: SlackChat) -> None:
     chat.post(CHANNEL, HELLO)
     assert slack.messages[0].options == {

@@ -45,6 +45,9 @@ MAX_RANKS = 16
 CHART_COLUMNS = 120
 MIN_CHART_SHARE = 0.5
 """Memory that takes less of its limit is drawn up to its own peak: else there would be nothing to see."""
+NO_MEMORY = (
+    "No peaks and curves of its ranks: none were reported, or they were deleted for room (the setting `keep_jobs_gib`)."
+)
 NOT_FOUND = 404
 LOOK_EVERY_S = 0.2
 
@@ -86,6 +89,9 @@ def run(args: argparse.Namespace) -> int:
     print()
     for name, text in facts(record):
         print_wrapped(f"{name:<12}", text)
+    if answer["memory"] is None and record.end is not None:
+        print()
+        print_wrapped("", NO_MEMORY)
     _print_ranks(record, memory)
     _print_curve(record, memory)
     _print_incidents(args, answer["incidents"])

@@ -22,7 +22,7 @@ from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
 from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.cluster.store import RecordRoom, Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
@@ -171,7 +171,8 @@ def open_actions(
     settings: Settings, coordinator: Coordinator, files: StateFiles, *, tell: Tell | None = None
 ) -> Opened:
     """Open the loop of one coordinator. ``tell`` notifies owners without a scheduler. Raises ``StoreError``."""
-    store = open_store(settings.database_url or sqlite_url(files.root))
+    room = RecordRoom(memory_bytes=int(settings.keep_jobs_gib * (1 << 30)))
+    store = open_store(settings.database_url or sqlite_url(files.root), jobs=room)
     try:
         loop, ends, remarks, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(

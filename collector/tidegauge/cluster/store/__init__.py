@@ -9,7 +9,7 @@ from tidegauge.cluster.store.database import StoreError, sqlite_url
 from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
-from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.job_records import JobRecordStore, RecordRoom
 from tidegauge.cluster.store.persons import Person, PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.store import Store, open_store
@@ -23,6 +23,7 @@ __all__ = [
     "Person",
     "PersonStore",
     "ProfileStore",
+    "RecordRoom",
     "SqlAudit",
     "Store",
     "StoreError",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, select, tuple_
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
@@ -21,6 +22,8 @@ from tidegauge.core.jobs.tenants import tenant_of
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
 
 
+ROOM_MADE = 0.1
+"""Of ``memory_bytes``, beyond what is too much: that takes a second with 100,000 records, so not at each write."""
 MAX_GPUS = 1 << 20
 """Of one job: its ranks may claim any number."""
 
@@ -32,6 +35,9 @@ class RecordRoom(NamedTuple):
     """Of a user, or on Kubernetes of a namespace."""
     in_all: int = 100_000
     """About 100 MB. Beyond it the oldest of the tenant who has most goes."""
+    memory_bytes: int = 1 << 29
+    """Of the memory of ranks beside them. Beyond it that of the oldest records of the tenant who has most goes; the
+    records stay."""
 
 
 ROOM = RecordRoom()
@@ -43,6 +49,8 @@ class JobRecordStore:
     def __init__(self, database: Database, room: RecordRoom = ROOM) -> None:
         self._database = database
         self._room = room
+        self._memory_bytes = float("inf")
+        """What the memory of ranks takes at most: as measured, and what was written since."""
 
     def save(self, records: Sequence[JobRecord]) -> None:
         """Write all records or, with an error, none. A record replaces that of the same attempt and start."""
@@ -67,6 +75,10 @@ class JobRecordStore:
         with self._database.writing() as connection:
             known = _known(connection, list(rows))  # some may have been deleted for somebody else's room
             put_rows(connection, job_memory, [rows[key] for key in known])
+            held_bytes = self._memory_bytes + sum(len(rows[key]["value"]) for key in known)
+            if held_bytes > self._room.memory_bytes:
+                held_bytes = _keep_memory(connection, self._room.memory_bytes)
+        self._memory_bytes = held_bytes
 
     def memory(self, record: JobRecord) -> JobMemory | None:
         """What ``save_memory`` wrote beside this record."""
@@ -223,8 +235,36 @@ def _keep_shares(connection: Connection, most: int) -> None:
             _delete_beyond(connection, share, job_records.c.tenant == tenant)
 
 
+def _keep_memory(connection: Connection, most_bytes: int) -> int:
+    """Delete the memory of ranks beyond ``most_bytes`` in all, and a bit more, of the tenants who have most: of their
+    records that were updated longest ago. Returns what is left."""
+    rows = connection.execute(
+        select(job_records.c.tenant, *job_memory.primary_key.columns, func.length(job_memory.c.value).label("bytes"))
+        .join(job_memory)
+        .order_by(job_records.c.updated_s)
+    )
+    oldest_first: dict[str, deque[tuple[int, tuple[Any, ...]]]] = defaultdict(deque)
+    for row in rows:
+        oldest_first[row.tenant].append((row.bytes, tuple(row[1:-1])))
+    have = {tenant: sum(size for size, _ in theirs) for tenant, theirs in oldest_first.items()}
+    if sum(have.values()) <= most_bytes:
+        return sum(have.values())
+    share = _fair_share(list(have.values()), int(most_bytes * (1.0 - ROOM_MADE)))
+    gone: list[tuple[Any, ...]] = []
+    for tenant, theirs in oldest_first.items():
+        while have[tenant] > share:
+            size, key = theirs.popleft()
+            have[tenant] -= size
+            gone.append(key)
+    if gone:
+        of_key = [column == bindparam(f"of_{column.name}") for column in job_memory.primary_key.columns]
+        names = [f"of_{column.name}" for column in job_memory.primary_key.columns]
+        connection.execute(delete(job_memory).where(*of_key), [dict(zip(names, one)) for one in gone])
+    return sum(have.values())
+
+
 def _fair_share(have: Sequence[int], most: int) -> int:
-    """The largest number of records that each tenant may have so that all together have at most ``most``."""
+    """The largest number of records, or bytes, that each tenant may have so that all together have at most ``most``."""
     left, share = most, most
     for place, count in enumerate(sorted(have)):
         share = left // (len(have) - place)

@@ -17,7 +17,7 @@ from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, Store
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore, read_incident
-from tidegauge.cluster.store.job_records import JobRecordStore
+from tidegauge.cluster.store.job_records import ROOM, JobRecordStore, RecordRoom
 from tidegauge.cluster.store.persons import PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
@@ -107,7 +107,7 @@ def _is_there(connection: Connection, number: int | None) -> bool:
     return connection.scalar(select(incidents.c.number).where(incidents.c.number == number)) is not None
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, jobs: RecordRoom = ROOM) -> Store:
     """Open the database, created or upgraded if need be. Raises ``StoreError``."""
     database = Database(url)
     try:
@@ -117,7 +117,7 @@ def open_store(url: str) -> Store:
         raise
     return Store(
         IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database),
-        JobRecordStore(database), ProfileStore(database), UsageStore(database), database,
+        JobRecordStore(database, jobs), ProfileStore(database), UsageStore(database), database,
     )  # fmt: skip
 
 
