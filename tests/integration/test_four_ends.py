@@ -51,10 +51,8 @@ RAY_STATUS = {
     "healthy": ["SUCCEEDED"], "saved": ["STOPPED", "SUCCEEDED"], "oom": ["FAILED"], "cancelled": ["STOPPED"]
 }  # fmt: skip
 """Of each submission of a job, in order."""
-RAY_WORDS = {
-    "healthy": "completed", "saved": "completed", "oom": "died of an out-of-memory error", "cancelled": "cancelled"
-}  # fmt: skip
-"""The metadata of the last submission begins so."""
+RAY_WORDS = {"healthy": "completed", "saved": "completed", "oom": "OOM", "cancelled": "cancelled"}
+"""How it ended, in the metadata of the last submission."""
 
 
 class Stand(ABC):
@@ -169,8 +167,9 @@ class TidegaugeRun(Stand):
         self._jobs[how], _ = self._running.enter_context(job)
 
     def cancel(self) -> None:
-        """Ctrl-C, as a terminal sends it."""
-        os.killpg(self._jobs["cancelled"].pid, signal.SIGINT)
+        """By SIGINT, to its keeper alone: the job gets a signal to the whole group twice, and may be interrupted anew
+        while it writes its counters."""
+        self._jobs["cancelled"].send_signal(signal.SIGINT)
 
     def wait(self, *jobs: str) -> None:
         """Until they have ended."""
@@ -236,7 +235,7 @@ class RayJobs(Stand):
     def _ended_so(self, how: str) -> bool:
         jobs = self._submissions(how)
         line = jobs[-1].metadata.get("tidegauge.end", "")
-        return [job.status for job in jobs] == RAY_STATUS[how] and line.startswith(f"{RAY_WORDS[how]} after ")
+        return [job.status for job in jobs] == RAY_STATUS[how] and f" ({RAY_WORDS[how]}); " in line
 
     def _submissions(self, how: str) -> list[Submission]:
         jobs = [job for job in self.cluster.api().jobs() if job.environ.get("TIDEGAUGE_JOB_ID") == how]
