@@ -138,6 +138,8 @@ class RankView(RankSummary):
     """Since attach."""
     group: str = ""
     """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
+    hidden: tuple[RankView, ...] = ()
+    """Processes that have its name too and are not shown: those that it came after, its helpers, its launcher."""
     profile_bytes: Mapping[Category, int] = field(default_factory=dict)
     """What its memory was made of at the peak of its last memory profile; empty without one."""
 
