@@ -11,10 +11,9 @@ from tidegauge.core.job_records.memory import (
     JobMemory,
     MemorySoFar,
     RankMemory,
-    highest,
     step_time_s,
 )
-from tidegauge.core.job_records.record import RankPeak
+from tidegauge.core.job_records.record import RankPeak, highest
 from tidegauge.core.memory_history import BUCKETS, MemoryHistory, MemoryPoint, joined
 from tidegauge.core.views import JobView, RankSummary
 
@@ -69,7 +68,9 @@ def test_peaks_of_ranks_that_are_forgotten_stay_the_fullest_first() -> None:
 
 
 def test_peaks_and_curves_are_those_of_the_fullest_ranks() -> None:
-    ranks = [rank_summary(number, reserved_bytes=number * GIB) for number in range(MAX_PEAKS + 10)]
+    ranks = [
+        rank_summary(number, reserved_bytes=number * GIB, limit_bytes=2048 * GIB) for number in range(MAX_PEAKS + 10)
+    ]
     memory = MemorySoFar()
     memory.look([view(*ranks)])
     memory.take([view(*ranks)], lambda _, rank: history(int(rank.identity.rank)))

@@ -249,8 +249,8 @@ def _print_curve(record: JobRecord, memory: JobMemory) -> None:
 def _print_chart(curve: RankMemory, limit_bytes: int | None) -> None:
     allocated, reserved = stretched(curve.points, CHART_COLUMNS)
     highest, limit = max(*allocated, *reserved, 1), ""
-    if limit_bytes is not None and highest >= MIN_CHART_SHARE * limit_bytes:
-        highest, limit = max(highest, limit_bytes), " up to its limit"
+    if limit_bytes is not None and MIN_CHART_SHARE * limit_bytes <= highest <= limit_bytes:
+        highest, limit = limit_bytes, " up to its limit"
     print_chart(f"Memory of rank {curve.rank}{limit}", allocated, reserved, highest_bytes=highest)
     print(f"from {moment(curve.points[0].at_unix_s)} to {moment(curve.points[-1].at_unix_s)}")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from tidegauge.core.job_records.record import RankPeak, fullness, peak_of
+from tidegauge.core.job_records.record import RankPeak, fullness, highest, peak_of
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint, PackedPoints, joined
 from tidegauge.core.views import JobView, RankSummary
 
@@ -104,21 +104,6 @@ class MemorySoFar:
     def _note(self, peak: RankPeak) -> None:
         before = self._peaks.get((peak.rank, peak.hostname))
         self._peaks[peak.rank, peak.hostname] = peak if before is None else highest(before, peak)
-
-
-_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s"}
-"""The fields of a peak that are no peaks."""
-_HIGHEST = [place for place, name in enumerate(RankPeak._fields) if name not in _LATEST]
-
-
-def highest(before: RankPeak, seen: RankPeak) -> RankPeak:
-    """The figures of one rank at two times: the highest, and of what is no peak the latest that is known."""
-    figures: list[Any] = [old if new is None else new for old, new in zip(before, seen)]
-    for place in _HIGHEST:
-        old: Any = before[place]
-        if old is not None and old > figures[place]:
-            figures[place] = old
-    return RankPeak._make(figures)
 
 
 def _fullest(peaks: Iterable[RankPeak]) -> list[RankPeak]:
