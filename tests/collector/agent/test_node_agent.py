@@ -490,6 +490,27 @@ def test_no_other_user_can_oust_a_rank_from_its_name(node: FakeNode) -> None:
     assert {(rank.uid, rank.process) for rank in told} == {(victim.uid, victim.process), (4321, thief.process)}
 
 
+def test_the_highest_of_a_rank_is_that_of_all_records_also_where_its_program_resets_pytorchs_peaks(
+    node: FakeNode,
+) -> None:
+    """``reset_peak_memory_stats()`` in each step: all but the last record between two reports were lost."""
+    rank = node.start_rank()
+    settle(node, rank)
+    rank.record(allocated=GIB, reserved=2 * GIB, allocated_peak_bytes=7 * GIB, reserved_peak_bytes=8 * GIB)
+    rank.record(allocated=GIB, reserved=2 * GIB, allocated_peak_bytes=None, reserved_peak_bytes=None)
+    node.poll()
+    rank.record(allocated=GIB, reserved=2 * GIB)
+    node.poll()
+    view = only_rank(node)
+    assert (view.highest_allocated_bytes, view.highest_reserved_bytes) == (7 * GIB, 8 * GIB)
+    assert (view.allocated_peak_bytes, view.reserved_peak_bytes) == (GIB, 2 * GIB), "PyTorch's own, for /metrics"
+    rank.record(
+        kind=RecordKind.EVENT, event=EventCode.FRACTION_SET, event_a=50_000, allocated=GIB, reserved=2 * GIB
+    )  # fmt: skip
+    node.poll()
+    assert only_rank(node).highest_reserved_bytes == 2 * GIB, "under another limit it begins anew"
+
+
 # --- several processes of one rank, one after the other
 
 

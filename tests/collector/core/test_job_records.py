@@ -191,6 +191,12 @@ def test_the_record_keeps_the_worst_and_the_highest_of_the_whole_life() -> None:
     assert record.ooms == 1
 
 
+def test_peaks_are_the_highest_that_the_agent_read_where_it_says() -> None:
+    rank = rank_summary(0, allocated_highest_bytes=30 * GIB, reserved_highest_bytes=33 * GIB)
+    peak = record_of([healthy(rank)], None, now_s=NOW_S).fullest
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (30 * GIB, 33 * GIB)
+
+
 def test_all_groups_of_a_job_are_one_record() -> None:
     evaluator = healthy(rank_summary(0, step=5), group="g2", world_size=1)
     record = record_of([healthy(), evaluator], None, now_s=NOW_S)

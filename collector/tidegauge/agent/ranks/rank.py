@@ -317,6 +317,8 @@ class RankState:
             requested_bytes=last.requested_bytes,
             allocated_peak_bytes=last.allocated_peak_bytes,
             reserved_peak_bytes=last.reserved_peak_bytes,
+            allocated_highest_bytes=series.highest_allocated_bytes,
+            reserved_highest_bytes=series.highest_reserved_bytes,
             nontorch_bytes=series.meter.bytes,
             limit_bytes=total if (cap := self._cap_bytes(series)) is None else cap,
             host_rss_bytes=None if self.host is None else self.host.held_bytes,

@@ -284,7 +284,7 @@ def peak_of(view: JobView, place: int) -> RankPeak:
     return RankPeak(
         rank=int(rank.identity.rank),
         hostname=view.rank_hostnames[place] if view.rank_hostnames else rank.identity.hostname,
-        allocated_bytes=max(rank.allocated_bytes, rank.allocated_peak_bytes or 0),
+        allocated_bytes=rank.highest_allocated_bytes,
         reserved_bytes=rank.highest_reserved_bytes,
         limit_bytes=_limit_at(rank.highest_reserved_bytes, rank.limit_bytes),
         nontorch_bytes=rank.nontorch_bytes,
