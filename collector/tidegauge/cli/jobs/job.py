@@ -201,8 +201,16 @@ def _rank_row(peak: RankPeak) -> Sequence[str]:
         _count(peak.alloc_retries),
         _count(peak.ooms),
         _count(peak.steps or None),
-        "-" if peak.step_s is None else f"{peak.step_s:.3g} s" if peak.step_s >= 1 else f"{1000 * peak.step_s:.3g} ms",
+        "-" if peak.step_s is None else _step_words(peak.step_s),
     )
+
+
+def _step_words(step_s: float) -> str:
+    """Three digits: 0.99997 s are 1 s, not 1e+03 ms."""
+    milliseconds = float(f"{1000 * step_s:.3g}")
+    if milliseconds < 1000:
+        return f"{milliseconds:g} ms"
+    return f"{step_s:.3g} s" if milliseconds < 1e6 else format_duration(step_s)
 
 
 def head_room(peak: RankPeak) -> int | None:

@@ -112,15 +112,18 @@ def _fullest(peaks: Iterable[RankPeak]) -> list[RankPeak]:
 
 
 def step_time_s(points: Sequence[MemoryPoint]) -> Optional[float]:
-    """The median time of a step on this curve; ``None`` where no step ended on it."""
+    """The median time of a step on this curve; ``None`` where it does not tell. The time before the first point with
+    a step does not count, for the start is in it; nor does that between the last two, for the steps may have ended at
+    any time in it."""
     times: list[tuple[float, int]] = []
     began: Optional[MemoryPoint] = None
-    for point in points:
-        steps = 0 if began is None else point.step - began.step
-        if began is not None and steps > 0:
+    passed = 0
+    for number, point in enumerate(points, 1):
+        steps, passed = 0 if began is None else point.step - began.step, passed + 1
+        if began is not None and began.step > 0 and steps > 0 and (passed > 1 or number < len(points)):
             times.append(((point.at_unix_s - began.at_unix_s) / steps, steps))
         if began is None or steps != 0:
-            began = point
+            began, passed = point, 0
     left = sum(steps for _, steps in times) / 2
     for time_s, steps in sorted(times):
         left -= steps
