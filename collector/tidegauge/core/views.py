@@ -89,11 +89,20 @@ class RankSummary:
     ooms: Optional[int] = None
     profile_problem: Optional[str] = None
     """Why there is no new memory profile of it although one is wanted, for people: put off, refused, given up."""
+    allocated_highest_bytes: Optional[int] = None
+    """The highest that the agent has read of it since its memory fraction was set, PyTorch's peaks included: a program
+    may reset those; so is ``reserved_highest_bytes``. ``None``: the agent does not say."""
+    reserved_highest_bytes: Optional[int] = None
+
+    @property
+    def highest_allocated_bytes(self) -> int:
+        """The peak of allocated memory as far as it is known, at least what is allocated now."""
+        return max(self.allocated_bytes, self.allocated_peak_bytes or 0, self.allocated_highest_bytes or 0)
 
     @property
     def highest_reserved_bytes(self) -> int:
-        """The peak of reserved memory, where PyTorch tells it; else what is reserved now."""
-        return max(self.reserved_bytes, self.reserved_peak_bytes or 0)
+        """The same of reserved memory."""
+        return max(self.reserved_bytes, self.reserved_peak_bytes or 0, self.reserved_highest_bytes or 0)
 
     @property
     def tenant(self) -> Tenant:
@@ -138,6 +147,8 @@ class RankView(RankSummary):
     """Since attach."""
     group: str = ""
     """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
+    hidden: tuple[RankView, ...] = ()
+    """Processes that have its name too and are not shown: those that it came after, its helpers, its launcher."""
     profile_bytes: Mapping[Category, int] = field(default_factory=dict)
     """What its memory was made of at the peak of its last memory profile; empty without one."""
 

@@ -490,6 +490,98 @@ def test_no_other_user_can_oust_a_rank_from_its_name(node: FakeNode) -> None:
     assert {(rank.uid, rank.process) for rank in told} == {(victim.uid, victim.process), (4321, thief.process)}
 
 
+def test_the_highest_of_a_rank_is_that_of_all_records_also_where_its_program_resets_pytorchs_peaks(
+    node: FakeNode,
+) -> None:
+    """``reset_peak_memory_stats()`` in each step: all but the last record between two reports were lost."""
+    rank = node.start_rank()
+    settle(node, rank)
+    rank.record(allocated=GIB, reserved=2 * GIB, allocated_peak_bytes=7 * GIB, reserved_peak_bytes=8 * GIB)
+    rank.record(allocated=GIB, reserved=2 * GIB, allocated_peak_bytes=None, reserved_peak_bytes=None)
+    node.poll()
+    rank.record(allocated=GIB, reserved=2 * GIB)
+    node.poll()
+    view = only_rank(node)
+    assert (view.highest_allocated_bytes, view.highest_reserved_bytes) == (7 * GIB, 8 * GIB)
+    assert (view.allocated_peak_bytes, view.reserved_peak_bytes) == (GIB, 2 * GIB), "PyTorch's own, for /metrics"
+    rank.record(
+        kind=RecordKind.EVENT, event=EventCode.FRACTION_SET, event_a=50_000, allocated=GIB, reserved=2 * GIB
+    )  # fmt: skip
+    node.poll()
+    assert only_rank(node).highest_reserved_bytes == 2 * GIB, "under another limit it begins anew"
+
+
+# --- several processes of one rank, one after the other
+
+
+def end_by_itself(node: FakeNode, rank: FakeRank, *, step: int) -> None:
+    rank.record(kind=RecordKind.EVENT, event=EventCode.DETACHED, step=step)
+    node.end(rank)
+
+
+@pytest.mark.parametrize("last_step", [0, 3])
+def test_of_a_rank_that_was_started_again_the_last_process_is_shown_also_when_both_are_over(
+    node: FakeNode, last_step: int
+) -> None:
+    """``python a; python b``: that the first was larger, and made more steps, says nothing of how the second ended."""
+    first = node.start_rank(process=ProcessId(10, 100))
+    for step in (1, 2, 30):
+        first.record(step=step, reserved=60 * GIB)
+        node.poll()
+    end_by_itself(node, first, step=30)
+    node.poll()
+    second = node.start_rank(process=ProcessId(11, 300))
+    second.tick(reserved=GIB)
+    node.poll()
+    assert only_rank(node).process == second.process
+    second.record(kind=RecordKind.EVENT, event=EventCode.OUT_OF_MEMORY, step=last_step, reserved=2 * GIB, event_a=GIB)
+    end_by_itself(node, second, step=last_step)
+    for _ in range(3):
+        node.poll()
+        view = only_rank(node)
+        assert (view.process, view.alive, view.detached, view.step) == (second.process, False, True, last_step)
+        assert view.last_oom is not None
+    assert [(one.process, one.step, one.detached) for one in view.hidden] == [(first.process, 30, True)]
+
+
+@pytest.mark.parametrize("helper_steps", [0, 7])
+def test_a_helper_that_outlives_its_trainer_does_not_tell_the_end_of_the_rank(
+    node: FakeNode, helper_steps: int
+) -> None:
+    trainer = node.start_rank(process=ProcessId(10, 100))
+    settle(node, trainer)
+    node.procs.parents[ProcessId(11, 300)] = (ProcessId(10, 100),)
+    helper = node.start_rank(process=ProcessId(11, 300))
+    for _ in range(3):
+        helper.tick(step=helper_steps, reserved=60 * GIB)
+        trainer.record()
+        node.poll()
+    end_by_itself(node, trainer, step=6)
+    node.poll()
+    node.poll(30)
+    helper.tick(step=helper_steps)
+    node.end(helper)
+    node.poll()
+    assert (only_rank(node).process, only_rank(node).detached) == (trainer.process, True)
+    node.poll(95)
+    node.poll()
+    assert node.agent.view().ranks == (), "the name is not the helper's because the trainer has been forgotten"
+
+
+def test_a_launcher_that_used_a_gpu_does_not_tell_the_end_of_the_rank(node: FakeNode) -> None:
+    launcher = node.start_rank(process=ProcessId(10, 100))
+    launcher.tick(reserved=60 * GIB)
+    node.procs.parents[ProcessId(11, 300)] = (ProcessId(10, 100),)
+    trainer = node.start_rank(process=ProcessId(11, 300))
+    settle(node, trainer)
+    end_by_itself(node, trainer, step=3)
+    launcher.tick(reserved=60 * GIB)
+    end_by_itself(node, launcher, step=0)
+    node.poll()
+    node.poll()
+    assert (only_rank(node).process, only_rank(node).step) == (trainer.process, 3)
+
+
 # --- the end of a rank
 
 

@@ -142,8 +142,9 @@ def test_the_table_of_ranks_has_the_fullest_and_says_how_many_more_there_are(sai
 
 
 def test_short_steps_are_in_milliseconds_and_one_oom_is_no_two_at_the_same_time() -> None:
-    _, ((*_, step),) = rank_rows([PEAK._replace(step_s=0.06257)])
-    assert step == "62.6 ms"
+    told = {0.06257: "62.6 ms", 0.9994: "999 ms", 0.99997: "1 s", 12.345: "12.3 s", 999.7: "17 min"}
+    _, rows = rank_rows([PEAK._replace(step_s=step_s) for step_s in told])
+    assert [row[-1] for row in rows] == list(told.values())
     assert dict(facts(FULL._replace(ooms=1)))["OOMs"] == "1 rank ran out of memory"
 
 

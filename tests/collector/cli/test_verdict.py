@@ -25,6 +25,7 @@ from tidegauge.cli.verdict.answer import (
     figure_lines,
     live_lines,
     profile_lines,
+    rank_lines,
     size_lines,
     try_report,
     verdict_sentence,
@@ -34,7 +35,7 @@ from tidegauge.cli.verdict.process import VerdictProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile
-from tidegauge.core.samples import OomRecord
+from tidegauge.core.samples import EventCode, OomRecord, RecordKind
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.osproc.processes import identity_of
@@ -56,17 +57,22 @@ raise SystemExit(7)
 
 def write_ring(run_dir: Path, pid: int, *, rank: int = 0, leak_bytes: int = 0, job_id: str = JOB) -> None:
     """The ring of a process that has just done 2,000 steps of 10 ms."""
+    writer = ring_of(run_dir, pid, rank=rank, job_id=job_id)
+    for step in range(2000):
+        writer.clock.pass_s(0.01)
+        writer.record(step=step, allocated=4096 * MIB + step * leak_bytes)
+
+
+def ring_of(run_dir: Path, pid: int, *, rank: int = 0, job_id: str = JOB, ago_s: float = 20.0) -> FakeRank:
+    """An empty ring, whose first record will be of so long ago."""
     process = identity_of(pid)
     assert process is not None
     now_s = time.monotonic()
-    clock = FakeClock(now_s=now_s - 20, unix_offset_s=time.time() - now_s)
+    clock = FakeClock(now_s=now_s - ago_s, unix_offset_s=time.time() - now_s)
     who = identity(
         job_id=JobId(job_id), rank=GlobalRank(rank), local_rank=LocalRank(rank), job_name="train", device_uuids=()
     )
-    writer = FakeRank(run_dir, clock, process=process, capacity=4096, who=who)
-    for step in range(2000):
-        clock.pass_s(0.01)
-        writer.record(step=step, allocated=4096 * MIB + step * leak_bytes)
+    return FakeRank(run_dir, clock, process=process, capacity=4096, who=who)
 
 
 def eventually(what: Callable[[], bool]) -> None:
@@ -126,6 +132,38 @@ def test_the_growing_rank_of_the_job_is_named_first_and_no_other_jobs(
     page = (tmp_path / report).read_text()
     assert "Rank 1 grows" in page
     assert "python train.py" in page
+
+
+def test_of_a_rank_that_was_started_again_the_peak_of_all_processes_and_the_last_ones_oom_are_told(
+    judge: Judge, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """``bash -c "python a; python b"``: the first was the largest, the second ran out of memory."""
+    for process, ago_s, steps, reserved in ((processes[0], 60.0, 30, 1536 * MIB), (processes[1], 30.0, 20, 300 * MIB)):
+        writer = ring_of(tmp_path, process.pid, ago_s=ago_s)
+        for step in range(1, steps + 1):
+            writer.record(step=step, reserved=reserved)
+        judge.read()
+        if steps == 20:
+            writer.record(kind=RecordKind.EVENT, event=EventCode.OUT_OF_MEMORY, step=20, reserved=reserved)
+        writer.record(kind=RecordKind.EVENT, event=EventCode.DETACHED, step=steps, reserved=reserved)
+        process.kill()
+        process.wait()
+    judge.read()
+    answer = answer_of(judge)
+    assert answer_lines(answer) == ["rank 0: ran out of memory, 20 steps, peak 1.5 GiB reserved"]
+    try_report(answer, tmp_path / "report.html", job_name="train", command="")
+    assert "rank 0 at step 20" in (tmp_path / "report.html").read_text()
+
+
+def test_a_growing_rank_that_ran_out_of_memory_is_said_to_have() -> None:
+    rank = replace(
+        healthy(0, 7),
+        verdict=Verdict(LeakState.LEAK, signal=Signal.ALLOCATED, onset_step=3),
+        last_oom=OomRecord(0.0, 7, 1, 1, 1, 1, 1),
+    )
+    assert rank_lines(rank, None) == [
+        "rank 0: growing: allocated memory grows since step 3; ran out of memory at step 7"
+    ]
 
 
 def test_a_report_that_cannot_be_written_is_named(

@@ -72,6 +72,15 @@ def test_the_living_process_speaks_for_a_rank_not_the_dead_one_with_the_newer_sa
     assert (job.ranks, job.state) == ((living,), LeakState.OK)
 
 
+def test_of_two_dead_processes_of_a_rank_the_one_that_its_agent_still_tells_of_speaks() -> None:
+    """The agent knows which came after the other; of the one that it does not name any more nobody saw the end."""
+    vanished = on(rank_summary(0, alive=False, step=500))[0]._replace(named=False)
+    last = rank_summary(0, process=ProcessId(77, 77), alive=False, detached=True, step=0, last_sample_unix_s=1.0)
+    for members in ([vanished, *on(last)], [*on(last), vanished]):
+        (job,) = jobs_of(members)
+        assert job.ranks == (last,)
+
+
 def test_a_fresh_node_speaks_for_a_rank_that_moved_there_from_a_silent_one() -> None:
     moved = rank_summary(0, process=ProcessId(77, 77), last_sample_unix_s=1.0)
     (job,) = jobs_of(on(rank_summary(0), host="silent", stale=True) + on(moved, host="fresh"))

@@ -11,10 +11,9 @@ from tidegauge.core.job_records.memory import (
     JobMemory,
     MemorySoFar,
     RankMemory,
-    highest,
     step_time_s,
 )
-from tidegauge.core.job_records.record import RankPeak
+from tidegauge.core.job_records.record import RankPeak, highest
 from tidegauge.core.memory_history import BUCKETS, MemoryHistory, MemoryPoint, joined
 from tidegauge.core.views import JobView, RankSummary
 
@@ -69,7 +68,9 @@ def test_peaks_of_ranks_that_are_forgotten_stay_the_fullest_first() -> None:
 
 
 def test_peaks_and_curves_are_those_of_the_fullest_ranks() -> None:
-    ranks = [rank_summary(number, reserved_bytes=number * GIB) for number in range(MAX_PEAKS + 10)]
+    ranks = [
+        rank_summary(number, reserved_bytes=number * GIB, limit_bytes=2048 * GIB) for number in range(MAX_PEAKS + 10)
+    ]
     memory = MemorySoFar()
     memory.look([view(*ranks)])
     memory.take([view(*ranks)], lambda _, rank: history(int(rank.identity.rank)))
@@ -84,10 +85,10 @@ def test_a_curve_goes_on_after_a_restart_of_the_coordinator_and_of_the_rank_on_a
     ))  # fmt: skip
     memory, there = MemorySoFar(), [view(rank_summary(0, reserved_bytes=3 * GIB), host="node8")]
     memory.look(there)
-    memory.take(there, lambda *_: history(3, 4, began_s=NOW_S + 100))
+    memory.take(there, lambda *_: history(3, 4, began_s=NOW_S + 100, step=5))
     memory.go_on_from(stored)
     assert gib_of(memory.memory()) == {0: [1, 9, 2, 3, 4]}
-    memory.take(there, lambda *_: history(3, 4, 5, began_s=NOW_S + 100))
+    memory.take(there, lambda *_: history(3, 4, 5, began_s=NOW_S + 100, step=5))
     memory.take([], nothing)
     kept = memory.memory()
     assert gib_of(kept) == {0: [1, 9, 2, 3, 4, 5]}
@@ -141,6 +142,9 @@ def test_an_unknown_figure_stays_unknown_when_points_are_joined() -> None:
         ((0, 0, 0, 1, 1, 1, 2), 3.0),
         ((0, 10, 20, 21, 21, 21, 21, 22), 0.1),
         ((50, 60, 0, 1, 2), 0.1),
+        ((0, 0, 0, 0, 60), None),  # start-up, and 60 steps at some time in the last second
+        ((0, 0, 0, 3, 23, 43, 63, 64), 0.05),  # loading is in the first stretch, the rest of the process in the last
+        ((0, 0, 0, 20, 60), None),  # the last stretch alone tells nothing
     ],
 )
 def test_the_time_of_a_step_is_the_median_over_the_steps_of_a_curve(steps: tuple[int, ...], expected: float) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sample_views import GIB, LEAK, MIB, NOW_S, identity, job_view, rank_summary, rank_view
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.job_records.memory import MemorySoFar
 from tidegauge.core.job_records.record import (
     MAX_INCIDENTS,
     JobEnd,
@@ -91,6 +95,61 @@ def test_memory_outside_pytorch_and_of_the_host_is_the_highest_so_far() -> None:
     assert (peak.nontorch_bytes, peak.host_bytes, peak.steps) == (2 * GIB, 9 * GIB, 300)
 
 
+LARGE = {"allocated_bytes": 1400 * MIB, "reserved_bytes": 1522 * MIB, "limit_bytes": 3 * GIB, "nontorch_bytes": 7 * MIB}
+CAPPED = {
+    "allocated_bytes": 290 * MIB,
+    "reserved_bytes": 302 * MIB,
+    "limit_bytes": 307 * MIB,
+    "nontorch_bytes": 5 * MIB,
+}
+
+
+@pytest.mark.parametrize("order", [(LARGE, CAPPED), (CAPPED, LARGE), (LARGE, CAPPED, LARGE)])
+def test_peak_and_limit_are_those_of_the_fullest_moment(order: Sequence[dict[str, int]]) -> None:
+    """A rank that was started again under a smaller cap was told as 1.5 GiB of 307 MiB."""
+    record, memory = None, MemorySoFar()
+    for number, figures in enumerate(order):
+        view = healthy(rank_summary(0, process=ProcessId(number, 1), host_rss_bytes=number, **figures))
+        record = record_of([view], record, now_s=number)
+        memory.look([view])
+    assert record is not None
+    for peak in (record.fullest, *memory.memory().peaks):
+        assert {name: getattr(peak, name) for name in CAPPED} == CAPPED
+        assert peak.host_bytes == len(order) - 1, "memory of the host has nothing to do with the limit"
+
+
+def test_a_limit_that_is_known_later_is_that_of_the_peak_before_if_that_fits() -> None:
+    first = record_of([healthy(rank_summary(0, reserved_bytes=9 * GIB, limit_bytes=None))], None, now_s=1)
+    known = record_of([healthy(rank_summary(0, reserved_bytes=GIB, limit_bytes=16 * GIB))], first, now_s=2)
+    assert (known.fullest.reserved_bytes, known.fullest.limit_bytes) == (9 * GIB, 16 * GIB)
+    capped = record_of([healthy(rank_summary(0, reserved_bytes=GIB, limit_bytes=2 * GIB))], first, now_s=2)
+    assert (capped.fullest.reserved_bytes, capped.fullest.limit_bytes) == (GIB, 2 * GIB)
+
+
+def test_a_cap_below_what_a_rank_once_held_is_not_the_limit_of_that_peak() -> None:
+    capped = rank_summary(0, reserved_bytes=GIB, reserved_peak_bytes=8 * GIB, limit_bytes=2 * GIB)
+    other = rank_summary(1, reserved_bytes=GIB, reserved_peak_bytes=GIB, limit_bytes=2 * GIB)
+    assert record_of([healthy(capped)], None, now_s=1).fullest[2:5] == (capped.allocated_bytes, 8 * GIB, None)
+    assert record_of([healthy(capped, other)], None, now_s=1).fullest.rank == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.none() | st.integers(0, 9), st.none() | st.integers(1, 9), st.integers(0, 1)),
+        min_size=1,
+    )
+)
+def test_no_share_is_above_all_of_the_limit(looks: list[tuple[int, int | None, int | None, int]]) -> None:
+    record, memory = None, MemorySoFar()
+    for reserved, peak, limit, number in looks:
+        rank = rank_summary(number, reserved_bytes=reserved, reserved_peak_bytes=peak, limit_bytes=limit)
+        record = record_of([healthy(rank)], record, now_s=1)
+        memory.look([healthy(rank)])
+    assert record is not None
+    for told in (record.fullest, *memory.memory().peaks):
+        assert told.limit_bytes is None or told.reserved_bytes <= told.limit_bytes
+
+
 def test_retries_and_ooms_are_the_most_and_fragmentation_is_the_last_reading() -> None:
     first = rank_summary(0, inactive_split_bytes=9, alloc_retries=3, ooms=1)
     record = record_of([healthy(first)], None, now_s=1)
@@ -130,6 +189,12 @@ def test_the_record_keeps_the_worst_and_the_highest_of_the_whole_life() -> None:
     assert (record.state, record.severity, record.steps) == (LeakState.LEAK, Severity.CRITICAL, 300)
     assert (record.fullest.allocated_bytes, record.fullest.reserved_bytes) == (30 * GIB, 34 * GIB)
     assert record.ooms == 1
+
+
+def test_peaks_are_the_highest_that_the_agent_read_where_it_says() -> None:
+    rank = rank_summary(0, allocated_highest_bytes=30 * GIB, reserved_highest_bytes=33 * GIB)
+    peak = record_of([healthy(rank)], None, now_s=NOW_S).fullest
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (30 * GIB, 33 * GIB)
 
 
 def test_all_groups_of_a_job_are_one_record() -> None:

@@ -131,6 +131,9 @@ class DeviceSeries:
     def __init__(self, device: int, detector_factory: DetectorFactory) -> None:
         self.device = device
         self.last: Sample | None = None
+        self.highest_allocated_bytes = 0
+        """Of all records since the last ``FRACTION_SET``, with PyTorch's peaks in them; so is the next."""
+        self.highest_reserved_bytes = 0
         self.fraction: float | None = None
         """From the last ``FRACTION_SET`` record."""
         self.out_of_memory: Sample | None = None
@@ -155,11 +158,18 @@ class DeviceSeries:
             self._baseline = sample
         if sample.event is EventCode.FRACTION_SET and 0 < sample.event_a <= _MILLIONTHS:
             self.fraction = sample.event_a / _MILLIONTHS
+            self.highest_allocated_bytes = self.highest_reserved_bytes = 0  # under another limit
         if sample.event is EventCode.OUT_OF_MEMORY:
             self.out_of_memory, self.private_free_bytes = sample, 0
         if sample.event is EventCode.POOLS_AT_OOM:
             self.private_free_bytes = sample.event_a
         self.last = sample
+        self.highest_allocated_bytes = max(
+            self.highest_allocated_bytes, sample.allocated_bytes, sample.allocated_peak_bytes or 0
+        )
+        self.highest_reserved_bytes = max(
+            self.highest_reserved_bytes, sample.reserved_bytes, sample.reserved_peak_bytes or 0
+        )
         if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
             self.meter.record(sample)
             self._pending.append(sample)

@@ -125,6 +125,7 @@ class RankState:
         self._found: Attribution | None = None
         """The claim, corrected by the evidence; ``None`` until there are both."""
         self._gpu: GpuReading | None = None
+        self._began_ns: int | None = None
         self._broken = False
 
     @property
@@ -156,6 +157,8 @@ class RankState:
         if self._primary is not None:
             self._measure(self._devices[self._primary], gpus, gpus_mono_ns)
         primary = self._primary
+        if samples and self._began_ns is None:
+            self._began_ns = samples[0].mono_ns
         for sample in samples:
             series = self._devices.get(sample.device)
             if series is None:
@@ -272,11 +275,21 @@ class RankState:
         )
 
     @property
+    def _newest(self) -> Sample | None:
+        samples = [series.last for series in self._devices.values() if series.last is not None]
+        return max(samples, key=lambda sample: sample.mono_ns, default=None)
+
+    @property
     def detached(self) -> bool:
         """The probe detached: its last record says so."""
-        series = [series.last for series in self._devices.values() if series.last is not None]
-        newest = max(series, key=lambda sample: sample.mono_ns, default=None)
+        newest = self._newest
         return newest is not None and newest.event is EventCode.DETACHED
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """When it wrote the first record that was read and the last one, on CLOCK_MONOTONIC."""
+        newest = self._newest
+        return self._began_ns or 0, 0 if newest is None else newest.mono_ns
 
     def view(self, *, now_unix_s: float, alive: bool, parent: ProcessId | None = None) -> RankView | None:
         """The rank as of now; ``None`` while its job is not known or it has written no record."""
@@ -304,6 +317,8 @@ class RankState:
             requested_bytes=last.requested_bytes,
             allocated_peak_bytes=last.allocated_peak_bytes,
             reserved_peak_bytes=last.reserved_peak_bytes,
+            allocated_highest_bytes=series.highest_allocated_bytes,
+            reserved_highest_bytes=series.highest_reserved_bytes,
             nontorch_bytes=series.meter.bytes,
             limit_bytes=total if (cap := self._cap_bytes(series)) is None else cap,
             host_rss_bytes=None if self.host is None else self.host.held_bytes,

@@ -122,6 +122,8 @@ class _Watch:
 
     ancestors: tuple[ProcessId, ...] = ()
     """Those that the process descended from when it was found, its parent first."""
+    behind: ProcessId | None = None
+    """The one that had its name when both were over: it does not get the name when that one is forgotten."""
     tenant: Tenant = field(init=False)
     """The tenant that it counts to."""
 
@@ -309,10 +311,15 @@ class WatchedRanks:
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
         """Every rank that is shown now, in a fixed order, no two of one group with the same name."""
         living = {watch.facts.process for watch in self._watches.values() if watch.over_s is None}
+        lingering = {
+            watch.facts.process: watch
+            for watch in self._watches.values()
+            if watch.over_s is None or now_s - watch.over_s < self._linger_s
+        }
         shown = [
             view
             for place, watch in list(self._watches.items())
-            if watch.over_s is None or now_s - watch.over_s < self._linger_s
+            if watch.facts.process in lingering and (watch.behind is None or watch.behind in lingering)
             if (view := self._view_of(place, watch, living, now_s=now_s, now_unix_s=now_unix_s)) is not None
         ]
         if self._namespaces.learn(shown):
@@ -326,12 +333,20 @@ class WatchedRanks:
             )
         for views in named.values():
             if len(views) > 1:
-                there = {view.process for view in views}
-                views.sort(key=lambda view: _precedence(view, there))
-                for view in views[1:]:
-                    if view.alive:
-                        self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
+                self._decide(views, lingering, now_s)
         return tuple(sorted((views[0] for views in named.values()), key=_order))
+
+    def _decide(self, views: list[RankView], watches: Mapping[ProcessId, _Watch], now_s: float) -> None:
+        """Sort views of one name: the one that keeps it comes first, and has the others with it."""
+        there = {view.process for view in views}
+        spans_ns = {process: watches[process].rank.span_ns for process in there}
+        last_began_ns = max(began_ns for began_ns, _ in spans_ns.values())
+        views.sort(key=lambda view: _precedence(view, there, has_successor=spans_ns[view.process][1] < last_began_ns))
+        for view in views:
+            watches[view.process].behind = None if views[0].alive or view is views[0] else views[0].process
+            if view.alive and view is not views[0]:
+                self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
+        views[0] = with_fields(views[0], hidden=tuple(views[1:]))
 
     def _count_anew(self, shown: Sequence[RankView], now_s: float) -> list[RankView]:
         """Count pods whose namespace is known now as one tenant; the views without ranks beyond its limit."""
@@ -398,10 +413,12 @@ class WatchedRanks:
         self._watches.clear()
 
 
-def _precedence(view: RankView, there: Collection[ProcessId]) -> tuple[object, ...]:
-    """Sort key for processes of a user that claim one name; the first keeps it: the living, then the one that trains,
-    then the one that started the other (an evaluator on another GPU inherited its environment), then the larger."""
-    return (not view.alive, view.steps == 0, view.parent in there, -view.reserved_bytes, view.process)
+def _precedence(view: RankView, there: Collection[ProcessId], *, has_successor: bool) -> tuple[object, ...]:
+    """Sort key for processes of a user that claim one name; the first keeps it: the living; of the dead, those that
+    were not over before another began (a program that is started again in place); then the one that trains, then the
+    one that started the other (an evaluator on another GPU inherited its environment), then the larger."""
+    over = not view.alive
+    return (over, over and has_successor, view.steps == 0, view.parent in there, -view.reserved_bytes, view.process)
 
 
 def _order(view: RankView) -> tuple[object, ...]:

@@ -211,8 +211,16 @@ def _rank_row(peak: RankPeak) -> Sequence[str]:
         _count(peak.alloc_retries),
         _count(peak.ooms),
         _count(peak.steps or None),
-        "-" if peak.step_s is None else f"{peak.step_s:.3g} s" if peak.step_s >= 1 else f"{1000 * peak.step_s:.3g} ms",
+        "-" if peak.step_s is None else _step_words(peak.step_s),
     )
+
+
+def _step_words(step_s: float) -> str:
+    """Three digits: 0.99997 s are 1 s, not 1e+03 ms."""
+    milliseconds = float(f"{1000 * step_s:.3g}")
+    if milliseconds < 1000:
+        return f"{milliseconds:g} ms"
+    return f"{step_s:.3g} s" if milliseconds < 1e6 else format_duration(step_s)
 
 
 def head_room(peak: RankPeak) -> int | None:
@@ -259,8 +267,8 @@ def _print_curve(record: JobRecord, memory: JobMemory) -> None:
 def _print_chart(curve: RankMemory, limit_bytes: int | None) -> None:
     allocated, reserved = stretched(curve.points, CHART_COLUMNS)
     highest, limit = max(*allocated, *reserved, 1), ""
-    if limit_bytes is not None and highest >= MIN_CHART_SHARE * limit_bytes:
-        highest, limit = max(highest, limit_bytes), " up to its limit"
+    if limit_bytes is not None and MIN_CHART_SHARE * limit_bytes <= highest <= limit_bytes:
+        highest, limit = limit_bytes, " up to its limit"
     print_chart(f"Memory of rank {curve.rank}{limit}", allocated, reserved, highest_bytes=highest)
     print(f"from {moment(curve.points[0].at_unix_s)} to {moment(curve.points[-1].at_unix_s)}")
 

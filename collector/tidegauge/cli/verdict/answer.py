@@ -15,6 +15,7 @@ from tidegauge.cli.output import write_output
 from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
+from tidegauge.core.job_records.record import JobEnd, end_of
 from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, advice
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -32,6 +33,7 @@ MAX_RANKS = 8
 """Growing ranks with a line each."""
 MAX_CATEGORIES = 4
 """Of a memory profile in one line."""
+RAN_OUT = "ran out of memory"
 NO_EVIDENCE = "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps"
 NO_STEPS = "  Without steps, growth is judged over minutes and has no line: call `tidegauge.step()` once in each step"
 
@@ -67,7 +69,11 @@ def answer_lines(answer: JobAnswer) -> list[str]:
             lines.append(NO_EVIDENCE if rank.step else NO_STEPS)
     if len(growing) > MAX_RANKS:
         lines.append(f"{name_ranks([int(rank.identity.rank) for rank in growing[MAX_RANKS:]])} grow as well")
-    healthy = [rank for rank in answer.ranks if rank.verdict.state is LeakState.OK]
+    others = [rank for rank in answer.ranks if rank.verdict.state is LeakState.OK]
+    for group in sorted({rank.group for rank in others}):
+        if out := [rank for rank in others if rank.group == group and _ran_out(rank)]:
+            lines.append(_of_alike(out, RAN_OUT))
+    healthy = [rank for rank in others if not _ran_out(rank)]
     for group in sorted({rank.group for rank in healthy}):
         for has_steps in (True, False):
             alike = [rank for rank in healthy if (rank.group, rank.step > 0) == (group, has_steps)]
@@ -124,6 +130,8 @@ def rank_lines(rank: RankView, found: Found | None) -> list[str]:
     ends = "" if rank.bound is None or rank.bound.state is None else end_words(rank.bound)
     verdict = rank.verdict if rank.last_oom is None else rank.verdict._replace(seconds_to_oom=None)
     lines = [f"{_named(rank)}: {verdict_sentence(verdict)}{f'; {ends}' if ends else ''}"]
+    if rank.last_oom is not None and _ran_out(rank):
+        lines[0] += f"; {RAN_OUT} at step {rank.last_oom.step:,}"
     if found is not None:
         lines += [f"  {one_line(sentence, MAX_SENTENCE_CHARS)}" for sentence in brief_sentences(found.brief)]
     return lines
@@ -195,6 +203,7 @@ def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportConten
             ("Name", job_name),
             ("User", answer.ranks[0].user_name),
             ("Command", command or None),
+            ("Out of memory", "; ".join(_oom_words(rank) for rank in answer.ranks if _ran_out(rank)) or None),
         ),
         ranks=tuple(
             RankCurve(
@@ -265,6 +274,14 @@ def _of_alike(ranks: Sequence[RankView], *words: str) -> str:
     ]
     group = f"{ranks[0].group}: " if ranks[0].group else ""
     return f"{group}{name_ranks(numbers)}: {', '.join([*words, *figures])}{of_limit}"
+
+
+def _ran_out(rank: RankView) -> bool:
+    return end_of(rank) is JobEnd.OOM
+
+
+def _oom_words(rank: RankView) -> str:
+    return _named(rank) if rank.last_oom is None else f"{_named(rank)} at step {rank.last_oom.step:,}"
 
 
 def _named(rank: RankView) -> str:

@@ -47,7 +47,7 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile_policy import ProfilePolicy, ProfileRules
 from tidegauge.core.snapshot_columns import unpack
-from tidegauge.core.views import RankView
+from tidegauge.core.views import RankView, with_fields
 
 if TYPE_CHECKING:
     from tidegauge.cluster.store import KeptEvidence
@@ -191,10 +191,11 @@ class Judge:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def ranks(self) -> tuple[RankView, ...]:
-        """The ranks of the latest attempt, in the order of their numbers."""
+        """The ranks of the latest attempt, in the order of their numbers; of a rank that was started again in place the
+        last process, with the peak of all."""
         ranks = self._agent.view().ranks
         latest = max((rank.identity.attempt for rank in ranks), default=0)
-        return tuple(rank for rank in ranks if rank.identity.attempt == latest)
+        return tuple(_with_peak_of_all(rank) for rank in ranks if rank.identity.attempt == latest)
 
     def profiles(self) -> Mapping[ProcessId, RankProfile]:
         """The last memory profile of each rank that has one."""
@@ -230,6 +231,16 @@ class Judge:
                 of_group = self._coordinator.memory(job.job_id, job.attempt, rank.uid, group=job.group, rank=number)
                 return of_group.get(number, ())
         return ()
+
+
+def _with_peak_of_all(rank: RankView) -> RankView:
+    fullest = max((rank, *rank.hidden), key=lambda one: one.highest_reserved_bytes)
+    return with_fields(
+        rank,
+        reserved_peak_bytes=fullest.highest_reserved_bytes,
+        nontorch_bytes=fullest.nontorch_bytes,
+        limit_bytes=fullest.limit_bytes,
+    )
 
 
 def _profiles(folder: Path) -> NodeProfiles:

@@ -29,6 +29,8 @@ class RankOnNode(NamedTuple):
     node_id: str
     launch: LaunchSummary | None = None
     """The ``tidegauge run`` that it descends from, as of the same report."""
+    named: bool = True
+    """Its agent told of it in its latest report."""
 
     @property
     def group_member(self) -> GroupMember:
@@ -98,11 +100,11 @@ def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
     return [best[rank] for rank in sorted(best)]
 
 
-def _standing(one: RankOnNode) -> tuple[bool, bool, bool, float, ProcessId, str]:
-    """Prefers the process that trains to a helper, or the program that started it. Process and node break ties, so that
-    the order of reports does not matter."""
+def _standing(one: RankOnNode) -> tuple[bool, bool, bool, bool, float, ProcessId, str]:
+    """Prefers the process that its agent chose (``agent.ranks.watches``), then the one that trains to a helper, or the
+    program that started it. Process and node break ties, so that the order of reports does not matter."""
     rank = one.rank
-    return rank.alive, not one.stale, rank.step > 0, rank.last_sample_unix_s, rank.process, one.node_id
+    return rank.alive, not one.stale, one.named, rank.step > 0, rank.last_sample_unix_s, rank.process, one.node_id
 
 
 def make_job(

@@ -113,7 +113,7 @@ class JobBoard:
             stale = node.was_stale or node.gone_s is not None
             for key in keys:
                 rank = node.ranks[key]
-                yield RankOnNode(rank, hostname, stale, node_id, node.launch_of(rank))
+                yield RankOnNode(rank, hostname, stale, node_id, node.launch_of(rank), key in node.named)
 
     def job_keys(self) -> tuple[JobKey, ...]:
         return tuple(self._places)

@@ -129,7 +129,7 @@ def filling(runs: Sequence[tuple[JobRecord, JobMemory]]) -> Optional[Filling]:
 
 def is_beyond(rank: RankSummary, earlier: EarlierRuns) -> bool:
     """Whether the rank's memory has been above the peaks of all earlier runs."""
-    return _peak_bytes(rank) > earlier.highest_bytes + _margin(earlier.highest_bytes)
+    return rank.highest_allocated_bytes > earlier.highest_bytes + _margin(earlier.highest_bytes)
 
 
 def bound_by_earlier_runs(rank: RankSummary, earlier: EarlierRuns) -> Optional[GrowthBound]:
@@ -150,7 +150,7 @@ def bound_by_earlier_runs(rank: RankSummary, earlier: EarlierRuns) -> Optional[G
         level_bytes=high,
         left_bytes=Band(*(max(end - high, 0.0) for end in past.full_bytes)),
     )
-    if _peak_bytes(rank) > past.full_bytes.high + _margin(past.full_bytes.high):
+    if rank.highest_allocated_bytes > past.full_bytes.high + _margin(past.full_bytes.high):
         return bound._replace(state=BoundState.REFUTED)
     most, least = high - past.low_at(onset), past.low_at(rank.step) - past.high_at(onset)
     if grown > FASTER * most + MIN_LEVEL_BYTES or grown < SLOWER * least:
@@ -172,12 +172,12 @@ def change_words(ranks: Sequence[RankSummary], earlier: EarlierRuns) -> Optional
     """What the memory of the fullest rank is beyond, and what differs from the last earlier run, as a sentence without
     a full stop: "its peak (52.1 GiB allocated) is beyond those of 12 earlier runs (40.2 GiB at most); since the last of
     them: arguments --batch 32 → --batch 64". ``None``: it is beyond nothing."""
-    rank = max(ranks, key=_peak_bytes)
+    rank = max(ranks, key=lambda one: one.highest_allocated_bytes)
     if not is_beyond(rank, earlier):
         return None
     beyond = (
-        f"its peak ({format_bytes(_peak_bytes(rank))} allocated) is beyond those of {earlier.runs} earlier runs "
-        f"({format_bytes(earlier.highest_bytes)} at most)"
+        f"its peak ({format_bytes(rank.highest_allocated_bytes)} allocated) is beyond those of {earlier.runs} earlier "
+        f"runs ({format_bytes(earlier.highest_bytes)} at most)"
     )
     identity, last = rank.identity, earlier.last
     pairs = (
@@ -205,10 +205,6 @@ def _fitted(bound: GrowthBound, free: Optional[float]) -> GrowthBound:
     if missing > 0:
         return bound._replace(state=BoundState.TOO_LARGE, missing_bytes=int(missing))
     return bound._replace(state=BoundState.HOLDS)
-
-
-def _peak_bytes(rank: RankSummary) -> int:
-    return max(rank.allocated_bytes, rank.allocated_peak_bytes or 0)
 
 
 def _margin(of_bytes: float) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from tidegauge.core.job_records.record import RankPeak, fullness, peak_of
+from tidegauge.core.job_records.record import RankPeak, fullness, highest, peak_of
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint, PackedPoints, joined
 from tidegauge.core.views import JobView, RankSummary
 
@@ -106,36 +106,24 @@ class MemorySoFar:
         self._peaks[peak.rank, peak.hostname] = peak if before is None else highest(before, peak)
 
 
-_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s"}
-"""The fields of a peak that are no peaks."""
-_HIGHEST = [place for place, name in enumerate(RankPeak._fields) if name not in _LATEST]
-
-
-def highest(before: RankPeak, seen: RankPeak) -> RankPeak:
-    """The figures of one rank at two times: the highest, and of what is no peak the latest that is known."""
-    figures: list[Any] = [old if new is None else new for old, new in zip(before, seen)]
-    for place in _HIGHEST:
-        old: Any = before[place]
-        if old is not None and old > figures[place]:
-            figures[place] = old
-    return RankPeak._make(figures)
-
-
 def _fullest(peaks: Iterable[RankPeak]) -> list[RankPeak]:
     by_rank = sorted(peaks, key=lambda peak: (peak.rank, peak.hostname))
     return sorted(by_rank, key=fullness, reverse=True)[:MAX_PEAKS]
 
 
 def step_time_s(points: Sequence[MemoryPoint]) -> Optional[float]:
-    """The median time of a step on this curve; ``None`` where no step ended on it."""
+    """The median time of a step on this curve; ``None`` where it does not tell. The time before the first point with
+    a step does not count, for the start is in it; nor does that between the last two, for the steps may have ended at
+    any time in it."""
     times: list[tuple[float, int]] = []
     began: Optional[MemoryPoint] = None
-    for point in points:
-        steps = 0 if began is None else point.step - began.step
-        if began is not None and steps > 0:
+    passed = 0
+    for number, point in enumerate(points, 1):
+        steps, passed = 0 if began is None else point.step - began.step, passed + 1
+        if began is not None and began.step > 0 and steps > 0 and (passed > 1 or number < len(points)):
             times.append(((point.at_unix_s - began.at_unix_s) / steps, steps))
         if began is None or steps != 0:
-            began = point
+            began, passed = point, 0
     left = sum(steps for _, steps in times) / 2
     for time_s, steps in sorted(times):
         left -= steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind
@@ -52,14 +52,15 @@ class JobEnd(str, Enum):
 
 
 class RankPeak(NamedTuple):
-    """The highest memory of one rank. ``None`` is unknown."""
+    """The highest memory of one rank; on the GPU, where it has had several limits, under the one that it came nearest
+    to. ``None`` is unknown."""
 
     rank: int
     hostname: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: Optional[int]
-    """What it may take on its GPU: its cap, else the GPU's total."""
+    """What it might take on its GPU then: its cap, else the GPU's total. ``reserved_bytes`` is never above it."""
     nontorch_bytes: Optional[int] = None
     """GPU memory outside PyTorch."""
     host_bytes: Optional[int] = None
@@ -283,9 +284,9 @@ def peak_of(view: JobView, place: int) -> RankPeak:
     return RankPeak(
         rank=int(rank.identity.rank),
         hostname=view.rank_hostnames[place] if view.rank_hostnames else rank.identity.hostname,
-        allocated_bytes=max(rank.allocated_bytes, rank.allocated_peak_bytes or 0),
+        allocated_bytes=rank.highest_allocated_bytes,
         reserved_bytes=rank.highest_reserved_bytes,
-        limit_bytes=rank.limit_bytes,
+        limit_bytes=_limit_at(rank.highest_reserved_bytes, rank.limit_bytes),
         nontorch_bytes=rank.nontorch_bytes,
         host_bytes=rank.host_rss_bytes,
         inactive_split_bytes=rank.inactive_split_bytes,
@@ -293,6 +294,11 @@ def peak_of(view: JobView, place: int) -> RankPeak:
         ooms=rank.ooms,
         steps=rank.step,
     )
+
+
+def _limit_at(reserved_bytes: int, limit_bytes: Optional[int]) -> Optional[int]:
+    """The limit that a rank had at its peak; ``None`` where it was another one, as the peak was above this."""
+    return None if limit_bytes is None or reserved_bytes > limit_bytes else limit_bytes
 
 
 def _fullest(views: Sequence[JobView]) -> RankPeak:
@@ -312,30 +318,40 @@ def fullness(peak: RankPeak) -> tuple[float, int]:
 
 
 def _filled(reserved_bytes: int, limit_bytes: Optional[int]) -> tuple[float, int]:
+    limit_bytes = _limit_at(reserved_bytes, limit_bytes)
     return reserved_bytes / limit_bytes if limit_bytes else 0.0, reserved_bytes
 
 
-def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
-    """The fuller of two; of one rank at two times, the later one last, the highest: programs reset peaks."""
-    fuller = max(one, other, key=fullness)
-    if one[:2] != other[:2]:
-        return fuller
-    return fuller._replace(
-        allocated_bytes=max(one.allocated_bytes, other.allocated_bytes),
-        reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
-        nontorch_bytes=_highest(one.nontorch_bytes, other.nontorch_bytes),
-        host_bytes=_highest(one.host_bytes, other.host_bytes),
-        inactive_split_bytes=one.inactive_split_bytes
-        if other.inactive_split_bytes is None
-        else other.inactive_split_bytes,
-        alloc_retries=_highest(one.alloc_retries, other.alloc_retries),
-        ooms=_highest(one.ooms, other.ooms),
-        steps=max(one.steps, other.steps),
+_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s"}
+"""The fields of a peak that are no peaks."""
+_HIGHEST = [place for place, name in enumerate(RankPeak._fields) if name not in _LATEST]
+
+
+def highest(before: RankPeak, seen: RankPeak) -> RankPeak:
+    """The figures of one rank at two times: the highest, for programs reset peaks, and of what is no peak the latest
+    that is known. Of two limits the one under which it was fuller, with its memory on the GPU under that."""
+    figures: list[Any] = [old if new is None else new for old, new in zip(before, seen)]
+    for place in _HIGHEST:
+        old: Any = before[place]
+        if old is not None and old > figures[place]:
+            figures[place] = old
+    peak = RankPeak._make(figures)
+    if before.limit_bytes == seen.limit_bytes:
+        return peak
+    if None in (before.limit_bytes, seen.limit_bytes) and _limit_at(peak.reserved_bytes, peak.limit_bytes) is not None:
+        return peak
+    fuller = max(before, seen, key=fullness)
+    return peak._replace(
+        allocated_bytes=fuller.allocated_bytes,
+        reserved_bytes=fuller.reserved_bytes,
+        limit_bytes=fuller.limit_bytes,
+        nontorch_bytes=peak.nontorch_bytes if fuller.nontorch_bytes is None else fuller.nontorch_bytes,
     )
 
 
-def _highest(*figures: Optional[int]) -> Optional[int]:
-    return max((figure for figure in figures if figure is not None), default=None)
+def _fuller(one: RankPeak, other: RankPeak) -> RankPeak:
+    """The fuller of two; of one rank at two times, the later one last, the figures of both."""
+    return highest(one, other) if one[:2] == other[:2] else max(one, other, key=fullness)
 
 
 def _first(words: Iterable[Optional[str]]) -> Optional[str]:
