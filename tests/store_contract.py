@@ -1169,6 +1169,19 @@ class StoreContract:
             (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
             assert (found.runs, found.completed, found.ooms) == (2, 2, number - 1)
 
+    def test_a_cap_is_no_gpu_of_the_cluster_and_what_is_not_known_is_assumed(self, store: Store) -> None:
+        capped = SMALL._replace(limit_bytes=20 * GIB)
+        unknown = capped._replace(nontorch_bytes=None)
+        store.jobs.save([run_of("train", "ada", hours=1.0, fullest=capped)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.limit_bytes, found.gpu_bytes, found.highest_bytes, found.assumed_bytes) == (
+            20 * GIB, 80 * GIB, 4 * GIB, 0,
+        )  # fmt: skip
+        assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+        store.jobs.save([run_of("train", "ada", hours=2.0, fullest=unknown)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.highest_bytes, found.assumed_bytes) == (6 * GIB, 2 * GIB)
+
     def test_runs_that_are_left_out_are_in_no_sum(self, store: Store) -> None:
         store.jobs.save(
             [
@@ -1193,7 +1206,7 @@ class StoreContract:
         assert names(names=("*",)) == []
 
 
-SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)
+SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB, nontorch_bytes=0, gpu_bytes=80 * GIB)
 
 
 def run_of(name: str, user_name: str, *, hours: float, **changes: Any) -> JobRecord:

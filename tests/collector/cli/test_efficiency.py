@@ -14,7 +14,7 @@ from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 
 HOUR_S = 3600.0
 ROW = GpuUsage("train", "ada", 4, 0, 8, 320 * HOUR_S, 320 * HOUR_S * 80 * GIB, 320 * HOUR_S * 8 * GIB, 80 * GIB,
-               9 * GIB, 8.5 * GIB)  # fmt: skip
+               9 * GIB, 8.5 * GIB, gpu_bytes=80 * GIB)  # fmt: skip
 FULL = ROW._replace(name="", needed_byte_seconds=320 * HOUR_S * 76 * GIB, highest_bytes=76 * GIB, mean_bytes=76.0 * GIB)
 
 

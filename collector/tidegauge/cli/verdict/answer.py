@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -95,10 +96,12 @@ def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:
     limited = [rank for rank in ranks if rank.limit_bytes]
     if not limited or ran_s < MIN_RUN_S or any(rank.last_oom is not None for rank in ranks):
         return []
-    need = [rank.highest_reserved_bytes + (rank.nontorch_bytes or 0) for rank in ranks]
-    limit_bytes = max(rank.limit_bytes or 0 for rank in limited)
-    gpus = len({rank.uuid or rank.process for rank in ranks})
-    usage = GpuUsage.of_run(gpus=gpus, ran_s=ran_s, limit_bytes=limit_bytes, need_bytes=max(need))
+    fullest = max(limited, key=_fullness)
+    usage = GpuUsage.of_run(
+        gpus=len({rank.uuid or rank.process for rank in ranks}), ran_s=ran_s, limit_bytes=fullest.limit_bytes or 0,
+        gpu_bytes=fullest.gpu_bytes or 0, reserved_bytes=fullest.highest_reserved_bytes,
+        nontorch_bytes=fullest.nontorch_bytes,
+    )  # fmt: skip
     told = advice(usage)
     return [] if told is None else [f"this job {told}"]
 
@@ -265,6 +268,11 @@ def _of_alike(ranks: Sequence[RankView], *words: str) -> str:
     ]
     group = f"{ranks[0].group}: " if ranks[0].group else ""
     return f"{group}{name_ranks(numbers)}: {', '.join([*words, *figures])}{of_limit}"
+
+
+def _fullness(rank: RankView) -> tuple[float, int]:
+    """As ``job_records.record.fullness``, so that a service tells the same of the job."""
+    return rank.highest_reserved_bytes / (rank.limit_bytes or math.inf), rank.highest_reserved_bytes
 
 
 def _named(rank: RankView) -> str:

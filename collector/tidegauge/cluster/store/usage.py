@@ -69,6 +69,8 @@ class UsageStore:
                 func.sum(had).label("had_byte_seconds"),
                 func.sum(needed).label("needed_byte_seconds"),
                 func.max(of.limit_bytes).label("limit_bytes"),
+                func.max(of.gpu_bytes).label("gpu_bytes"),
+                func.max(of.assumed_bytes).label("assumed_bytes"),
                 func.max(of.need_bytes).label("highest_bytes"),
                 func.avg(cast(of.need_bytes, Double)).label("mean_bytes"),
             )
@@ -82,8 +84,8 @@ class UsageStore:
             return [GpuUsage(**row._mapping) for row in connection.execute(query)]
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
-        """Bytes of the GPUs of jobs that ended since then, or of their caps, the smallest first."""
-        query = select(job_records.c.limit_bytes).where(job_records.c.ended_s >= since_s).distinct()
+        """Bytes of the GPUs of jobs that ended since then, whatever their caps, the smallest first."""
+        query = select(job_records.c.gpu_bytes).where(job_records.c.ended_s >= since_s).distinct()
         with self._database.reading() as connection:
             return sorted(int(size) for size in connection.scalars(query) if size)
 

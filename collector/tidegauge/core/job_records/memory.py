@@ -106,7 +106,7 @@ class MemorySoFar:
         self._peaks[peak.rank, peak.hostname] = peak if before is None else highest(before, peak)
 
 
-_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s"}
+_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s", "gpu_bytes"}
 """The fields of a peak that are no peaks."""
 _HIGHEST = [place for place, name in enumerate(RankPeak._fields) if name not in _LATEST]
 

@@ -73,6 +73,8 @@ class RankPeak(NamedTuple):
     steps: int = 0
     step_s: Optional[float] = None
     """The median time of a step."""
+    gpu_bytes: Optional[int] = None
+    """The total of its GPU, whatever its cap."""
 
 
 class JobRecord(NamedTuple):
@@ -292,6 +294,7 @@ def peak_of(view: JobView, place: int) -> RankPeak:
         alloc_retries=rank.alloc_retries,
         ooms=rank.ooms,
         steps=rank.step,
+        gpu_bytes=rank.gpu_bytes,
     )
 
 
