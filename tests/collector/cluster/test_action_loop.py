@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_action_loop_prunes_records_old_by_both_clocks(store: Store) -> None:
 
 def test_a_clock_that_was_behind_deletes_nothing_either(store: Store) -> None:
     assert turned(store, loop_s=NOW_S, ages_s=NOW_S + YEAR_S) == [1]
+
+
+def test_records_that_cannot_be_written_are_a_problem_of_the_status(store: Store) -> None:
+    @dataclass
+    class Recorder:
+        problem: str | None = "the database is read-only"
+
+        def tick(self) -> None: ...
+
+    recorder = Recorder()
+    action_loop = ActionLoop(
+        lambda: Opened(store, StillLoop(), lambda: NOW_S, recorders=(recorder,)), keep_incidents_s=30 * DAY_S
+    )
+    action_loop.turn()
+    assert action_loop.status().records_problem == "the database is read-only"
+    recorder.problem = None
+    assert action_loop.status().records_problem is None
 
 
 def test_the_time_that_passed_is_kept_with_the_state(tmp_path: Path) -> None:
