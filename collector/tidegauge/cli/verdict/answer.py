@@ -33,7 +33,10 @@ MAX_RANKS = 8
 """Growing ranks with a line each."""
 MAX_CATEGORIES = 4
 """Of a memory profile in one line."""
-NO_EVIDENCE = "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps"
+NO_EVIDENCE = (
+    "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps, more where they "
+    "are short"
+)
 NO_STEPS = "  Without steps, growth is judged over minutes and has no line: call `tidegauge.step()` once in each step"
 
 
