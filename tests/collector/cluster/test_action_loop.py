@@ -72,5 +72,8 @@ def test_the_time_that_passed_is_kept_with_the_state(tmp_path: Path) -> None:
     made = open_actions(Settings(state_dir=tmp_path), coordinator, files)
     assert made.ages_s is not None
     assert made.ages_s() == pytest.approx(made.now_s(), abs=60.0)
+    action_loop = ActionLoop(lambda: made, keep_incidents_s=30 * DAY_S)
+    action_loop.turn()
+    assert action_loop.status().records_problem is None
     assert files.clock.is_file()
     made.store.close()
