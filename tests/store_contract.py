@@ -1158,6 +1158,9 @@ class StoreContract:
         assert [(one.name, one.user_name, one.runs) for one in by_account] == [("physics", "", 3)]
         only = store.usage.usage(UsageBy.USER, since_s=0.0, limit=9, user_name="bob", job_name="small")
         assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
+        some = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, job_name="sm*l")
+        assert [(one.name, one.user_name) for one in some] == [("small", "ada"), ("small", "bob")]
+        assert store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, job_name="SMALL") == []
         assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
         assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
 

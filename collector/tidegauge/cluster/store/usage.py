@@ -46,7 +46,8 @@ class UsageStore:
         job_name: str | None = None,
         left_out: LeftOut = NOTHING,
     ) -> Sequence[GpuUsage]:
-        """Runs that ended since then, summed up, those that left most unused first."""
+        """Runs that ended since then, summed up, those that left most unused first. ``job_name``: ``*`` stands for any
+        characters."""
         of = job_records.c
         ran_s = of.ended_s - of.started_s
         gpu_s = ran_s * of.gpus
@@ -55,8 +56,6 @@ class UsageStore:
         wanted = [of.ended_s >= since_s, ran_s >= MIN_RUN_S, of.limit_bytes > 0, of.need_bytes > 0]
         if user_name is not None:
             wanted.append(of.user_name == column_name(user_name))
-        if job_name is not None:
-            wanted.append(of.job_name == column_name(job_name))
         query = (
             select(
                 _NAMES[by].label("name"),
@@ -80,6 +79,8 @@ class UsageStore:
             .limit(limit)
         )
         with self._database.reading() as connection:
+            if job_name is not None:
+                query = query.where(like(connection, of.job_name, escaped_name(job_name)))
             query = query.where(*(not_(one) for one in _of(connection, left_out)))
             return [GpuUsage(**row._mapping) for row in connection.execute(query)]
 
