@@ -48,6 +48,14 @@ def test_jobs_that_left_most_unused_come_first_with_what_would_have_done(
     ]
 
 
+def test_a_capped_gpu_is_at_most_full(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
+    table.rows = [ROW._replace(limit_bytes=8 * GIB, had_byte_seconds=320 * HOUR_S * 8 * GIB,
+                               needed_byte_seconds=320 * HOUR_S * 9 * GIB)]  # fmt: skip
+    assert main(["efficiency", "--api", url]) == 0
+    row = " ".join(capsys.readouterr().out.splitlines()[1].split())
+    assert row == "train ada 4 8 8.0 GiB 9.0 GiB 100% 320.0 0 GiB h"
+
+
 def test_sums_are_by_what_was_asked_and_of_whom(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--by", "account", "--user", "ada", "--name", "a b&c", "--since", "30d", "--limit", "5000"]
     assert main(["efficiency", *asked, "--api", url]) == 0

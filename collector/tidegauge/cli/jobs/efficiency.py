@@ -13,7 +13,7 @@ from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, since_unix_s
-from tidegauge.core.jobs.right_size import MIN_RUN_S, SizedUsage, UsageBy
+from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, SizedUsage, UsageBy
 from tidegauge.core.units import format_bytes, format_duration
 
 HELP = "list what ended jobs had and needed of their GPUs, and what the next run could ask for"
@@ -130,6 +130,11 @@ def _name(one: SizedUsage) -> str:
     return one.usage.name or "(none)"
 
 
+def _full(usage: GpuUsage) -> str:
+    """At most all of it: a cap does not bound memory outside PyTorch."""
+    return f"{min(usage.needed_byte_seconds / usage.had_byte_seconds, 1.0):.0%}" if usage.had_byte_seconds else "-"
+
+
 def _row(one: SizedUsage, *, by_job: bool) -> Sequence[str]:
     usage = one.usage
     return (
@@ -139,7 +144,7 @@ def _row(one: SizedUsage, *, by_job: bool) -> Sequence[str]:
         str(usage.gpus),
         format_bytes(usage.limit_bytes),
         format_bytes(usage.highest_bytes),
-        f"{usage.needed_byte_seconds / usage.had_byte_seconds:.0%}" if usage.had_byte_seconds else "-",
+        _full(usage),
         f"{usage.gpu_seconds / HOUR_S:,.1f}",
         f"{usage.unused_byte_seconds / HOUR_S / GIB:,.0f} GiB h",
     )
