@@ -68,7 +68,7 @@ def peak(rank: int, card: int, share: float, chance: random.Random) -> RankPeak:
     return RankPeak(
         rank, f"node{rank // 8:04}", allocated, reserved, card, nontorch_bytes=500 << 20,
         host_bytes=chance.randrange(4 * GIB, 40 * GIB), inactive_split_bytes=reserved - allocated, alloc_retries=0,
-        ooms=0, steps=10_000, step_s=0.4,
+        ooms=0, steps=10_000, step_s=0.4, gpu_bytes=card,
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def usage(by: UsageBy) -> tuple[GpuUsage, ...]:
             name=f"{by.value}-{number}", user_name="ada" if by is UsageBy.JOB else "", runs=4 - number, ooms=0, gpus=8,
             gpu_seconds=320 * hour_s, had_byte_seconds=320 * hour_s * 80 * gib,
             needed_byte_seconds=320 * hour_s * need * gib, limit_bytes=80 * gib, highest_bytes=need * gib,
-            mean_bytes=need * gib,
+            mean_bytes=need * gib, gpu_bytes=80 * gib,
         )
         for number, need in enumerate((9, 30, 50, 79))
     )  # fmt: skip

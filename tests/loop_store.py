@@ -262,7 +262,7 @@ class FakeUsage:
         return [one for one in self.rows if user_name in (None, one.user_name)][:limit]
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
-        return sorted({one.limit_bytes for one in self.rows})
+        return sorted({one.gpu_bytes for one in self.rows})
 
 
 @dataclass

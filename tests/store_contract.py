@@ -1190,6 +1190,9 @@ class StoreContract:
         assert [(one.name, one.user_name, one.runs) for one in by_account] == [("physics", "", 3)]
         only = store.usage.usage(UsageBy.USER, since_s=0.0, limit=9, user_name="bob", job_name="small")
         assert [(one.name, one.user_name, one.runs) for one in only] == [("bob", "bob", 1)]
+        some = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, job_name="sm*l")
+        assert [(one.name, one.user_name) for one in some] == [("small", "ada"), ("small", "bob")]
+        assert store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9, job_name="SMALL") == []
         assert store.usage.usage(UsageBy.JOB, since_s=NOW_S + 1e6, limit=9) == []
         assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
 
@@ -1200,6 +1203,19 @@ class StoreContract:
             store.incidents.save([opened()._replace(incident=incident(cause, job=run.job, number=number))])
             (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
             assert (found.runs, found.completed, found.ooms) == (2, 2, number - 1)
+
+    def test_a_cap_is_no_gpu_of_the_cluster_and_what_is_not_known_is_assumed(self, store: Store) -> None:
+        capped = SMALL._replace(limit_bytes=20 * GIB)
+        unknown = capped._replace(nontorch_bytes=None)
+        store.jobs.save([run_of("train", "ada", hours=1.0, fullest=capped)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.limit_bytes, found.gpu_bytes, found.highest_bytes, found.assumed_bytes) == (
+            20 * GIB, 80 * GIB, 4 * GIB, 0,
+        )  # fmt: skip
+        assert store.usage.gpu_sizes(since_s=0.0) == [80 * GIB]
+        store.jobs.save([run_of("train", "ada", hours=2.0, fullest=unknown)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.highest_bytes, found.assumed_bytes) == (6 * GIB, 2 * GIB)
 
     def test_runs_that_are_left_out_are_in_no_sum(self, store: Store) -> None:
         store.jobs.save(
@@ -1225,7 +1241,7 @@ class StoreContract:
         assert names(names=("*",)) == []
 
 
-SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)
+SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB, nontorch_bytes=0, gpu_bytes=80 * GIB)
 
 
 def run_of(name: str, user_name: str, *, hours: float, **changes: Any) -> JobRecord:

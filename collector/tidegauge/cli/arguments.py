@@ -148,6 +148,13 @@ def positive_count(text: str) -> int:
     return value
 
 
+def some_text(text: str) -> str:
+    """Raises ``ArgumentTypeError`` for an empty text, which a script passes by mistake."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def file_to_write(text: str) -> Path:
     """A file that can be written, by what is there now: else a command would work for minutes, and then fail.
 

@@ -32,6 +32,9 @@ COPY_EVERY_S = 10.0
 BAR, BAR_CHARACTERS = "#", 40
 NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
+ROOM_CHARS, MAX_CELL_CHARS = 40, 120
+"""On a terminal that is too narrow, no column gives way for more than so much of a cell, and no cell but the last of a
+row, which may be a sentence, is longer: three lines, in which the ids of all schedulers fit."""
 SLOW_S = 2.0
 """Waiting time after which ``said_when_slow`` names what it waits for."""
 SAME_EVERY_S = 60.0
@@ -43,7 +46,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
 
     Cells are plain text, never markup or control characters: names in them are users' own, and the service that sent
     them may be old or hostile. On a terminal that is too narrow, the columns ``gives_way`` are left out one by one, the
-    first first, and named below.
+    first first, and named below, but not for the sake of a long name: that goes on in the next line, or is cut.
     """
     rows = [tuple(map(tame, row)) for row in rows]
     # A pipe has no width: lines stay whole there, so that grep finds what it looks for.
@@ -73,19 +76,30 @@ def tame(text: str) -> str:
 def narrowed(
     header: Sequence[str], rows: Sequence[Sequence[str]], gives_way: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters, and then with
-    shorter bars."""
+    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters with
+    ``ROOM_CHARS`` for each cell, and then with shorter bars."""
+    if _width(header, rows) <= width:
+        return header, rows
+    rows = [(*(_cut(cell) for cell in row[:-1]), *row[-1:]) for row in rows]
     for name in gives_way:
-        if max(map(len, plain_lines(header, rows))) <= width:
+        if _width(header, [[cell[:ROOM_CHARS] for cell in row] for row in rows]) <= width:
             break
         place = header.index(name)
         header, *rows = (tuple(row[:place]) + tuple(row[place + 1 :]) for row in (header, *rows))
     return header, _with_bars_within(header, rows, width)
 
 
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= MAX_CELL_CHARS else f"{cell[: MAX_CELL_CHARS - 1]}…"
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    return max(map(len, plain_lines(header, rows)))
+
+
 def _with_bars_within(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[str]]:
     """Shorter bars, all by the same share, where they are the last column, which then has no name."""
-    over = max(map(len, plain_lines(header, rows))) - width
+    over = _width(header, rows) - width
     if over <= 0 or header[-1] or any(row[-1].strip(BAR) for row in rows):
         return rows
     longest = max(len(row[-1]) for row in rows)

@@ -34,8 +34,8 @@ LONG_ANSWER_S = 60.0
 RANK_ANSWER_S = 75.0
 """Timeout of a request to a rank, seconds: the coordinator looks every 2 s, and a snapshot takes up to a minute."""
 LOOK_EVERY_S = 0.5
-UNAVAILABLE, FORBIDDEN = 503, 403
-"""HTTP status codes: temporarily unavailable, and not for this user to see."""
+UNAVAILABLE, FORBIDDEN, NO_SUCH_PAGE = 503, 403, 404
+"""HTTP status codes: temporarily unavailable, not for this user to see, and none of its pages, or of its jobs."""
 API_TOKEN = "TIDEGAUGE_API_TOKEN"
 """Environment variable with the API token, where the setting ``api_token_file`` names no file."""
 NOT_RUNNING = (
@@ -110,6 +110,11 @@ def _answer(
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE
             raise CommandError(error.refusal, exit_code=exit_code) from error
+        if error.status == NO_SUCH_PAGE:
+            raise CommandError(
+                f"the service at {api} has no such page: it runs an older version of Tidegauge, or is none of "
+                "Tidegauge's"
+            ) from error
         hint = "" if args.api else "; check `tidegauge status`"
         raise CommandError(f"{error}{hint}") from error
 

@@ -105,6 +105,13 @@ class RankSummary:
         return max(self.reserved_bytes, self.reserved_peak_bytes or 0, self.reserved_highest_bytes or 0)
 
     @property
+    def gpu_bytes(self) -> Optional[int]:
+        """The total of its GPU, whatever the cap, to a few bytes; ``None`` where ``limit_bytes`` is."""
+        if self.limit_bytes is None or not self.cap_fraction:
+            return self.limit_bytes
+        return round(self.limit_bytes / self.cap_fraction)
+
+    @property
     def tenant(self) -> Tenant:
         """The tenant of the rank on its node."""
         if self.pod is None:

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from loop_store import FakeStore, FakeUsage
+from loop_store import FakeStore, FakeUsage, serving
 from sample_views import GIB
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
+from tidegauge.http.access import OpenDoor, Viewer
 
 HOUR_S = 3600.0
 ROW = GpuUsage("train", "ada", 4, 0, 8, 320 * HOUR_S, 320 * HOUR_S * 80 * GIB, 320 * HOUR_S * 8 * GIB, 80 * GIB,
-               9 * GIB, 8.5 * GIB)  # fmt: skip
+               9 * GIB, 8.5 * GIB, gpu_bytes=80 * GIB)  # fmt: skip
 FULL = ROW._replace(name="", needed_byte_seconds=320 * HOUR_S * 76 * GIB, highest_bytes=76 * GIB, mean_bytes=76.0 * GIB)
 
 
@@ -44,6 +46,14 @@ def test_jobs_that_left_most_unused_come_first_with_what_would_have_done(
         "train: had 8 × 80.0 GiB, needed 9.0 GiB each at most in 4 runs; with a margin (9.9 GiB) 1/8 of this GPU (MIG, "
         "or --gpu-share 1/8) would do",
     ]
+
+
+def test_a_capped_gpu_is_at_most_full(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
+    table.rows = [ROW._replace(limit_bytes=8 * GIB, had_byte_seconds=320 * HOUR_S * 8 * GIB,
+                               needed_byte_seconds=320 * HOUR_S * 9 * GIB)]  # fmt: skip
+    assert main(["efficiency", "--api", url]) == 0
+    row = " ".join(capsys.readouterr().out.splitlines()[1].split())
+    assert row == "train ada 4 8 8.0 GiB 9.0 GiB 100% 320.0 0 GiB h"
 
 
 def test_sums_are_by_what_was_asked_and_of_whom(url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +114,27 @@ def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: 
     table.rows.clear()
     assert main(["efficiency", "--api", url]) == 0
     assert "no run of 10 min or longer ended in the last 7 d" in capsys.readouterr().out
+    assert main(["efficiency", "--api", url, "--name", "mul*", "--user", "ada", "--since", "90d"]) == 0
+    assert capsys.readouterr().out == (
+        "no run of 10 min or longer ended in the last 90 days with --user ada --name 'mul*'\n"
+    )
+
+
+class EvesDoor(OpenDoor):
+    def admit(self, authorization: str | None, peer: str) -> Viewer:
+        return Viewer("eve", sees_all=False, reads_metrics=False)
+
+
+def test_who_sees_only_his_own_runs_reads_why_there_are_none(
+    table: FakeUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.rows.clear()
+    with serving(FakeStore(usage=table), LoopStatus("observe", None), EvesDoor()) as url:
+        assert main(["efficiency", "--api", url]) == 0
+    assert "the service sees you as eve; only its admins see other users' jobs" in capsys.readouterr().out
+
+
+def test_an_unknown_sum_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["efficiency", "--by", "foo"])
+    assert "invalid choice 'foo' (choose from" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from tidegauge.core.job_records.record import JobRecord, RankPeak
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from waiting import eventually
 
-SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB)
+SMALL = RankPeak(0, "node1", 1, 4 * GIB, 80 * GIB, nontorch_bytes=0, gpu_bytes=80 * GIB)
 SINCE = ("--since", "999999999d")
 
 

@@ -14,6 +14,7 @@ from sample_views import GIB, job_record
 from tidegauge.cli.jobs.history import summary, table_of
 from tidegauge.cli.main import main
 from tidegauge.cli.output import narrowed, plain_lines
+from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
@@ -108,6 +109,39 @@ def test_where_no_job_matches_it_says_what_was_looked_for_and_where_else_to_look
     out = said("--user", "nobody", "--ended", "failed")
     assert re.match(r"no job ended since 20\S+ \S+ with --user nobody --ended failed; ", out)
     assert "`tidegauge history --since 90d` looks further back" in out
+
+
+def test_a_search_that_went_further_back_is_not_sent_back_to_90_days(said: Said) -> None:
+    assert "90d" not in said("--user", "nobody", "--since", "120d")
+
+
+@pytest.mark.parametrize("how", ["OOM", "by itself"])
+def test_the_words_of_the_table_say_how_a_job_ended(said: Said, how: str) -> None:
+    assert {"OOM": ["4714"], "by itself": ["4712"]}[how] == listed(said("--ended", how))
+
+
+@pytest.mark.parametrize("command", ["history", "efficiency"])
+@pytest.mark.parametrize("option", ["--name", "--user"])
+def test_an_empty_filter_is_refused(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, option, ""])
+    assert f"argument {option}: it is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["history", "efficiency"])
+def test_an_older_service_is_said_to_be_older(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": ()})}, host="127.0.0.1", port=0)
+    api.start()
+    url = api.url
+    try:
+        assert main([command, "--api", api.url]) == 3
+    finally:
+        api.stop()
+    said = capsys.readouterr().err
+    assert said == (
+        f"tidegauge {command}: the service at {url} has no such page: it runs an older version of Tidegauge, or is "
+        "none of Tidegauge's\n"
+    )
 
 
 def test_json_is_the_answer_of_the_api(said: Said) -> None:

@@ -218,6 +218,11 @@ def test_an_unknown_job_leads_to_the_history_and_an_unknown_attempt_to_those_tha
     assert said("4711", "--attempt", "7", code=2) == ("tidegauge job: job 4711 has no attempt 7 on record, but 0, 1\n")
 
 
+def test_a_name_with_a_line_end_is_found_as_it_was_recorded(said: Said, store: FakeStore) -> None:
+    store.jobs.records.append(job_record(job=JobKey("a?b", 0, 1001), user_name="ada"))
+    assert said("a\nb").startswith("job a?b, ")
+
+
 def test_an_older_service_is_not_taken_for_one_without_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": ()})}, host="127.0.0.1", port=0)
     api.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tidegauge.cli.jobs import incidents, jobs
@@ -23,6 +25,29 @@ def test_columns_give_way_in_their_order_until_the_rest_fits() -> None:
 
 def test_narrowed_table_keeps_columns_that_must_stay() -> None:
     assert narrowed(HEADER, ROWS, ("user",), 1)[0] == ("job", "step")
+
+
+def test_a_long_name_hides_no_column() -> None:
+    long = [("4711", "x" * 300, "5"), ("4712", "grace", "6")]
+    header, rows = narrowed(HEADER, long, ("step", "user"), 60)
+    assert header == HEADER
+    assert [len(row[1]) for row in rows] == [120, 5]
+    assert rows[0][1].endswith("x…")
+    assert narrowed(HEADER, long, ("step",), 400) == (HEADER, long), "all of it where there is room"
+    assert narrowed(HEADER, long, ("step", "user"), 48)[0] == ("job", "user")
+
+
+def test_a_name_that_has_no_room_in_its_line_goes_on_in_the_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    name = "job-" + "0123456789" * 7
+    print_table(HEADER, [("4711", name, "5")], gives_way=("step",))
+    header, *lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert header.split() == list(HEADER)
+    assert max(map(len, lines)) <= 60
+    assert name == "".join(line.split()[-1] if line.startswith(" ") else line.split()[1] for line in lines)
 
 
 BARS = ("phase", "allocated", "")

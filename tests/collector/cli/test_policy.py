@@ -197,6 +197,7 @@ def test_status_says_how_everything_stands(capsys: pytest.CaptureFixture[str]) -
             "breaker     closed\nbreaker     OPEN: 4 jobs of eve; `tidegauge policy resume` resets it",
         ),
         ({"store_problem": "disk full"}, 1, "database    PROBLEM, no decisions: disk full"),
+        ({"records_problem": "disk full"}, 1, "records     PROBLEM, no jobs are recorded: disk full"),
         ({"scheduler_problems": {"ray": "no answer"}}, 1, "ray         PROBLEM: no answer"),
         ({"policy_problem": "line 3: no"}, 1, "PROBLEM     line 3: no (the last valid policy stays in force"),
     ],
@@ -213,6 +214,9 @@ def test_policy_status_in_one_line_names_what_needs_attention() -> None:
     assert policy_status.in_one_line(STATUS) == "policy act, 1 incident open"
     assert policy_status.in_one_line(replace(STATUS, user_breakers=("eve",))) == (
         "policy act, 1 incident open, circuit breaker of 1 user OPEN"
+    )
+    assert policy_status.in_one_line(replace(STATUS, records_problem="full")) == (
+        "policy act, 1 incident open, NO RECORDS of jobs, PROBLEMS, see `tidegauge policy status`"
     )
     bad = replace(STATUS, paused="by ada", breaker="many", store_problem="full")
     assert policy_status.in_one_line(bad) == (

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fake_node import MIB, FakeClock, FakeRank, identity
+from fake_node import MIB, UUID0, FakeClock, FakeGpus, FakeRank, gpu_reading, identity
+from sample_views import job_view
 from tidegauge.cli.verdict.answer import (
     NO_EVIDENCE,
     NO_STEPS,
@@ -33,6 +34,8 @@ from tidegauge.cli.verdict.answer import (
 from tidegauge.cli.verdict.judge import Judge, ranks_of
 from tidegauge.cli.verdict.process import VerdictProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId
+from tidegauge.core.job_records.end_words import size_advice
+from tidegauge.core.job_records.record import record_of
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.samples import EventCode, OomRecord, RecordKind
@@ -180,6 +183,30 @@ def test_without_ranks_there_is_nothing_to_say_and_no_report(judge: Judge) -> No
     answer = answer_of(judge)
     assert answer_lines(answer) == []
     assert default_report(answer, JOB) is None
+
+
+def test_memory_outside_pytorch_is_known_of_a_rank_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    pid = processes[0].pid
+    gpus = FakeGpus((gpu_reading(processes={pid: 4596 * MIB}),))
+    monkeypatch.setattr("tidegauge.cli.verdict.judge._gpus", lambda: gpus)
+    process = identity_of(pid)
+    assert process is not None
+    who = identity(job_id=JobId(JOB), device_uuids=(UUID0,))
+    writer = FakeRank(tmp_path, FakeClock(now_s=time.monotonic() + 60.0), process=process, who=who)
+    judge = Judge(ranks_of(JOB), run_dirs=[tmp_path])
+    for step in range(3):
+        writer.record(step=step, allocated=4096 * MIB, reserved=4096 * MIB)
+        judge.read()
+    processes[0].kill()
+    processes[0].wait()
+    gpus.readings = (gpu_reading(),)
+    (rank,) = judge.read()
+    judge.close()
+    assert not rank.alive
+    assert rank.nontorch_bytes == 500 * MIB
+    assert rank.gpu_bytes == 80 << 30
 
 
 def test_nothing_of_the_judge_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,11 +378,28 @@ def test_figures_of_a_job_that_was_started_again_are_said_to_be_of_its_last_atte
 def test_what_the_next_run_could_ask_for_is_said_after_ten_minutes(
     ran_s: float, reserved: int, told: str | None
 ) -> None:
-    full = replace(healthy(0, 7), reserved_bytes=reserved, limit_bytes=80 << 30, uuid=DeviceUuid("GPU-a"))
+    full = replace(
+        healthy(0, 7), reserved_bytes=reserved, limit_bytes=80 << 30, uuid=DeviceUuid("GPU-a"), nontorch_bytes=0
+    )
     ranks = [full, replace(full, uuid=DeviceUuid("GPU-b"), reserved_bytes=1)]
     assert size_lines(ranks, ran_s=ran_s) == ([told] if told else [])
+    unknown = "needed 11.0 GiB (2.0 GiB of it assumed for memory outside PyTorch) each at most"
+    without = [replace(rank, nontorch_bytes=None) for rank in ranks]
+    assert [unknown in line for line in size_lines(without, ran_s=ran_s)] == [True] * bool(told)
     ranks[1] = replace(full, last_oom=OomRecord(0.0, 7, 1, 1, 1, 1, 1))
     assert size_lines(ranks, ran_s=ran_s) == []
+
+
+def test_the_advice_at_the_end_is_that_of_the_record_of_the_same_job() -> None:
+    ranks = [
+        replace(healthy(number, 7), reserved_bytes=(9 + number) << 30, limit_bytes=40 << 30, cap_fraction=0.5,
+                nontorch_bytes=number << 30, uuid=DeviceUuid(f"GPU-{number}"))
+        for number in range(2)
+    ]  # fmt: skip
+    job = job_view(ranks=tuple(rank.summary() for rank in ranks), running=False, rank_hostnames=())
+    record = record_of([job], None, now_s=700.0)._replace(started_unix_s=0.0)
+    assert size_lines(ranks, ran_s=700.0) == [f"this job {size_advice(record)}"]
+    assert "had 2 × 40.0 GiB of a GPU of 80.0 GiB, needed 11.0 GiB each" in str(size_advice(record))
 
 
 def test_a_service_that_begins_later_takes_over(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,31 @@ def test_a_clock_that_was_behind_deletes_nothing_either(store: Store) -> None:
     assert turned(store, loop_s=NOW_S, ages_s=NOW_S + YEAR_S) == [1]
 
 
+def test_records_that_cannot_be_written_are_a_problem_of_the_status(store: Store) -> None:
+    @dataclass
+    class Recorder:
+        problem: str | None = "the database is read-only"
+
+        def tick(self) -> None: ...
+
+    recorder = Recorder()
+    action_loop = ActionLoop(
+        lambda: Opened(store, StillLoop(), lambda: NOW_S, recorders=(recorder,)), keep_incidents_s=30 * DAY_S
+    )
+    action_loop.turn()
+    assert action_loop.status().records_problem == "the database is read-only"
+    recorder.problem = None
+    assert action_loop.status().records_problem is None
+
+
 def test_the_time_that_passed_is_kept_with_the_state(tmp_path: Path) -> None:
     files = StateFiles(tmp_path)
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 1.0, incarnation="c")
     made = open_actions(Settings(state_dir=tmp_path), coordinator, files)
     assert made.ages_s is not None
     assert made.ages_s() == pytest.approx(made.now_s(), abs=60.0)
+    action_loop = ActionLoop(lambda: made, keep_incidents_s=30 * DAY_S)
+    action_loop.turn()
+    assert action_loop.status().records_problem is None
     assert files.clock.is_file()
     made.store.close()

@@ -211,8 +211,10 @@ def test_a_database_that_was_away_gets_the_ends_of_meanwhile(head: Head) -> None
     head.look(rank_summary(0, alive=False, detached=True))
     head.look(after_s=1000.0)
     assert head.ended() == []
+    assert head.recorder.problem == "away"
     head.records.away = False
     head.look()
+    assert head.recorder.problem is None
     assert [one.ended_unix_s for one in head.ended()] == [NOW_S + 2.0]
 
 

@@ -366,12 +366,20 @@ def test_loop_api_status_hides_problem_texts_from_ordinary_users() -> None:
     words = "CANARY: job 77 of grace on node12, /srv/grace/policy.yaml"
     status = LoopStatus(
         "act", words, policy_problem=words, paused=words, breaker=words, user_breakers=(words,), store_problem=words,
+        records_problem=words,
         scheduler_problems={"slurm": words}, incidents_open=3, telling={"slack": "ok", "grafana": words},
     )  # fmt: skip
     told = status_for(Viewer("ada", sees_all=False, reads_metrics=True), status)
     assert "CANARY" not in repr(told)
     assert (told.mode, told.incidents_open) == ("act", 3)
-    assert None not in (told.policy_file, told.policy_problem, told.paused, told.breaker, told.store_problem)
+    assert None not in (
+        told.policy_file,
+        told.policy_problem,
+        told.paused,
+        told.breaker,
+        told.store_problem,
+        told.records_problem,
+    )
     assert list(told.scheduler_problems) == ["slurm"]
     assert told.telling["slack"] == "ok"
     assert told.telling["grafana"] != "ok"

@@ -11,7 +11,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.end_words import end_sentence, size_advice
 from tidegauge.core.job_records.record import JobEnd, RankPeak
 
-SMALL = RankPeak(3, "node7", 8 * GIB, 9 * GIB, 80 * GIB, nontorch_bytes=GIB)
+SMALL = RankPeak(3, "node7", 8 * GIB, 9 * GIB, 80 * GIB, nontorch_bytes=GIB, gpu_bytes=80 * GIB)
 RECORD = job_record(end=JobEnd.COMPLETED, started_unix_s=0.0, ended_unix_s=7200.0, gpus=8, fullest=SMALL, ooms=0)
 
 
@@ -40,6 +40,12 @@ def test_a_job_that_had_an_incident_names_its_page() -> None:
 )
 def test_a_short_run_an_oom_and_a_full_gpu_have_no_advice(record: object) -> None:
     assert size_advice(record) is None  # type: ignore[arg-type]
+
+
+def test_a_rank_whose_memory_outside_pytorch_is_not_known_has_room_for_it() -> None:
+    told = size_advice(RECORD._replace(fullest=SMALL._replace(nontorch_bytes=None)))
+    assert told is not None
+    assert "needed 11.0 GiB (2.0 GiB of it assumed for memory outside PyTorch) each at most" in told
 
 
 @pytest.mark.parametrize("name", ["a b", "$(reboot)", "two\nlines", "x" * 500, "\x1b[31mred"])

@@ -69,6 +69,7 @@ def test_blocks_without_a_stack_are_grouped_by_size_and_a_workspace_is_named() -
     assert owners[0].what is None
     assert owners[1].what is not None
     assert "cuBLAS" in owners[1].what
+    assert owners_of([LiveBlock(8 * MIB)] * 245)[0].what is None, "too many for workspaces"
 
 
 def test_owner_lines_omit_negligible_holders() -> None:

@@ -87,7 +87,7 @@ def test_nothing_was_missing_where_state_was_saved_and_the_line_known() -> None:
 
 def test_the_error_itself_points_to_its_growth() -> None:
     died = crashed().incident
-    assert told(died)["Forecast"] == "None: no growth of these ranks was known."
+    assert told(died)["Forecast"] == "None: these ranks had no incident of growth."
     assert told(died)["Cause"].startswith("The card was full of live tensors")
     assert next_step(died) == told(died)["Cause"]
 

@@ -15,7 +15,7 @@ def usage(**changes: Any) -> GpuUsage:
     told = GpuUsage(
         name="train", user_name="ada", runs=4, ooms=0, gpus=8, gpu_seconds=4 * 8 * 36_000.0,
         had_byte_seconds=4 * 8 * 36_000.0 * 80 * GIB, needed_byte_seconds=4 * 8 * 36_000.0 * 8 * GIB,
-        limit_bytes=80 * GIB, highest_bytes=9 * GIB, mean_bytes=8.5 * GIB,
+        limit_bytes=80 * GIB, highest_bytes=9 * GIB, mean_bytes=8.5 * GIB, gpu_bytes=80 * GIB,
     )  # fmt: skip
     return told._replace(**changes)
 
@@ -38,6 +38,9 @@ def test_advice_says_what_was_had_what_was_needed_and_what_would_do() -> None:
         ({"highest_bytes": 18 * GIB, "mean_bytes": 10 * GIB, "runs": 2}, 4),
         ({"ooms": 1}, None),
         ({"limit_bytes": 0}, None),
+        ({"gpu_bytes": 0}, None),
+        ({"limit_bytes": 40 * GIB, "highest_bytes": 18 * GIB, "mean_bytes": 18 * GIB}, 4),
+        ({"limit_bytes": 40 * GIB, "highest_bytes": 30 * GIB, "mean_bytes": 30 * GIB}, None),
     ],
 )
 def test_a_share_leaves_the_margin_that_earlier_runs_show(changes: dict[str, Any], share: int | None) -> None:
@@ -55,18 +58,41 @@ def test_one_run_on_one_gpu_is_told_in_the_singular() -> None:
     assert told.startswith("had 80.0 GiB, needed 9.0 GiB at most in the last run; ")
 
 
+def test_a_run_that_had_a_part_of_its_gpu_is_told_a_smaller_part_of_the_gpu() -> None:
+    capped = usage(limit_bytes=40 * GIB, highest_bytes=18 * GIB, mean_bytes=18.0 * GIB, gpus=1)
+    assert advice(capped, [80 * GIB]) == (
+        "had 40.0 GiB of a GPU of 80.0 GiB, needed 18.0 GiB at most in 4 runs; with a margin (19.8 GiB) 1/4 of this "
+        "GPU (MIG, or --gpu-share 1/4) would do"
+    )
+
+
+def test_memory_outside_pytorch_that_is_not_known_has_room_in_the_need_and_the_sentence_says_so() -> None:
+    run = GpuUsage.of_run(
+        gpus=1, ran_s=600.0, limit_bytes=80 * GIB, gpu_bytes=80 * GIB, reserved_bytes=9 * GIB, nontorch_bytes=None
+    )
+    assert advice(run) == (
+        "had 80.0 GiB, needed 11.0 GiB (2.0 GiB of it assumed for memory outside PyTorch) at most in the last run; "
+        "with a margin (12.1 GiB) 1/4 of this GPU (MIG, or --gpu-share 1/4) would do"
+    )
+    known = GpuUsage.of_run(
+        gpus=1, ran_s=600.0, limit_bytes=80 * GIB, gpu_bytes=80 * GIB, reserved_bytes=9 * GIB, nontorch_bytes=GIB
+    )
+    assert (known.highest_bytes, known.assumed_bytes) == (10 * GIB, 0)
+
+
 @given(
     runs=st.integers(1, 50), highest=st.integers(1, 200 * GIB), mean=st.floats(0.1, 1.0),
-    limit=st.integers(1, 200 * GIB), sizes=st.lists(st.integers(1, 200 * GIB)),
+    limit=st.integers(1, 200 * GIB), cap=st.floats(0.05, 1.0), sizes=st.lists(st.integers(1, 200 * GIB)),
 )  # fmt: skip
 def test_whatever_is_advised_holds_the_highest_need_and_a_tenth_more(
-    runs: int, highest: int, mean: float, limit: int, sizes: list[int]
+    runs: int, highest: int, mean: float, limit: int, cap: float, sizes: list[int]
 ) -> None:
-    told = usage(runs=runs, highest_bytes=highest, mean_bytes=mean * highest, limit_bytes=limit)
+    had = int(cap * limit)
+    told = usage(runs=runs, highest_bytes=highest, mean_bytes=mean * highest, limit_bytes=had, gpu_bytes=limit)
     assert told.safe_bytes >= int(1.1 * highest)
-    assert told.share is None or told.safe_bytes * told.share <= limit
+    assert told.share is None or (told.safe_bytes * told.share <= limit and limit / told.share < had)
     smaller = told.smaller_gpu(sizes)
-    assert smaller is None or told.safe_bytes <= smaller < limit
+    assert smaller is None or told.safe_bytes <= smaller < had
     sized = SizedUsage.of(told, sizes)
     assert (sized.advice is None) == (sized.share is None and smaller is None)
     assert told.unused_byte_seconds >= 0

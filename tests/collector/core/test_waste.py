@@ -16,7 +16,7 @@ def job(name: str = "train", user_name: str = "ada", *, hours: float = 100.0, **
     told = GpuUsage(
         name, user_name, runs=4, ooms=0, gpus=8, gpu_seconds=hours * HOUR_S,
         had_byte_seconds=hours * HOUR_S * 80 * GIB, needed_byte_seconds=hours * HOUR_S * 8 * GIB,
-        limit_bytes=80 * GIB, highest_bytes=9 * GIB, mean_bytes=8.5 * GIB,
+        limit_bytes=80 * GIB, highest_bytes=9 * GIB, mean_bytes=8.5 * GIB, gpu_bytes=80 * GIB,
     )  # fmt: skip
     return SizedUsage.of(told._replace(**changes), [])
 

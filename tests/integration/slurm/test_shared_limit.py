@@ -53,7 +53,7 @@ class World:
     def run_ended(self, end: JobEnd) -> None:
         """A run of alice's job ``train`` on a GPU of 8 GiB."""
         self.ended += 1
-        fullest = RankPeak(0, "n1", NEED, NEED, 8 * GIB)
+        fullest = RankPeak(0, "n1", NEED, NEED, 8 * GIB, nontorch_bytes=0, gpu_bytes=8 * GIB)
         job = JobKey(str(self.ended), 0, self.box.users["alice"])
         run = job_record(
             job=job, job_name="train", user_name="alice", started_unix_s=NOW_S - 7200, ended_unix_s=NOW_S, end=end,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
-from tidegauge.cli.arguments import OUTPUT, add_examples, group
+from tidegauge.cli.arguments import OUTPUT, add_examples, group, some_text
 from tidegauge.cli.errors import FINE, UsageError
-from tidegauge.cli.output import print_json, print_table
-from tidegauge.cli.service_api import add_api_arguments, ask, read
+from tidegauge.cli.output import print_json, print_table, print_wrapped
+from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, since_unix_s
-from tidegauge.core.jobs.right_size import MIN_RUN_S, SizedUsage, UsageBy
+from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, SizedUsage, UsageBy
 from tidegauge.core.units import format_bytes, format_duration
 
 HELP = "list what ended jobs had and needed of their GPUs, and what the next run could ask for"
@@ -25,11 +27,13 @@ GIVES_WAY = ("runs", "gpus", "user", "of", "unused")
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
     parser.add_argument(
-        "--by", type=UsageBy, choices=tuple(UsageBy), default=UsageBy.JOB, metavar="WHAT",
+        "--by", choices=[by.value for by in UsageBy], default=UsageBy.JOB.value, metavar="WHAT",
         help=f"sum runs up by {', '.join(by.value for by in UsageBy)} (default: job)",
     )  # fmt: skip
-    parser.add_argument("--user", help="only runs of this user")
-    parser.add_argument("--name", help="only runs with this job name")
+    parser.add_argument("--user", type=some_text, help="only runs of this user")
+    parser.add_argument(
+        "--name", type=some_text, help="only runs with this job name; * stands for any characters: 'llm-*'"
+    )
     parser.add_argument(
         "--since", type=ago, default=ago(DEFAULT_SINCE), metavar="SINCE",
         help=f"runs that ended within this time (default: {DEFAULT_SINCE})",
@@ -66,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.for_submission and args.for_sharing:
         raise UsageError("--for-submission and --for-sharing are two files")
     if args.for_submission or args.for_sharing:
-        args.by, args.limit = UsageBy.JOB, MAX_LIMIT
-    query = {"by": args.by.value, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
+        args.by, args.limit = UsageBy.JOB.value, MAX_LIMIT
+    query = {"by": args.by, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
     query |= {name: given for name, given in (("user", args.user), ("name", args.name)) if given}
     answer = ask(args, f"/api/v1/usage?{urlencode(query)}")
     if args.json:
@@ -78,20 +82,33 @@ def run(args: argparse.Namespace) -> int:
         _print_for_slurm(found, sentences=args.for_submission)
         return FINE
     if not found:
-        print(
-            f"no run of {format_duration(MIN_RUN_S)} or longer ended in the last {format_duration(args.since)}; "
-            "`tidegauge efficiency --since 90d` looks further back"
-        )
+        print_wrapped("", _none(args, answer))
         return FINE
-    by_job = args.by is UsageBy.JOB
-    header = (args.by.value, *(["user"] if by_job else []), "runs", "gpus", "of", "needed", "full", "GPU h", "unused")
+    by_job = args.by == UsageBy.JOB.value
+    header = (args.by, *(["user"] if by_job else []), "runs", "gpus", "of", "needed", "full", "GPU h", "unused")
     print_table(header, [_row(one, by_job=by_job) for one in found], gives_way=GIVES_WAY)
     advised = [f"{_name(one)}: {one.advice}" for one in found if one.advice and by_job]
     if args.name:
         advised += [_on_shared_gpus(one) for one in found if one.shared_bytes is not None and by_job]
     if advised:
-        print("", *advised, sep="\n")
+        print()
+    for line in advised:
+        print_wrapped("", line)
     return FINE
+
+
+def _none(args: argparse.Namespace, answer: Mapping[str, Any]) -> str:
+    """The message without a run: what was looked for, and where else to look."""
+    matching = [f"--{name} {shlex.quote(value)}" for name in ("user", "name") if (value := getattr(args, name))]
+    seen = whose(answer)
+    parts = [
+        f"no run{' of yours' if seen else ''} of {format_duration(MIN_RUN_S)} or longer ended in the last "
+        f"{format_duration(args.since)}{' with ' if matching else ''}{' '.join(matching)}"
+    ]
+    if seen:
+        parts.append(seen)
+    further = "; `tidegauge efficiency --since 90d` looks further back" if args.since < ago("90d") else ""
+    return f"{': '.join(parts)}{further}"
 
 
 def _print_for_slurm(found: Iterable[SizedUsage], *, sentences: bool) -> None:
@@ -113,13 +130,18 @@ def _mail(args: argparse.Namespace) -> int:
 
     if not args.mail:
         raise UsageError("--send goes with --mail")
-    if args.api or args.json or args.for_submission or args.for_sharing or args.by is not UsageBy.JOB:
+    if args.api or args.json or args.for_submission or args.for_sharing or args.by != UsageBy.JOB.value:
         raise UsageError("--mail goes with --since, --user and --name, not with --api, --json, --by or --for-…")
     return mail(args)
 
 
 def _name(one: SizedUsage) -> str:
     return one.usage.name or "(none)"
+
+
+def _full(usage: GpuUsage) -> str:
+    """At most all of it: a cap does not bound memory outside PyTorch."""
+    return f"{min(usage.needed_byte_seconds / usage.had_byte_seconds, 1.0):.0%}" if usage.had_byte_seconds else "-"
 
 
 def _row(one: SizedUsage, *, by_job: bool) -> Sequence[str]:
@@ -131,7 +153,7 @@ def _row(one: SizedUsage, *, by_job: bool) -> Sequence[str]:
         str(usage.gpus),
         format_bytes(usage.limit_bytes),
         format_bytes(usage.highest_bytes),
-        f"{usage.needed_byte_seconds / usage.had_byte_seconds:.0%}" if usage.had_byte_seconds else "-",
+        _full(usage),
         f"{usage.gpu_seconds / HOUR_S:,.1f}",
         f"{usage.unused_byte_seconds / HOUR_S / GIB:,.0f} GiB h",
     )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from tidegauge.cli.arguments import SELECTION, add_examples, group, positive_count
+from tidegauge.cli.arguments import SELECTION, add_examples, group, positive_count, some_text
 from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.jobs.names import job_name
-from tidegauge.cli.output import print_json, print_table
+from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.job_records.end_words import HOW, ran_s
@@ -33,16 +33,18 @@ SINCE = "30d"
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     selection = group(parser, SELECTION)
-    selection.add_argument("--user", metavar="NAME", help="only jobs of this user")
-    selection.add_argument("--account", metavar="NAME", help="only jobs of this Slurm account")
-    selection.add_argument("--name", help="only jobs of this name; * stands for any characters: 'llm-*'")
+    selection.add_argument("--user", type=some_text, metavar="NAME", help="only jobs of this user")
+    selection.add_argument("--account", type=some_text, metavar="NAME", help="only jobs of this Slurm account")
+    selection.add_argument(
+        "--name", type=some_text, help="only jobs of this name; * stands for any characters: 'llm-*'"
+    )
     selection.add_argument(
         "--since", type=ago, default=ago(SINCE), metavar=SINCE,
         help=f"only jobs that ended within this time (default: {SINCE})",
     )  # fmt: skip
     selection.add_argument("--until", type=ago, metavar="7d", help="only jobs that ended longer ago than this")
     selection.add_argument(
-        "--ended", choices=[end.value for end in JobEnd], metavar="HOW",
+        "--ended", type=_how, choices=[end.value for end in JobEnd], metavar="HOW",
         help=f"only jobs that ended so: {', '.join(end.value for end in JobEnd)}",
     )  # fmt: skip
     selection.add_argument(
@@ -79,9 +81,10 @@ def run(args: argparse.Namespace) -> int:
     records = [read(JobRecord, raw) for raw in answer["jobs"]]
     if records:
         print_records(records)
-        print(f"\n{summary(records, left_out=answer['left_out'])}")
+        print()
+        print_wrapped("", summary(records, left_out=answer["left_out"]))
     else:
-        print(_none(args, answer))
+        print_wrapped("", _none(args, answer))
     return FINE
 
 
@@ -129,6 +132,11 @@ def worst_state(record: JobRecord) -> str:
     return f"{state} ({record.severity.value})" if record.severity else state
 
 
+def _how(text: str) -> str:
+    """The value of ``JobEnd`` that the column "how" says in these words, in capitals or not."""
+    return next((end.value for end, words in HOW.items() if words.lower() == text.lower()), text.lower())
+
+
 def _row(record: JobRecord) -> Sequence[str]:
     peak = record.fullest
     return (
@@ -158,6 +166,5 @@ def _none(args: argparse.Namespace, answer: Mapping[str, Any]) -> str:
     parts = [f"no job{' of yours' if seen else ''} ended {since}{' with ' if matching else ''}{' '.join(matching)}"]
     if seen:
         parts.append(seen)
-    return (
-        f"{': '.join(parts)}; `tidegauge history --since 90d` looks further back, `tidegauge jobs` lists running jobs"
-    )
+    further = "`tidegauge history --since 90d` looks further back, " if args.since < ago("90d") else ""
+    return f"{': '.join(parts)}; {further}`tidegauge jobs` lists running jobs"

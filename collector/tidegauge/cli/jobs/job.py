@@ -16,7 +16,7 @@ from tidegauge.cli.jobs.history import in_percent, used_share, worst_state
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
-from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.service_api import LONG_ANSWER_S, NO_SUCH_PAGE, add_api_arguments, ask, read
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.times import moment
 from tidegauge.cluster.api.client import ApiError
@@ -48,7 +48,6 @@ MIN_CHART_SHARE = 0.5
 NO_MEMORY = (
     "No peaks and curves of its ranks: none were reported, or they were deleted for room (the setting `keep_jobs_gib`)."
 )
-NOT_FOUND = 404
 LOOK_EVERY_S = 0.2
 
 
@@ -106,11 +105,12 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
     """The job of that id, else the latest one of that name. Raises ``CommandError``."""
     attempt = {} if args.attempt is None else {"attempt": args.attempt}
     owner = {} if args.uid is None else {"uid": args.uid}
+    wanted = tame(args.job)  # as it was recorded
     for key in ("job_id", "name"):
-        found = _look(args, {key: args.job, **owner, **attempt})
+        found = _look(args, {key: wanted, **owner, **attempt})
         if found is not None:
             return found
-        if attempt and (other := _look(args, {key: args.job, **owner})) is not None:
+        if attempt and (other := _look(args, {key: wanted, **owner})) is not None:
             known = sorted({read(JobRecord, raw).job.attempt for raw in other["attempts"]})
             raise UsageError(
                 f"job {one_line(args.job)} has no attempt {args.attempt} on record, but {', '.join(map(str, known))}"
@@ -128,7 +128,7 @@ def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, An
         return ask(args, f"/api/v1/job-record?{urlencode(query, errors='replace')}", timeout_s=LONG_ANSWER_S)
     except CommandError as error:
         cause = error.__cause__
-        if not isinstance(cause, ApiError) or cause.status != NOT_FOUND:
+        if not isinstance(cause, ApiError) or cause.status != NO_SUCH_PAGE:
             raise
         if cause.refusal is None:
             raise CommandError(

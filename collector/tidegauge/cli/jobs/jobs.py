@@ -14,7 +14,7 @@ from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.jobs.history import MAX_ENDED, print_records
 from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
-from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
+from tidegauge.cli.service_api import NO_SUCH_PAGE, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
@@ -37,7 +37,6 @@ POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
 """Header and optional columns if a job runs in pods."""
 LATELY_S, FEW_ENDED = 86_400.0, 10
 """How far back `jobs` looks for ended jobs without --ended, and how many it lists."""
-NO_SUCH_PAGE = 404
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

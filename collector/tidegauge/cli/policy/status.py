@@ -55,7 +55,7 @@ def _paused_here(args: argparse.Namespace) -> str | None:
 
 def is_well(found: LoopStatus) -> bool:
     """True without a problem; a pause is none."""
-    broken = (found.policy_problem, found.breaker, found.store_problem)
+    broken = (found.policy_problem, found.breaker, found.store_problem, found.records_problem)
     return all(problem is None for problem in broken) and not (found.scheduler_problems or found.user_breakers)
 
 
@@ -75,6 +75,10 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
         ),
         *(("breaker", f"OPEN: {why}; `tidegauge policy resume` resets it") for why in found.user_breakers),
         ("database", "ok" if found.store_problem is None else f"PROBLEM, no decisions: {found.store_problem}"),
+        (
+            "records",
+            "ok" if found.records_problem is None else f"PROBLEM, no jobs are recorded: {found.records_problem}",
+        ),
         *((name, f"PROBLEM: {problem}") for name, problem in sorted(found.scheduler_problems.items())),
         ("incidents", f"{found.incidents_open} open"),
     ]
@@ -95,7 +99,9 @@ def in_one_line(found: LoopStatus) -> str:
         parts.append(f"circuit breaker of {format_count(len(found.user_breakers), 'user')} OPEN")
     if found.under_way:
         parts.append(f"{format_count(len(found.under_way), 'action')} in progress")
-    if found.policy_problem or found.store_problem or found.scheduler_problems:
+    if found.records_problem:
+        parts.append("NO RECORDS of jobs")
+    if found.policy_problem or found.store_problem or found.records_problem or found.scheduler_problems:
         parts.append("PROBLEMS, see `tidegauge policy status`")
     return ", ".join(parts)
 

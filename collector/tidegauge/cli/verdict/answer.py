@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,10 @@ MAX_RANKS = 8
 MAX_CATEGORIES = 4
 """Of a memory profile in one line."""
 RAN_OUT = "ran out of memory"
-NO_EVIDENCE = "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps"
+NO_EVIDENCE = (
+    "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps, more where they "
+    "are short"
+)
 NO_STEPS = "  Without steps, growth is judged over minutes and has no line: call `tidegauge.step()` once in each step"
 
 
@@ -101,10 +105,12 @@ def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:
     limited = [rank for rank in ranks if rank.limit_bytes]
     if not limited or ran_s < MIN_RUN_S or any(rank.last_oom is not None for rank in ranks):
         return []
-    need = [rank.highest_reserved_bytes + (rank.nontorch_bytes or 0) for rank in ranks]
-    limit_bytes = max(rank.limit_bytes or 0 for rank in limited)
-    gpus = len({rank.uuid or rank.process for rank in ranks})
-    usage = GpuUsage.of_run(gpus=gpus, ran_s=ran_s, limit_bytes=limit_bytes, need_bytes=max(need))
+    fullest = max(limited, key=_fullness)
+    usage = GpuUsage.of_run(
+        gpus=len({rank.uuid or rank.process for rank in ranks}), ran_s=ran_s, limit_bytes=fullest.limit_bytes or 0,
+        gpu_bytes=fullest.gpu_bytes or 0, reserved_bytes=fullest.highest_reserved_bytes,
+        nontorch_bytes=fullest.nontorch_bytes,
+    )  # fmt: skip
     told = advice(usage)
     return [] if told is None else [f"this job {told}"]
 
@@ -282,6 +288,11 @@ def _ran_out(rank: RankView) -> bool:
 
 def _oom_words(rank: RankView) -> str:
     return _named(rank) if rank.last_oom is None else f"{_named(rank)} at step {rank.last_oom.step:,}"
+
+
+def _fullness(rank: RankView) -> tuple[float, int]:
+    """As ``job_records.record.fullness``, so that a service tells the same of the job."""
+    return rank.highest_reserved_bytes / (rank.limit_bytes or math.inf), rank.highest_reserved_bytes
 
 
 def _named(rank: RankView) -> str:

@@ -111,6 +111,7 @@ class Judge:
             profiles=_profiles(self._folder / PROFILES_FOLDER) if asks_for_profiles else None,
         )
         self._profiled: dict[ProcessId, RankProfile] = {}
+        self._outside: dict[ProcessId, int] = {}
         self.has_nvml = find_spec("pynvml") is not None
         procs = ProcFs()
         self._agent = NodeAgent(
@@ -158,6 +159,7 @@ class Judge:
             self._turn_s = now_s
             self._escalation.turn()
             self._take_profiles()
+            self.ranks()
 
     def end(self) -> None:
         """Read what the ranks have written to their end."""
@@ -192,10 +194,20 @@ class Judge:
 
     def ranks(self) -> tuple[RankView, ...]:
         """The ranks of the latest attempt, in the order of their numbers; of a rank that was started again in place the
-        last process, with the peak of all."""
+        last process, with the peak of all. Memory outside PyTorch is the highest of all looks so far, as a service
+        records it: NVML knows nothing of a process that has ended."""
         ranks = self._agent.view().ranks
         latest = max((rank.identity.attempt for rank in ranks), default=0)
-        return tuple(_with_peak_of_all(rank) for rank in ranks if rank.identity.attempt == latest)
+        return tuple(
+            self._with_highest_outside(_with_peak_of_all(rank)) for rank in ranks if rank.identity.attempt == latest
+        )
+
+    def _with_highest_outside(self, rank: RankView) -> RankView:
+        known = [size for size in (rank.nontorch_bytes, self._outside.get(rank.process)) if size is not None]
+        if not known:
+            return rank
+        highest = self._outside[rank.process] = max(known)
+        return with_fields(rank, nontorch_bytes=highest)
 
     def profiles(self) -> Mapping[ProcessId, RankProfile]:
         """The last memory profile of each rank that has one."""

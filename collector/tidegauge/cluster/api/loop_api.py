@@ -87,6 +87,7 @@ def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
         breaker=_untold(status.breaker),
         user_breakers=(UNTOLD,) * len(status.user_breakers),
         store_problem=_untold(status.store_problem),
+        records_problem=_untold(status.records_problem),
         scheduler_problems=dict.fromkeys(status.scheduler_problems, UNTOLD),
         under_way=(),
         telling={who: how if how == "ok" else UNTOLD for who, how in status.telling.items()},

@@ -60,8 +60,10 @@ class Loop(Protocol):
 
 
 class RecordWriter(Protocol):
-    """Writes what is to stay. Expected failures raise nothing."""
+    """Writes what is to stay. Expected failures raise nothing; ``problem`` is why nothing is written."""
 
+    @property
+    def problem(self) -> str | None: ...
     def tick(self) -> None: ...
 
 
@@ -103,7 +105,11 @@ class ActionLoop:
     def status(self) -> LoopStatus:
         """The status of the loop; until the database is open, the reason why it is not."""
         if self._opened is not None:
-            return replace(self._opened.loop.status(), telling=self.telling.read())
+            problems = (recorder.problem for recorder in self._opened.recorders)
+            return replace(
+                self._opened.loop.status(), records_problem=next(filter(None, problems), None),
+                telling=self.telling.read(),
+            )  # fmt: skip
         problem = self._problem or "not opened yet"
         return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
 

@@ -41,6 +41,9 @@ class EndedJobs(Protocol):
 class EarlierRunsLookup:
     """For one thread: ``tick`` once a second. ``know`` takes what was found, for one attempt of a job."""
 
+    problem: str | None = None
+    """It writes nothing, so nothing keeps it from writing."""
+
     def __init__(
         self,
         jobs: Callable[[], Sequence[JobView]],

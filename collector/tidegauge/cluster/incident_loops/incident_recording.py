@@ -50,17 +50,18 @@ class IncidentRecorder:
         """Those that are open, and those that have closed since they were written last."""
         self._due_s: dict[int, float] = {}
         """When each is written next (monotonic)."""
-        self._failed = False
+        self.problem: str | None = None
+        """Why nothing is recorded."""
 
     def tick(self) -> None:
         """Write what is due; never raises ``AuditError``."""
         try:
             self._tick()
-            self._failed = False
+            self.problem = None
         except AuditError as error:
-            if not self._failed:
+            if self.problem is None:
                 log.error("no memory of incidents is recorded: %s", error)
-            self._failed = True
+            self.problem = str(error)
 
     def _tick(self) -> None:
         now_s = self._monotonic_s()

@@ -127,7 +127,8 @@ class JobRecorder:
         it: a history is gone two minutes after its rank."""
         self._unsaved: dict[JobKey, None] = {}
         """Jobs whose memory is to be written."""
-        self._failed = False
+        self.problem: str | None = None
+        """Why nothing is recorded."""
 
     def tick(self) -> None:
         """Look at all jobs, and write what is due; never raises ``AuditError``."""
@@ -137,14 +138,14 @@ class JobRecorder:
             self._take_labels()
             self._take_ends()
             self._write()
-            self._failed = False
+            self.problem = None
             self._look_at_ended(
                 [(one.views[0], one.record) for one in self._followed.values() if one.views and one.record.end]
             )
         except AuditError as error:
-            if not self._failed:
+            if self.problem is None:
                 log.error("no jobs are recorded: %s", error)
-            self._failed = True
+            self.problem = str(error)
 
     @property
     def unwritten(self) -> int:

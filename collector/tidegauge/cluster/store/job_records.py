@@ -17,6 +17,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.search import ANY, EVERY_ENDED, RecordFilter, RecordSought
+from tidegauge.core.jobs.right_size import outside_bytes
 from tidegauge.core.jobs.tenants import tenant_of
 
 _KEY = (job_records.c.job_id, job_records.c.attempt, job_records.c.uid, job_records.c.started_s)
@@ -213,8 +214,10 @@ def _row(record: JobRecord) -> dict[str, Any]:
         "partition": column_name(record.partition or ""),
         "namespace": column_name(record.namespace or ""),
         "gpus": min(record.gpus or record.world_size, MAX_GPUS),
-        "need_bytes": record.fullest.reserved_bytes + (record.fullest.nontorch_bytes or 0),
+        "need_bytes": record.fullest.reserved_bytes + outside_bytes(record.fullest.nontorch_bytes),
+        "assumed_bytes": outside_bytes(None) if record.fullest.nontorch_bytes is None else 0,
         "limit_bytes": record.fullest.limit_bytes or 0,
+        "gpu_bytes": record.fullest.gpu_bytes or 0,
     }
 
 

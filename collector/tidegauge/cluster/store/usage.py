@@ -46,7 +46,8 @@ class UsageStore:
         job_name: str | None = None,
         left_out: LeftOut = NOTHING,
     ) -> Sequence[GpuUsage]:
-        """Runs that ended since then, summed up, those that left most unused first."""
+        """Runs that ended since then, summed up, those that left most unused first. ``job_name``: ``*`` stands for any
+        characters."""
         of = job_records.c
         ran_s = of.ended_s - of.started_s
         gpu_s = ran_s * of.gpus
@@ -55,8 +56,6 @@ class UsageStore:
         wanted = [of.ended_s >= since_s, ran_s >= MIN_RUN_S, of.limit_bytes > 0, of.need_bytes > 0]
         if user_name is not None:
             wanted.append(of.user_name == column_name(user_name))
-        if job_name is not None:
-            wanted.append(of.job_name == column_name(job_name))
         query = (
             select(
                 _NAMES[by].label("name"),
@@ -69,6 +68,8 @@ class UsageStore:
                 func.sum(had).label("had_byte_seconds"),
                 func.sum(needed).label("needed_byte_seconds"),
                 func.max(of.limit_bytes).label("limit_bytes"),
+                func.max(of.gpu_bytes).label("gpu_bytes"),
+                func.max(of.assumed_bytes).label("assumed_bytes"),
                 func.max(of.need_bytes).label("highest_bytes"),
                 func.avg(cast(of.need_bytes, Double)).label("mean_bytes"),
             )
@@ -78,12 +79,14 @@ class UsageStore:
             .limit(limit)
         )
         with self._database.reading() as connection:
+            if job_name is not None:
+                query = query.where(like(connection, of.job_name, escaped_name(job_name)))
             query = query.where(*(not_(one) for one in _of(connection, left_out)))
             return [GpuUsage(**row._mapping) for row in connection.execute(query)]
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
-        """Bytes of the GPUs of jobs that ended since then, or of their caps, the smallest first."""
-        query = select(job_records.c.limit_bytes).where(job_records.c.ended_s >= since_s).distinct()
+        """Bytes of the GPUs of jobs that ended since then, whatever their caps, the smallest first."""
+        query = select(job_records.c.gpu_bytes).where(job_records.c.ended_s >= since_s).distinct()
         with self._database.reading() as connection:
             return sorted(int(size) for size in connection.scalars(query) if size)
 

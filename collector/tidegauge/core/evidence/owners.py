@@ -12,6 +12,8 @@ from typing import NamedTuple, Optional
 
 CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 1024, 32 * 1024 * 1024))
 """What PyTorch takes for cuBLAS for each handle and stream: 8.1 MiB, 8 MiB, and 32 MiB on Hopper and later."""
+_MAX_WORKSPACES = 2 * 33
+"""Two handles (forward and backward pass) on the default stream and the 32 of PyTorch's pool; no program has more."""
 _FRAME = r"^$|^<(?!ipython-input-)|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
 """Frames without a file of Python's: ``<frozen runpy>``, ``??``, C++. Cells of IPython are the user's own code."""
 _PACKAGES = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
@@ -114,7 +116,7 @@ def _owner(line: Optional[CodeLine], blocks: Sequence[LiveBlock], roots: Optiona
         caller = calling_line(line, block.stack, roots)
         if caller is not None:
             by_caller[caller] = by_caller.get(caller, 0) + block.size_bytes
-    workspace = line is None and size in CUBLAS_WORKSPACE_BYTES
+    workspace = line is None and size in CUBLAS_WORKSPACE_BYTES and len(blocks) <= _MAX_WORKSPACES
     return Owner(
         held_bytes=sum(block.size_bytes for block in blocks),
         blocks=len(blocks),

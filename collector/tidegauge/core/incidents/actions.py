@@ -325,3 +325,5 @@ class LoopStatus:
     under_way: tuple[UnderWay, ...] = ()
     telling: Mapping[str, str] = field(default_factory=dict)
     """By who is told (``slack``, ``alertmanager``, ``grafana``): "ok", or what is wrong. Empty: nobody is."""
+    records_problem: Optional[str] = None
+    """Why records of jobs, or the memory of incidents, cannot be written."""

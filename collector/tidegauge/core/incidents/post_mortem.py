@@ -64,7 +64,7 @@ def _of_growth(
 def _of_error(incident: Incident, end: OomEnd) -> Iterable[tuple[str, str]]:
     yield "Cause", incident.explanation or wanted_and_free(end.oom)
     grew = incident.grew_in
-    yield "Forecast", "none: no growth of these ranks was known" if grew is None else f"incident {grew} has it"
+    yield "Forecast", "none: these ranks had no incident of growth" if grew is None else f"incident {grew} has it"
 
 
 def _forecast(incident: Incident, end: OomEnd, clock: Callable[[float], str]) -> str:

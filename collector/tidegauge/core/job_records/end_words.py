@@ -60,9 +60,10 @@ def size_advice(record: JobRecord, sizes: Sequence[int] = ()) -> str | None:
     peak = record.fullest
     if not peak.limit_bytes or ran_s(record) < MIN_RUN_S or record.ooms:
         return None
-    need_bytes = peak.reserved_bytes + (peak.nontorch_bytes or 0)
-    gpus = max(record.gpus, 1)
-    usage = GpuUsage.of_run(gpus=gpus, ran_s=ran_s(record), limit_bytes=peak.limit_bytes, need_bytes=need_bytes)
+    usage = GpuUsage.of_run(
+        gpus=record.gpus or record.world_size, ran_s=ran_s(record), limit_bytes=peak.limit_bytes,
+        gpu_bytes=peak.gpu_bytes or 0, reserved_bytes=peak.reserved_bytes, nontorch_bytes=peak.nontorch_bytes,
+    )  # fmt: skip
     return advice(usage, sizes)
 
 

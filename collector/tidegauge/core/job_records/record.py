@@ -74,6 +74,8 @@ class RankPeak(NamedTuple):
     steps: int = 0
     step_s: Optional[float] = None
     """The median time of a step."""
+    gpu_bytes: Optional[int] = None
+    """The total of its GPU, whatever its cap."""
 
 
 class JobRecord(NamedTuple):
@@ -293,6 +295,7 @@ def peak_of(view: JobView, place: int) -> RankPeak:
         alloc_retries=rank.alloc_retries,
         ooms=rank.ooms,
         steps=rank.step,
+        gpu_bytes=rank.gpu_bytes,
     )
 
 
@@ -322,7 +325,7 @@ def _filled(reserved_bytes: int, limit_bytes: Optional[int]) -> tuple[float, int
     return reserved_bytes / limit_bytes if limit_bytes else 0.0, reserved_bytes
 
 
-_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s"}
+_LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s", "gpu_bytes"}
 """The fields of a peak that are no peaks."""
 _HIGHEST = [place for place, name in enumerate(RankPeak._fields) if name not in _LATEST]
 

@@ -1,8 +1,8 @@
 """What ended jobs needed, beside what they had: how full their GPUs were, and what would have done. Pure.
 
 A job *needs* on each of its GPUs what its fullest rank held at its highest: memory that PyTorch reserved, and memory of
-its process outside PyTorch. Ranks that held less are counted as if they had held that much, so waste is never told too
-high.
+its process outside PyTorch, for which there is room where it is not known. Ranks that held less are counted as if they
+had held that much, so waste is never told too high.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from tidegauge.core.units import format_bytes
 
 MIN_MARGIN = 0.10
 """Of the need, above it."""
+MIN_LESS = 0.10
+"""Of what it had, that a smaller GPU or part must save. A cap is a little below its share of the GPU: the share that a
+job had is never advised."""
+ASSUMED_OUTSIDE_BYTES = 2 << 30
+"""For memory outside PyTorch that is not known: ranks with NCCL hold 1.5 GiB (``fraction.CONTEXT_BYTES``)."""
 SHARES = (8, 4, 2)
 """Parts of a GPU's memory that can be had: MIG has eighths, quarters and halves; ``--gpu-share`` any."""
 MIN_RUN_S = 600.0
@@ -71,15 +76,24 @@ class GpuUsage(NamedTuple):
     mean_bytes: float
     completed: int = 0
     """Runs that ended without an error."""
+    gpu_bytes: int = 0
+    """Of the largest GPU, whatever the cap; 0: not known."""
+    assumed_bytes: int = 0
+    """The part of the needs that is ``ASSUMED_OUTSIDE_BYTES``; 0: memory outside PyTorch is known of every run."""
 
     @classmethod
-    def of_run(cls, *, gpus: int, ran_s: float, limit_bytes: int, need_bytes: int, oom: bool = False) -> GpuUsage:
-        """One run: what its fullest rank needed, on each of its GPUs."""
+    def of_run(
+        cls, *, gpus: int, ran_s: float, limit_bytes: int, gpu_bytes: int, reserved_bytes: int,
+        nontorch_bytes: Optional[int],
+    ) -> GpuUsage:  # fmt: skip
+        """One run without an out-of-memory error: what its fullest rank needed, on each of its GPUs."""
         gpu_seconds = gpus * ran_s
+        need_bytes = reserved_bytes + outside_bytes(nontorch_bytes)
         return cls(
-            name="", user_name="", runs=1, ooms=int(oom), gpus=gpus, gpu_seconds=gpu_seconds,
+            name="", user_name="", runs=1, ooms=0, gpus=gpus, gpu_seconds=gpu_seconds,
             had_byte_seconds=gpu_seconds * limit_bytes, needed_byte_seconds=gpu_seconds * need_bytes,
-            limit_bytes=limit_bytes, highest_bytes=need_bytes, mean_bytes=need_bytes,
+            limit_bytes=limit_bytes, highest_bytes=need_bytes, mean_bytes=need_bytes, gpu_bytes=gpu_bytes,
+            assumed_bytes=need_bytes - reserved_bytes if nontorch_bytes is None else 0,
         )  # fmt: skip
 
     @property
@@ -101,15 +115,25 @@ class GpuUsage(NamedTuple):
 
     @property
     def share(self) -> Optional[int]:
-        """``n``, if 1/n of the GPU's memory is enough; ``None``: it needs more than half, or ran out of memory."""
-        if self.ooms or not self.limit_bytes:
+        """``n``, if 1/n of the GPU's memory is enough, and less than what the runs had; ``None``: no such part is, or a
+        run ran out of memory."""
+        if self.ooms:
             return None
-        return next((share for share in SHARES if self.safe_bytes * share <= self.limit_bytes), None)
+        fits = (share for share in SHARES if self.safe_bytes * share <= self.gpu_bytes)
+        return next((share for share in fits if self._is_less(self.gpu_bytes / share)), None)
 
     def smaller_gpu(self, sizes: Iterable[int]) -> Optional[int]:
         """The smallest of ``sizes`` (bytes of the cluster's GPUs) that is enough and smaller than what the runs had."""
-        fits = [size for size in sizes if self.safe_bytes <= size < 0.9 * self.limit_bytes]
+        fits = [size for size in sizes if self.safe_bytes <= size and self._is_less(size)]
         return min(fits, default=None) if not self.ooms else None
+
+    def _is_less(self, size: float) -> bool:
+        return size < (1 - MIN_LESS) * self.limit_bytes
+
+
+def outside_bytes(nontorch_bytes: Optional[int]) -> int:
+    """The part of a run's need that is memory outside PyTorch, or room for it."""
+    return ASSUMED_OUTSIDE_BYTES if nontorch_bytes is None else nontorch_bytes
 
 
 class SizedUsage(NamedTuple):
@@ -140,11 +164,16 @@ def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:
     gpus = f"{usage.gpus} × " if usage.gpus > 1 else ""
     each = " each" if usage.gpus > 1 else ""
     had = f"{gpus}{format_bytes(usage.limit_bytes)}"
+    if usage.limit_bytes < usage.gpu_bytes:
+        had += f" of a GPU of {format_bytes(usage.gpu_bytes)}"
+    need = format_bytes(usage.highest_bytes)
+    if usage.assumed_bytes:
+        need += f" ({format_bytes(usage.assumed_bytes)} of it assumed for memory outside PyTorch)"
     runs = "the last run" if usage.runs == 1 else f"{usage.runs} runs"
     could = [f"a GPU of {format_bytes(smaller)}"] if smaller is not None else []
     if share is not None:
         could.append(f"1/{share} of this GPU (MIG, or --gpu-share 1/{share})")
     return (
-        f"had {had}, needed {format_bytes(usage.highest_bytes)}{each} at most in {runs}; with a margin "
+        f"had {had}, needed {need}{each} at most in {runs}; with a margin "
         f"({format_bytes(usage.safe_bytes)}) {' or '.join(could)} would do"
     )

@@ -20,7 +20,7 @@ def upgrade() -> None:
     for name in ("job_name", "account", "how", "partition", "namespace", "array_name"):
         op.add_column("job_records", sa.Column(name, sa.Text(), nullable=False, server_default=""))
     op.add_column("job_records", sa.Column("gpus", sa.Integer(), nullable=False, server_default="0"))
-    for name in ("need_bytes", "limit_bytes"):
+    for name in ("need_bytes", "assumed_bytes", "limit_bytes", "gpu_bytes"):
         op.add_column("job_records", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
     _fill()
     op.create_index("job_records_by_name", "job_records", ["job_name", "ended_s"])
