@@ -55,9 +55,10 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
         return
     from rich.console import Console
 
-    width = shutil.get_terminal_size().columns
+    width, height = shutil.get_terminal_size()
     kept, cells = narrowed(header, rows, gives_way, width)
-    Console(width=width).print(_rich_table(kept, cells))
+    # With one of them alone, rich takes 80 columns where TERM is dumb or unknown.
+    Console(width=width, height=height).print(_rich_table(kept, cells))
     left_out = [name for name in header if name not in kept]
     if left_out:
         print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")

@@ -243,6 +243,8 @@ def test_of_users_with_a_job_of_one_name_the_uid_tells_which(said: Said, store: 
     other = job_record(job=JobKey("4711", 0, 1002), user_name="grace", started_unix_s=NOW_S)
     store.jobs.records.append(other)
     assert "grace (uid 1002)" in said("4711")
+    assert "other users have a job of this id, too: --uid 1001\n" in said("4711")
+    assert "other users" not in said("4711", "--uid", "1001")
     assert "ada (uid 1001)" in said("4711", "--uid", "1001")
     assert "no job 4711 of uid 7 is on record" in said("4711", "--uid", "7", code=2)
 

@@ -37,9 +37,11 @@ def test_a_long_name_hides_no_column() -> None:
     assert narrowed(HEADER, long, ("step", "user"), 48)[0] == ("job", "user")
 
 
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_name_that_has_no_room_in_its_line_goes_on_in_the_next(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    term: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     name = "job-" + "0123456789" * 7

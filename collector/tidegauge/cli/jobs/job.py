@@ -95,6 +95,10 @@ def run(args: argparse.Namespace) -> int:
     _print_curve(record, memory)
     _print_incidents(args, answer["incidents"])
     _print_attempts(record, [read(JobRecord, raw) for raw in answer["attempts"]])
+    others = [f"--uid {uid}" for uid in answer.get("other_uids", ())]  # missing in an older service's answer
+    if others:
+        print()
+        print_wrapped("", f"other users have a job of this id, too: {', '.join(others)}")
     if answer["has_profile"]:
         print()
         print_wrapped("", f"`tidegauge profile {shlex.quote(_name(record))}` shows what filled its GPUs")

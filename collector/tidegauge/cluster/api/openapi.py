@@ -195,7 +195,7 @@ PAGES: Mapping[str, ApiPage] = {
         "The record of one job, running or ended: its latest start, with its ranks, incidents and all its attempts",
         {
             "record": JobRecord, "memory": JobMemory | None, "incidents": tuple[IncidentLine, ...],
-            "attempts": tuple[JobRecord, ...], "has_profile": bool,
+            "attempts": tuple[JobRecord, ...], "has_profile": bool, "other_uids": tuple[int, ...],
         },
         (
             Parameter("job_id", "The job id, or a task of an array (123_4).", _NAME),
@@ -210,7 +210,7 @@ PAGES: Mapping[str, ApiPage] = {
         (
             Parameter("by", "What runs are summed up by.", {"type": "string", "enum": [by.value for by in UsageBy]}),
             Parameter("user", "Only runs of this user.", _NAME),
-            Parameter("name", "Only runs with this job name.", _NAME),
+            Parameter("name", "Only runs with this job name; `*` stands for any characters.", _NAME),
             _SINCE, _LIMIT,
         ),
         text=_SEEN_AS,

@@ -3,13 +3,13 @@ job with its ranks, attempts and incidents. Read only, bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route
 from tidegauge.cluster.api.loop_api import FEW, MANY, incident_line, store_route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS
-from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 
@@ -61,6 +61,7 @@ class _Pages:
             ],
             "attempts": store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
             "has_profile": bool(store.profiles.of_job(record.job, limit=1)),
+            "other_uids": _others(store.jobs.starts(sought, limit=MAX_ATTEMPTS), record),
         }
 
     def usage(self, request: Request) -> object:
@@ -77,6 +78,11 @@ class _Pages:
         sizes = table.gpu_sizes(since_s=since_s)
         rows = table.usage(by, since_s=since_s, limit=limit, user_name=whose, job_name=job_name)
         return {"usage": [SizedUsage.of(row, sizes) for row in rows], "seen_as": request.viewer.only}
+
+
+def _others(found: Sequence[JobRecord], record: JobRecord) -> Sequence[int]:
+    """Other users who have a job of the record's id."""
+    return sorted({one.job.uid for one in found if one.job.job_id == record.job.job_id} - {record.job.uid})
 
 
 def _filter(request: Request) -> RecordFilter:
