@@ -153,7 +153,7 @@ def test_of_a_rank_that_was_started_again_the_peak_of_all_processes_and_the_last
         process.wait()
     judge.read()
     answer = answer_of(judge)
-    assert answer_lines(answer) == ["rank 0: ran out of memory, 20 steps, peak 1.5 GiB reserved"]
+    assert answer_lines(answer) == ["rank 0: ended by OOM, 20 steps, peak 1.5 GiB reserved"]
     try_report(answer, tmp_path / "report.html", job_name="train", command="")
     assert "rank 0 at step 20" in (tmp_path / "report.html").read_text()
 
@@ -164,9 +164,7 @@ def test_a_growing_rank_that_ran_out_of_memory_is_said_to_have() -> None:
         verdict=Verdict(LeakState.LEAK, signal=Signal.ALLOCATED, onset_step=3),
         last_oom=OomRecord(0.0, 7, 1, 1, 1, 1, 1),
     )
-    assert rank_lines(rank, None) == [
-        "rank 0: growing: allocated memory grows since step 3; ran out of memory at step 7"
-    ]
+    assert rank_lines(rank, None) == ["rank 0: growing: allocated memory grows since step 3; ended by OOM at step 7"]
 
 
 def test_a_report_that_cannot_be_written_is_named(

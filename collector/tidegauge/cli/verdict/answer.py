@@ -34,7 +34,7 @@ MAX_RANKS = 8
 """Growing ranks with a line each."""
 MAX_CATEGORIES = 4
 """Of a memory profile in one line."""
-RAN_OUT = "ran out of memory"
+ENDED_BY_OOM = "ended by OOM"
 NO_EVIDENCE = (
     "  No line and holder: there was no evidence by the end; it needs level auto and some 150 steps, more where they "
     "are short"
@@ -75,9 +75,9 @@ def answer_lines(answer: JobAnswer) -> list[str]:
         lines.append(f"{name_ranks([int(rank.identity.rank) for rank in growing[MAX_RANKS:]])} grow as well")
     others = [rank for rank in answer.ranks if rank.verdict.state is LeakState.OK]
     for group in sorted({rank.group for rank in others}):
-        if out := [rank for rank in others if rank.group == group and _ran_out(rank)]:
-            lines.append(_of_alike(out, RAN_OUT))
-    healthy = [rank for rank in others if not _ran_out(rank)]
+        if out := [rank for rank in others if rank.group == group and _ended_by_oom(rank)]:
+            lines.append(_of_alike(out, ENDED_BY_OOM))
+    healthy = [rank for rank in others if not _ended_by_oom(rank)]
     for group in sorted({rank.group for rank in healthy}):
         for has_steps in (True, False):
             alike = [rank for rank in healthy if (rank.group, rank.step > 0) == (group, has_steps)]
@@ -136,8 +136,8 @@ def rank_lines(rank: RankView, found: Found | None) -> list[str]:
     ends = "" if rank.bound is None or rank.bound.state is None else end_words(rank.bound)
     verdict = rank.verdict if rank.last_oom is None else rank.verdict._replace(seconds_to_oom=None)
     lines = [f"{_named(rank)}: {verdict_sentence(verdict)}{f'; {ends}' if ends else ''}"]
-    if rank.last_oom is not None and _ran_out(rank):
-        lines[0] += f"; {RAN_OUT} at step {rank.last_oom.step:,}"
+    if rank.last_oom is not None and _ended_by_oom(rank):
+        lines[0] += f"; {ENDED_BY_OOM} at step {rank.last_oom.step:,}"
     if found is not None:
         lines += [f"  {one_line(sentence, MAX_SENTENCE_CHARS)}" for sentence in brief_sentences(found.brief)]
     return lines
@@ -209,7 +209,7 @@ def report_of(answer: JobAnswer, *, job_name: str, command: str) -> ReportConten
             ("Name", job_name),
             ("User", answer.ranks[0].user_name),
             ("Command", command or None),
-            ("Out of memory", "; ".join(_oom_words(rank) for rank in answer.ranks if _ran_out(rank)) or None),
+            ("Out of memory", "; ".join(_oom_words(rank) for rank in answer.ranks if _ended_by_oom(rank)) or None),
         ),
         ranks=tuple(
             RankCurve(
@@ -282,7 +282,7 @@ def _of_alike(ranks: Sequence[RankView], *words: str) -> str:
     return f"{group}{name_ranks(numbers)}: {', '.join([*words, *figures])}{of_limit}"
 
 
-def _ran_out(rank: RankView) -> bool:
+def _ended_by_oom(rank: RankView) -> bool:
     return end_of(rank) is JobEnd.OOM
 
 
