@@ -24,7 +24,7 @@ from tidegauge.core.job_records.search import RecordFilter
 from tidegauge.core.verdicts import LeakState, Severity
 from tidegauge.core.views import JobView, NodeSummary, RankView
 
-WHO = identity(0, script="train.py", script_sha256="ab", world_size=2)
+WHO = identity(0, script="train.py", script_sha256="ab", arguments="--batch 64", world_size=2)
 
 
 class Site:
@@ -98,7 +98,7 @@ def test_growth_beyond_earlier_runs_is_told_with_its_change(site: Site) -> None:
     told = next(view for view in views if view.severity is Severity.CRITICAL)
     assert told.change is not None
     assert "beyond those of 4 earlier runs" in told.change
-    assert "arguments changed" in told.change
+    assert "arguments --batch 32 → --batch 64" in told.change
     assert on_node[-1] is Severity.CRITICAL
 
 

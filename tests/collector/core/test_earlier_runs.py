@@ -15,14 +15,15 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.earlier_runs import (
     MIN_EARLIER_RUNS,
     EarlierRuns,
+    _difference,
     change_words,
     earlier_runs,
-    filling,
+    filled_runs,
     has_same_script,
     is_earlier_run,
     with_earlier_runs,
 )
-from tidegauge.core.job_records.memory import JobMemory
+from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.verdicts import LeakState, Severity
 from tidegauge.core.views import RankSummary
@@ -40,15 +41,15 @@ class Judged(NamedTuple):
         return next((step for step, one in enumerate(self.severities) if one is severity), None)
 
 
-def judged(course: Course, steps: int, earlier: EarlierRuns, limit: int = LIMIT, seed: int = 77) -> Judged:
+def judged(course: Course, steps: int, earlier: EarlierRuns, limit: int = LIMIT, *, number: int = 0) -> Judged:
     detector = RankDetector()
     found = Judged([], [], [], [])
     most = 0
-    for row in rows(course, steps, seed):
+    for row in rows(course, steps, 77):
         most = max(most, row.peak_allocated)
         verdict = feed(detector, row, limit_bytes=limit)
         rank = rank_summary(
-            0, verdict=verdict, step=row.step, allocated_bytes=row.allocated, allocated_peak_bytes=most,
+            number, verdict=verdict, step=row.step, allocated_bytes=row.allocated, allocated_peak_bytes=most,
             reserved_bytes=row.reserved, limit_bytes=limit,
         )  # fmt: skip
         (told,) = with_earlier_runs([rank], earlier)
@@ -64,16 +65,16 @@ FILLS = fills()
 
 def known(course: Course = FILLS, steps: int = 3000, runs: int = 5) -> EarlierRuns:
     past = [run(course, steps, number=number) for number in range(runs)]
-    found = earlier_runs([record for record, _ in past])
+    found = earlier_runs(past)
     assert found is not None
-    return found._replace(filling=filling(past))
+    return found._replace(filled=filled_runs(past))
 
 
 @pytest.fixture(scope="module")
 def filled() -> EarlierRuns:
     """Five runs that filled to 50 GiB in 736 steps and stayed there for 2,264."""
     found = known()
-    assert found.filling is not None
+    assert len(found.filled) == 5
     return found
 
 
@@ -121,46 +122,113 @@ def test_a_smaller_gpu_that_the_earlier_level_does_not_fit_is_told_in_time(fille
     assert 8 * GIB <= bound.missing_bytes <= 18 * GIB
 
 
-LEAKED = lambda step: MODEL + step * 16 * MIB  # noqa: E731
+def leaked(step: int) -> float:
+    return MODEL + step * 24 * MIB
+
+
+PAST = [run(fills(), 3000, number=number) for number in range(MIN_EARLIER_RUNS)]
 
 
 @pytest.mark.parametrize(
-    ("name", "others"),
+    ("name", "runs"),
     [
-        ("too few", []),
-        ("one died of it", [run(fills(), 700, number=8, end=JobEnd.OOM)]),
-        ("one had an error that it survived", [run(fills(), 3000, number=8, ooms=1)]),
-        ("the policy ended one", [run(fills(), 3000, number=8, end=JobEnd.REQUEUED, actions=("requeue",))]),
-        ("one went on growing", [run(LEAKED, 3000, number=8)]),
+        ("one died of it", [*PAST, run(fills(), 700, number=8, end=JobEnd.OOM)]),
+        ("one had an error that it survived", [*PAST, run(fills(), 3000, number=8, ooms=1)]),
+        ("the policy ended one", [*PAST, run(fills(), 3000, number=8, end=JobEnd.REQUEUED, actions=("requeue",))]),
+        ("one went on growing beyond", [*PAST, run(leaked, 3000, number=8)]),
         ("all are too short to have stopped", [run(fills(), 800, number=number) for number in range(8, 12)]),
     ],
 )
-def test_runs_that_do_not_agree_show_no_end_of_growth(name: str, others: list[tuple[JobRecord, JobMemory]]) -> None:
-    count = MIN_EARLIER_RUNS - 1 if name in ("too few", "all are too short to have stopped") else MIN_EARLIER_RUNS
-    past = [run(fills(), 3000, number=number) for number in range(count)]
-    assert filling([*past, *others]) is None, name
+def test_runs_that_do_not_agree_show_no_end_of_growth(name: str, runs: list[tuple[JobRecord, JobMemory]]) -> None:
+    assert filled_runs(runs) == (), name
 
 
-def test_runs_that_were_ended_early_say_nothing_against_it() -> None:
-    past = [run(fills(), 3000, number=number) for number in range(MIN_EARLIER_RUNS)]
-    found = filling([*past, run(fills(), 400, number=8, end=JobEnd.CANCELLED)])
+NO_CURVE = run(fills(), 3000, number=9)[0], JobMemory()
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("ended while it filled", run(fills(), 400, number=8, end=JobEnd.CANCELLED)),
+        ("ended soon after it was full", run(fills(), 850, number=8, end=JobEnd.CANCELLED)),
+        ("its curve was deleted for room", NO_CURVE),
+        ("a last evaluation takes more", run(lambda step: fills()(step) + 6 * GIB * (step > 2950), 3000, number=8)),
+    ],
+)
+def test_a_run_that_tells_less_takes_nothing_from_the_others(name: str, other: tuple[JobRecord, JobMemory]) -> None:
+    assert len(filled_runs([*PAST, other])) >= MIN_EARLIER_RUNS, name
+
+
+def evaluated(step: int) -> float:
+    return fills()(step) + 6 * GIB * (step > 2900)
+
+
+def test_runs_with_a_last_evaluation_stop_all_the_same() -> None:
+    found = judged(fills(), 1200, known(evaluated))
+    assert Severity.CRITICAL in found.alone
+    assert Severity.CRITICAL not in found.severities
+
+
+@pytest.mark.parametrize("limit", [52 * GIB + ACTIVATIONS, 51 * GIB + ACTIVATIONS])
+def test_where_there_is_no_room_above_the_end_a_leak_is_told_as_without_earlier_runs(
+    filled: EarlierRuns, limit: int
+) -> None:
+    found = judged(fills(until=90 * GIB), (limit - MODEL - ACTIVATIONS) // (64 * MIB), filled, limit)
+    assert found.first(Severity.CRITICAL) is not None
+    assert found.first(Severity.CRITICAL) == found.alone.index(Severity.CRITICAL)
+
+
+def test_ends_that_differ_must_all_fit(filled: EarlierRuns) -> None:
+    past = [run(fills(until=end * GIB), 3000, number=end) for end in (44, 46, 50, 54, 56)]
+    found = earlier_runs(past)
     assert found is not None
-    assert found.runs == MIN_EARLIER_RUNS
+    result = judged(fills(until=90 * GIB), 850, found._replace(filled=filled_runs(past)), 60 * GIB)
+    assert result.first(Severity.CRITICAL) is not None
+    assert result.first(Severity.CRITICAL) == result.alone.index(Severity.CRITICAL)
+
+
+def test_one_filled_run_among_flat_ones_is_too_few() -> None:
+    past = [run(fills(), 4000, number=1), *(run(lambda _: MODEL, 4000, number=number) for number in (2, 3))]
+    found = earlier_runs(past)
+    assert found is not None
+    late = judged(lambda step: MODEL + max(step - 300, 0) * 20 * MIB, 3700, found._replace(filled=filled_runs(past)))
+    assert late.severities == late.alone
+    assert Severity.CRITICAL in late.alone
+
+
+def of_two_ranks(number: int) -> tuple[JobRecord, JobMemory]:
+    """A pipeline: rank 0 fills to 50 GiB, rank 1 holds 4."""
+    record, full = run(fills(), 3000, number=number)
+    _, flat = run(lambda _: MODEL, 3000, number=100 + number)
+    peak = flat.peaks[0]._replace(rank=1)
+    return record, JobMemory((*full.peaks, peak), (*full.curves, RankMemory(1, flat.curves[0].points)))
+
+
+def test_of_ranks_that_differ_each_has_its_own_past() -> None:
+    past = [of_two_ranks(number) for number in range(4)]
+    found = earlier_runs(past)
+    assert found is not None
+    found = found._replace(filled=filled_runs(past))
+    assert Severity.CRITICAL not in judged(fills(), 1200, found).severities
+    leaky = judged(fills(until=90 * GIB), 1000, found, number=1)
+    assert leaky.severities == leaky.alone
+
+
+def test_of_ranks_that_are_alike_any_tells_of_all(filled: EarlierRuns) -> None:
+    assert Severity.CRITICAL not in judged(fills(), 1200, filled, number=7).severities
+
+
+def test_what_is_kept_of_a_run_is_small_whatever_it_was() -> None:
+    for one in filled_runs([run(fills(per_step=rate * MIB), 3000, number=rate) for rate in range(40, 52)]):
+        (rank,) = one.ranks.values()
+        assert len(rank.steps) == len(rank.bytes_held) <= 64
+        assert list(rank.steps) == sorted(set(rank.steps))
 
 
 def test_a_level_job_that_grows_now_has_no_excuse() -> None:
     found = judged(fills(until=90 * GIB), 1100, known(lambda _: MODEL))
     assert found.severities == found.alone
     assert Severity.CRITICAL in found.severities
-
-
-def test_a_filling_is_small_whatever_the_runs_were() -> None:
-    past = [run(fills(per_step=rate * MIB), 3000, number=rate) for rate in range(40, 52)]
-    found = filling(past)
-    assert found is not None
-    assert len(found.steps) == len(found.low_bytes) == len(found.high_bytes) <= 65
-    assert all(low <= high for low, high in zip(found.low_bytes, found.high_bytes))
-    assert list(found.steps) == sorted(set(found.steps))
 
 
 ME = job_record(job=JobKey("9", 0, 1001), started_unix_s=NOW_S, ended_unix_s=None, end=None, script="train.py",
@@ -187,12 +255,22 @@ def test_a_script_that_was_edited_is_another_script() -> None:
     assert not has_same_script(one._replace(script_sha256=None), ME._replace(script_sha256=None))
 
 
+ARGUMENTS = "--batch 32"
+
+
 def beyond(**now: Any) -> str | None:
-    past = [run(fills(), 10, number=number)[0] for number in range(4)]
-    past = [one._replace(fullest=RankPeak(0, "a", 40 * GIB, 42 * GIB, LIMIT), arguments="--batch 32") for one in past]
+    past = [
+        (
+            run(fills(), 10, number=number)[0]._replace(
+                fullest=RankPeak(0, "a", 38 * GIB, 42 * GIB, LIMIT), arguments=ARGUMENTS
+            ),
+            JobMemory((RankPeak(1, "a", 40 * GIB, 41 * GIB, LIMIT),)),
+        )
+        for number in range(4)
+    ]
     known = earlier_runs(past)
     assert known is not None
-    who = identity(0, **{"script": "train.py", "script_sha256": "ab", "arguments": "--batch 32",
+    who = identity(0, **{"script": "train.py", "script_sha256": "ab", "arguments": ARGUMENTS,
                          "torch_version": None, "alloc_conf": None, **now})  # fmt: skip
     return change_words([rank_summary(0, identity=who, allocated_peak_bytes=52 * GIB)], known)
 
@@ -200,21 +278,27 @@ def beyond(**now: Any) -> str | None:
 @pytest.mark.parametrize(
     ("now", "since"),
     [
-        ({"arguments": "--batch 64"}, "since the last of them: arguments --batch 32 → --batch 64"),
-        ({"script_sha256": "cd"}, "since the last of them: script changed"),
-        ({"torch_version": "2.12.0", "arguments": None}, "since the last of them: arguments changed, torch changed"),
-        ({}, "script and arguments are those of the last run (what it imports or reads may have changed)"),
+        ({"arguments": "--batch 64"}, "; since the last of them: arguments --batch 32 → --batch 64"),
+        ({"arguments": ""}, "; since the last of them: arguments --batch 32 → none"),
+        ({"script_sha256": "cd"}, "; since the last of them: script changed"),
+        ({"script_sha256": None, "arguments": None}, ""),
+        ({}, "; script and arguments are those of the last run (what it imports or reads may have changed)"),
     ],
 )
 def test_a_peak_beyond_all_earlier_runs_is_told_with_what_changed(now: dict[str, Any], since: str) -> None:
-    assert beyond(**now) == (
-        f"its peak (52.0 GiB allocated) is beyond those of 4 earlier runs (40.0 GiB at most); {since}"
+    assert beyond(**now) == f"its peak (52.0 GiB allocated) is beyond those of 4 earlier runs (40.0 GiB at most){since}"
+
+
+def test_long_arguments_are_shown_from_where_they_differ() -> None:
+    long = "--data /datasets/imagenet --workers 16 --epochs 300 --model vit"
+    assert _difference("arguments", f"{long} --batch 64 --seed 1", f"{long} --batch 32 --seed 1") == (
+        "arguments … 32 --seed 1 → 64 --seed 1"
     )
 
 
 def test_a_peak_that_earlier_runs_had_as_well_is_no_change() -> None:
     record = run(fills(), 10, number=1)[0]._replace(fullest=RankPeak(0, "a", 52 * GIB, 53 * GIB, LIMIT))
-    found = earlier_runs([record] * 3)
+    found = earlier_runs([(record, JobMemory())] * 3)
     assert found is not None
     assert change_words([rank_summary(0, allocated_bytes=52 * GIB + 30 * MIB)], found) is None
-    assert earlier_runs([record] * 2) is None
+    assert earlier_runs([(record, JobMemory())] * 2) is None

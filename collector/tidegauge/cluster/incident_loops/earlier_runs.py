@@ -13,7 +13,7 @@ from tidegauge.core.job_records.earlier_runs import (
     MAX_EARLIER_RUNS,
     EarlierRuns,
     earlier_runs,
-    filling,
+    filled_runs,
     has_same_script,
     is_earlier_run,
 )
@@ -81,12 +81,12 @@ class EarlierRunsLookup:
             return None
         which = RecordFilter(since_s=0.0, job_name=job.job_name, user_name=job.user_name)
         ended = self._records.ended(which, limit=MAX_RECORDS)
-        runs = [run for run in ended if is_earlier_run(run, job)][:MAX_EARLIER_RUNS]
+        records = [run for run in ended if is_earlier_run(run, job)][:MAX_EARLIER_RUNS]
+        runs = [(run, self._records.memory(run) or JobMemory()) for run in records]
         found = earlier_runs(runs)
         if found is None:
             return None
-        of_script = [run for run in runs if has_same_script(run, job)]
-        return found._replace(filling=filling([(run, self._records.memory(run) or JobMemory()) for run in of_script]))
+        return found._replace(filled=filled_runs([run for run in runs if has_same_script(run[0], job)]))
 
 
 def _has_begun(views: Sequence[JobView]) -> bool:
