@@ -29,7 +29,7 @@ NO_LIMITS = {
     "pod_directory.py: self._below[reference.uid]": "owners of a pod in Kubernetes",
     "pod_directory.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "facts_of_jobs.py: rank.uid == uid": "whether a Slurm job is the rank's",
-    "record_api.py: {one.job.uid for one in found if one.job.job_id == record.job.job_id}": "who else has a job of the id",
+    "record_api.py: {one.job.uid for one in found if one.job.job_id == record.job.job_id}": "who else has the id",
     "job.py: {one.key.uid for one in found if one.key.job_id == chosen.key.job_id}": "whether a name means one job",
 }
 """Places where users are told apart and nothing is counted, as the scan finds them."""
