@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -194,6 +195,25 @@ def test_one_filled_run_among_flat_ones_is_too_few() -> None:
     late = judged(lambda step: MODEL + max(step - 300, 0) * 20 * MIB, 3700, found._replace(filled=filled_runs(past)))
     assert late.severities == late.alone
     assert Severity.CRITICAL in late.alone
+
+
+def test_a_level_that_nobody_saw_fill_excuses_no_growth_after_its_time() -> None:
+    """Runs of 16 h: a point of their curves is 512 steps."""
+    found = judged(lambda step: MODEL + max(step - 300, 0) * 8 * MIB, 8000, known(lambda _: 60 * GIB, 60_000, 4))
+    assert found.first(Severity.CRITICAL) == found.alone.index(Severity.CRITICAL)
+
+
+def test_a_filling_at_the_beginning_of_long_runs_is_expected_in_its_time() -> None:
+    found = judged(fills(per_step=256 * MIB), 600, known(fills(per_step=256 * MIB), 60_000, 4))
+    assert Severity.CRITICAL in found.alone
+    assert Severity.CRITICAL not in found.severities
+
+
+def test_runs_with_noisy_activations_stop_all_the_same() -> None:
+    def noisy(step: int) -> float:
+        return fills(until=40 * GIB)(step) + Random(step).betavariate(1, 4) * 12 * GIB
+
+    assert len(filled_runs([run(noisy, 3000, number=number) for number in range(4)])) == 4
 
 
 def of_two_ranks(number: int) -> tuple[JobRecord, JobMemory]:

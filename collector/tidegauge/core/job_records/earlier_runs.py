@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import median
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.growth_bound import EARLIER_RUNS, BoundState, GrowthBound, bounded_verdict, free_bytes
@@ -32,8 +31,9 @@ LEVEL_SHARE, MIN_LEVEL_BYTES = 0.02, 32 << 20
 MIN_LEVEL_STEPS_SHARE = 0.5
 """A run stopped growing if it stayed level for so large a part of the steps that it took to fill."""
 MIN_LEVEL_POINTS = 3
-LEVEL_POINTS_SHARE = 0.8
-"""Of the points since it was full: single ones may be higher, such as those of an evaluation at the end."""
+LEVEL_QUANTILE, LEVEL_POINTS_SHARE = 0.9, 0.8
+"""The level is this quantile of the later half of the points, and so large a share of those since it was full is not
+above: single ones may be, such as those of an evaluation at the end."""
 ALIKE_SHARE = 0.1
 """Ranks whose peaks differ by no more are alike: what one of them did holds for all."""
 FASTER, SLOWER = 1.25, 0.7
@@ -52,6 +52,8 @@ class FilledRank(NamedTuple):
     """What it held at most, with the memory of a step."""
     steps: tuple[int, ...]
     bytes_held: tuple[int, ...]
+    seen_to_fill: bool = True
+    """Whether it was full after the first point of its curve; else nobody knows how it came to be full."""
 
     def high_at(self, step: int) -> int:
         """What it held at this step, at most."""
@@ -139,8 +141,8 @@ def _filled(points: Sequence[MemoryPoint]) -> Optional[FilledRank]:
     """``None`` for a rank that did not stop growing, as far as its curve tells."""
     if not points or points[-1].step <= 0:
         return None
-    late = [point.allocated_bytes for point in points if 2 * point.step >= points[-1].step]
-    level_bytes = median(late)
+    late = sorted(point.allocated_bytes for point in points if 2 * point.step >= points[-1].step)
+    level_bytes = late[int(LEVEL_QUANTILE * (len(late) - 1))]
     full = next(point for point in points if point.allocated_bytes >= level_bytes - _margin(level_bytes))
     after = [point for point in points if point.step > full.step]
     level = [point for point in after if point.allocated_bytes <= level_bytes + _margin(level_bytes)]
@@ -153,6 +155,7 @@ def _filled(points: Sequence[MemoryPoint]) -> Optional[FilledRank]:
     return FilledRank(
         full_step=full.step,
         full_bytes=max(point.allocated_bytes for point in points),
+        seen_to_fill=full is not points[0],
         steps=tuple(part[-1].step for part in parts),
         bytes_held=tuple(max(point.allocated_bytes for point in part) for part in parts),
     )
@@ -203,6 +206,8 @@ def bound_by_earlier_runs(rank: RankSummary, earlier: EarlierRuns) -> Optional[G
 def _has_grown_as(rank: RankSummary, past: FilledRank) -> bool:
     onset, grown = rank.verdict.onset_step, rank.verdict.grown_bytes
     if onset is None or grown is None or onset > past.full_step:
+        return False
+    if not past.seen_to_fill and rank.step > FASTER * past.full_step:
         return False
     most = past.high_at(rank.step) - past.low_at(onset)
     least = past.low_at(rank.step) - past.high_at(onset)
