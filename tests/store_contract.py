@@ -1204,6 +1204,33 @@ class StoreContract:
             (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
             assert (found.runs, found.completed, found.ooms) == (2, 2, number - 1)
 
+    @pytest.mark.parametrize(
+        "changes",
+        [{"hours": 0.1}, {"hours": 3.0, "fullest": RankPeak(0, "node1", 1, 4 << 30, None, gpu_bytes=80 << 30)}],
+    )
+    def test_an_out_of_memory_error_counts_in_a_run_that_is_in_no_sum(
+        self, store: Store, changes: dict[str, Any]
+    ) -> None:
+        runs = [run_of("train", "ada", hours=float(hours), end=JobEnd.COMPLETED) for hours in (1, 2, 4)]
+        store.jobs.save(runs)
+        (before,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert before.shared_bytes is not None
+        oom = run_of("train", "ada", end=JobEnd.OOM, **changes)
+        store.jobs.save([oom, run_of("only-short", "ada", hours=0.1, end=JobEnd.OOM)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.ooms, found.shared_bytes) == (1, None)
+        known = before.highest_bytes if oom.fullest.limit_bytes else found.highest_of_all_bytes
+        assert found == before._replace(ooms=1, highest_of_all_bytes=known)
+
+    def test_the_need_of_a_short_run_counts_for_the_limit_on_shared_gpus_only(self, store: Store) -> None:
+        runs = [run_of("train", "ada", hours=float(hours), end=JobEnd.COMPLETED) for hours in (1, 2, 4)]
+        tall = SMALL._replace(reserved_bytes=10 * GIB)
+        store.jobs.save([*runs, run_of("train", "ada", hours=0.1, end=JobEnd.COMPLETED, fullest=tall)])
+        (found,) = store.usage.usage(UsageBy.JOB, since_s=0.0, limit=9)
+        assert (found.runs, found.completed, found.highest_bytes, found.mean_bytes) == (3, 3, 4 * GIB, 4 * GIB)
+        assert found.highest_of_all_bytes == 10 * GIB
+        assert found.shared_bytes == 16 * GIB, "as far above the highest as that is above the mean"
+
     def test_a_cap_is_no_gpu_of_the_cluster_and_what_is_not_known_is_assumed(self, store: Store) -> None:
         capped = SMALL._replace(limit_bytes=20 * GIB)
         unknown = capped._replace(nontorch_bytes=None)

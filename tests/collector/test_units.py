@@ -13,6 +13,7 @@ from tidegauge.core.units import (
     format_bytes_apart,
     format_count,
     format_duration,
+    format_last,
 )
 from tidegauge.core.verdicts import Band
 
@@ -69,6 +70,11 @@ def test_bytes_never_show_a_number_that_belongs_to_the_next_unit(count: float) -
 )
 def test_a_duration_is_said_in_the_unit_a_person_would_use(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7 * 86400, "7 days"), (1e12, "100 years")])
+def test_a_time_that_is_looked_back_reads_well_after_the_last(seconds: float, text: str) -> None:
+    assert format_last(seconds) == text
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, -math.inf])

@@ -75,6 +75,11 @@ def format_duration(seconds: float) -> str:
     return f"{_short(years)} years" if years < _MAX_YEARS else f"over {_MAX_YEARS:.0f} years"
 
 
+def format_last(seconds: float) -> str:
+    """A duration after "the last": ``7 days``, and ``100 years`` of any longer one, as nothing is older."""
+    return format_duration(seconds).removeprefix("over ")
+
+
 def format_band(band: Band, form: Callable[[float], str] = format_duration) -> str:
     """The range of an estimate, its unit said once where both ends share it.
 

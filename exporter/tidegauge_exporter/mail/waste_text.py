@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.jobs.right_size import SizedUsage
 from tidegauge.core.jobs.waste import HOUR_S, UserWaste
-from tidegauge.core.units import format_duration
+from tidegauge.core.units import format_duration, format_last
 from tidegauge_exporter.mail.html_parts import (
     CALM_COLOUR,
     MailText,
@@ -41,7 +41,7 @@ class WasteMails(NamedTuple):
 
 
 def waste_letter(waste: UserWaste, mails: WasteMails) -> MailText:
-    cluster, span = tidy(mails.cluster, MAX_NAME_CHARS), format_duration(mails.span_s)
+    cluster, span = tidy(mails.cluster, MAX_NAME_CHARS), format_last(mails.span_s)
     count = len(waste.jobs)
     jobs = "one of your jobs" if count == 1 else f"{count} of your jobs"
     unused = f"{gib_hours(waste.unused_byte_seconds)} of GPU memory unused"
@@ -77,7 +77,7 @@ def waste_letter(waste: UserWaste, mails: WasteMails) -> MailText:
 
 def report_letter(lines: Sequence[str], mails: WasteMails, *, sent: int, failed: int) -> MailText:
     """``lines``: a table in fixed width."""
-    cluster, span = tidy(mails.cluster, MAX_NAME_CHARS), format_duration(mails.span_s)
+    cluster, span = tidy(mails.cluster, MAX_NAME_CHARS), format_last(mails.span_s)
     failures = f", {failed} failed" if failed else ""
     subject = f"Tidegauge on {cluster}: {sent} {'mail' if sent == 1 else 'mails'} on unused GPU memory sent{failures}"
     lead = f"Users whose jobs of the last {span} could have asked for less GPU memory, and what became of their mail:"

@@ -123,6 +123,14 @@ def test_who_waits_for_the_end_hears_it(said: Said, store: FakeStore, monkeypatc
     assert len(pauses) == 1
 
 
+@pytest.mark.parametrize("wait", ["nan", "-1", "soon"])
+def test_a_wait_is_a_number_of_seconds(wait: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["job", "bare", f"--wait={wait}", "--api", "http://127.0.0.1:1"])
+    assert exit_.value.code == 2
+    assert f"argument --wait: '{wait}' is not a number of seconds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("end", JobEnd)
 def test_every_end_has_its_words(end: JobEnd) -> None:
     assert "None" not in headline(FULL._replace(end=end))

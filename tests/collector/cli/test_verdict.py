@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -388,11 +388,12 @@ def test_what_the_next_run_could_ask_for_is_said_after_ten_minutes(
     assert size_lines(ranks, ran_s=ran_s) == []
 
 
-def test_the_advice_at_the_end_is_that_of_the_record_of_the_same_job() -> None:
+@pytest.mark.parametrize("gib", [((9, 0), (10, 1)), ((8, 1), (7, 4)), ((7, 4), (8, 1))])
+def test_the_advice_at_the_end_is_that_of_the_record_of_the_same_job(gib: Sequence[tuple[int, int]]) -> None:
     ranks = [
-        replace(healthy(number, 7), reserved_bytes=(9 + number) << 30, limit_bytes=40 << 30, cap_fraction=0.5,
-                nontorch_bytes=number << 30, uuid=DeviceUuid(f"GPU-{number}"))
-        for number in range(2)
+        replace(healthy(number, 7), reserved_bytes=reserved << 30, limit_bytes=40 << 30, cap_fraction=0.5,
+                nontorch_bytes=nontorch << 30, uuid=DeviceUuid(f"GPU-{number}"))
+        for number, (reserved, nontorch) in enumerate(gib)
     ]  # fmt: skip
     job = job_view(ranks=tuple(rank.summary() for rank in ranks), running=False, rank_hostnames=())
     record = record_of([job], None, now_s=700.0)._replace(started_unix_s=0.0)

@@ -60,6 +60,20 @@ def test_a_running_job_has_no_end_and_its_fullest_rank_is_by_its_own_limit() -> 
     assert (record.job, record.world_size, record.nodes, record.steps) == (job_view().key, 2, 1, 200)
 
 
+def test_memory_outside_pytorch_counts_for_which_rank_is_the_fullest() -> None:
+    """Of a job that needed 28.9 GiB on a GPU it was told that it needed 17.5 GiB."""
+    first = rank_summary(0, reserved_bytes=17 * GIB, nontorch_bytes=512 * MIB, limit_bytes=80 * GIB)
+    other = rank_summary(1, reserved_bytes=16 * GIB, nontorch_bytes=12 * GIB, limit_bytes=80 * GIB)
+    unknown = rank_summary(2, reserved_bytes=18 * GIB, nontorch_bytes=None, limit_bytes=80 * GIB)
+    record, memory = None, MemorySoFar()
+    for view in (healthy(first, other, unknown), healthy(first)):
+        record = record_of([view], record, now_s=1)
+        memory.look([view])
+    assert record is not None
+    assert (record.fullest.rank, record.fullest.reserved_bytes) == (1, 16 * GIB)
+    assert [peak.rank for peak in memory.memory().peaks] == [1, 2, 0]
+
+
 def test_what_no_earlier_run_did_stays_with_the_record() -> None:
     first = record_of([healthy(change="its peak is beyond")], None, now_s=NOW_S)
     assert record_of([ended()], first, now_s=NOW_S + 1.0).change == "its peak is beyond"

@@ -46,6 +46,11 @@ def test_a_mail_says_what_was_had_and_needed_what_would_do_and_how_to_answer() -
     assert "<b>%s" not in letter.html
 
 
+def test_a_mail_about_all_time_reads_well() -> None:
+    (ada,) = wasteful([job("train", "ada", hours=1000)], RULES)
+    assert "In the last 100 years one of your jobs" in waste_letter(ada, MAILS._replace(span_s=1e12)).text
+
+
 def test_many_jobs_and_hostile_names_make_a_short_mail() -> None:
     names = [f"{at:02} {'x' * 900}\r\nBcc: all@example.org" for at in range(30)]
     (ada,) = wasteful([job(name) for name in names], RULES)

@@ -14,7 +14,7 @@ from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, since_unix_s
 from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, SizedUsage, UsageBy
-from tidegauge.core.units import format_bytes, format_duration
+from tidegauge.core.units import format_bytes, format_duration, format_last
 
 HELP = "list what ended jobs had and needed of their GPUs, and what the next run could ask for"
 DEFAULT_SINCE = "7d"
@@ -103,7 +103,7 @@ def _none(args: argparse.Namespace, answer: Mapping[str, Any]) -> str:
     seen = whose(answer)
     parts = [
         f"no run{' of yours' if seen else ''} of {format_duration(MIN_RUN_S)} or longer ended in the last "
-        f"{format_duration(args.since)}{' with ' if matching else ''}{' '.join(matching)}"
+        f"{format_last(args.since)}{' with ' if matching else ''}{' '.join(matching)}"
     ]
     if seen:
         parts.append(seen)

@@ -17,7 +17,7 @@ from tidegauge.cli.persons.head import Head, opened_head
 from tidegauge.cli.times import day
 from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 from tidegauge.core.jobs.waste import HOUR_S, UserWaste, WasteRules, parse_left_out, wasteful
-from tidegauge.core.units import format_duration
+from tidegauge.core.units import format_last
 
 if TYPE_CHECKING:
     from tidegauge.core.persons.pseudonyms import Pseudonyms
@@ -225,7 +225,7 @@ def _row(one: UserMail, names: Pseudonyms | None = None) -> Sequence[str]:
 
 def _nobody(settings: Settings, span_s: float) -> int:
     print(
-        f"nobody to write to: no user's jobs of the last {format_duration(span_s)} that needed at most "
+        f"nobody to write to: no user's jobs of the last {format_last(span_s)} that needed at most "
         f"{settings.efficiency_mail_max_used_share:.0%} of their GPU memory, in at least "
         f"{settings.efficiency_mail_min_runs} runs, and could have asked for less, ran for "
         f"{settings.efficiency_mail_min_gpu_hours:,g} GPU-hours in all (settings efficiency_mail_*)"

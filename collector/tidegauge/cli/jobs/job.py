@@ -60,7 +60,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--brief", action="store_true", help="one line, for job logs and mails")
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait for its end: what its ranks told last is in it"
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait for its end: what its ranks told last is in it",
     )
     add_api_arguments(parser)
     add_examples(
@@ -70,6 +74,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "tidegauge job llm-pretrain       the latest job of that name",
         "tidegauge history                ids and names of jobs that ended",
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:  # nor nan
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from tidegauge.core.incidents.grades import (
     precision_rows,
     why_not_counted,
 )
-from tidegauge.core.units import format_duration
+from tidegauge.core.units import format_last
 from tidegauge.core.wire import to_wire
 
 HEADER = ("incidents", "notified", "would notify", "graded", "leak", "not a leak", "precision (graded)")
@@ -97,7 +97,7 @@ def _table(args: argparse.Namespace) -> int:
         print_json({**answer, "precision": [_as_json(row) for row in rows]})
         return FINE
     if not incidents:
-        print(f"nothing to grade: no notifications in the last {format_duration(args.since)}")
+        print(f"nothing to grade: no notifications in the last {format_last(args.since)}")
     else:
         print_table(HEADER, list(map(_row, rows)))
         print()

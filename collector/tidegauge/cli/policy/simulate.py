@@ -18,7 +18,7 @@ from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.incidents import IncidentChange
 from tidegauge.core.incidents.actions import Decision, Disposition, JobFacts
 from tidegauge.core.incidents.wording import name_job
-from tidegauge.core.units import format_duration
+from tidegauge.core.units import format_last
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.policy.models import Policy
@@ -86,7 +86,7 @@ def _row(decision: Decision) -> Sequence[str]:
 def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_out: int) -> Iterator[str]:
     """Sentences below the table: totals, then limits of the simulation."""
     if not simulation.incidents:
-        yield f"nothing to simulate: no incidents in the last {format_duration(since_s)}"
+        yield f"nothing to simulate: no incidents in the last {format_last(since_s)}"
         return
     totals = ", ".join(f"{count} x {action.value}" for action, count in simulation.totals.items()) or "nothing"
     yield f"{simulation.incidents} incidents since {moment(simulation.from_s)}. Actions in mode act: {totals}."

@@ -292,7 +292,8 @@ def _oom_words(rank: RankView) -> str:
 
 def _fullness(rank: RankView) -> tuple[float, int]:
     """As ``job_records.record.fullness``, so that a service tells the same of the job."""
-    return rank.highest_reserved_bytes / (rank.limit_bytes or math.inf), rank.highest_reserved_bytes
+    held_bytes = rank.highest_reserved_bytes + (rank.nontorch_bytes or 0)
+    return held_bytes / (rank.limit_bytes or math.inf), held_bytes
 
 
 def _named(rank: RankView) -> str:

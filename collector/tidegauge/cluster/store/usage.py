@@ -47,35 +47,39 @@ class UsageStore:
         left_out: LeftOut = NOTHING,
     ) -> Sequence[GpuUsage]:
         """Runs that ended since then, summed up, those that left most unused first. ``job_name``: ``*`` stands for any
-        characters."""
+        characters. Only an out-of-memory error and ``highest_of_all_bytes`` may be of a run that is too short
+        for the sums, or of which too little is known."""
         of = job_records.c
         ran_s = of.ended_s - of.started_s
         gpu_s = ran_s * of.gpus
         had, needed = gpu_s * of.limit_bytes, gpu_s * of.need_bytes
         keys = [_NAMES[by], *([of.user_name] if by is UsageBy.JOB else [])]
-        wanted = [of.ended_s >= since_s, ran_s >= MIN_RUN_S, of.limit_bytes > 0, of.need_bytes > 0]
+        summed = (ran_s >= MIN_RUN_S) & (of.limit_bytes > 0) & (of.need_bytes > 0)
+        wanted = [of.ended_s >= since_s]
         if user_name is not None:
             wanted.append(of.user_name == column_name(user_name))
         query = (
             select(
                 _NAMES[by].label("name"),
                 (of.user_name if by in (UsageBy.JOB, UsageBy.USER) else literal("")).label("user_name"),
-                func.count().label("runs"),
+                func.count(case((summed, 1))).label("runs"),
                 func.sum(case((_RAN_OUT, 1), else_=0)).label("ooms"),
-                func.sum(case((of.how == JobEnd.COMPLETED.value, 1), else_=0)).label("completed"),
-                func.max(of.gpus).label("gpus"),
-                func.sum(gpu_s).label("gpu_seconds"),
-                func.sum(had).label("had_byte_seconds"),
-                func.sum(needed).label("needed_byte_seconds"),
-                func.max(of.limit_bytes).label("limit_bytes"),
-                func.max(of.gpu_bytes).label("gpu_bytes"),
-                func.max(of.assumed_bytes).label("assumed_bytes"),
-                func.max(of.need_bytes).label("highest_bytes"),
-                func.avg(cast(of.need_bytes, Double)).label("mean_bytes"),
+                func.sum(case((summed & (of.how == JobEnd.COMPLETED.value), 1), else_=0)).label("completed"),
+                func.max(case((summed, of.gpus))).label("gpus"),
+                func.sum(case((summed, gpu_s))).label("gpu_seconds"),
+                func.sum(case((summed, had))).label("had_byte_seconds"),
+                func.sum(case((summed, needed))).label("needed_byte_seconds"),
+                func.max(case((summed, of.limit_bytes))).label("limit_bytes"),
+                func.max(case((summed, of.gpu_bytes))).label("gpu_bytes"),
+                func.max(case((summed, of.assumed_bytes))).label("assumed_bytes"),
+                func.max(case((summed, of.need_bytes))).label("highest_bytes"),
+                func.max(of.need_bytes).label("highest_of_all_bytes"),
+                func.avg(case((summed, cast(of.need_bytes, Double)))).label("mean_bytes"),
             )
             .where(*wanted)
             .group_by(*keys)
-            .order_by(func.sum(had - needed).desc(), *keys)
+            .having(func.count(case((summed, 1))) > 0)
+            .order_by(func.sum(case((summed, had - needed))).desc(), *keys)
             .limit(limit)
         )
         with self._database.reading() as connection:

@@ -307,7 +307,7 @@ def _limit_at(reserved_bytes: int, limit_bytes: Optional[int]) -> Optional[int]:
 def _fullest(views: Sequence[JobView]) -> RankPeak:
     """Only the one is made: this is done with every rank at every report."""
     filled = (
-        (_filled(rank.highest_reserved_bytes, rank.limit_bytes), -number, -place)
+        (_filled(rank.highest_reserved_bytes, rank.nontorch_bytes, rank.limit_bytes), -number, -place)
         for number, view in enumerate(views)
         for place, rank in enumerate(view.ranks)
     )
@@ -316,13 +316,15 @@ def _fullest(views: Sequence[JobView]) -> RankPeak:
 
 
 def fullness(peak: RankPeak) -> tuple[float, int]:
-    """Sort key: of two ranks the fuller one has the higher."""
-    return _filled(peak.reserved_bytes, peak.limit_bytes)
+    """Sort key: of two ranks the fuller one has the higher. Memory outside PyTorch counts as far as it is
+    known, so that the fullest is the one that needs most of its GPU."""
+    return _filled(peak.reserved_bytes, peak.nontorch_bytes, peak.limit_bytes)
 
 
-def _filled(reserved_bytes: int, limit_bytes: Optional[int]) -> tuple[float, int]:
+def _filled(reserved_bytes: int, nontorch_bytes: Optional[int], limit_bytes: Optional[int]) -> tuple[float, int]:
     limit_bytes = _limit_at(reserved_bytes, limit_bytes)
-    return reserved_bytes / limit_bytes if limit_bytes else 0.0, reserved_bytes
+    held_bytes = reserved_bytes + (nontorch_bytes or 0)
+    return held_bytes / limit_bytes if limit_bytes else 0.0, held_bytes
 
 
 _LATEST = {"rank", "hostname", "limit_bytes", "inactive_split_bytes", "step_s", "gpu_bytes"}

@@ -62,7 +62,7 @@ class GpuUsage(NamedTuple):
     """Empty where the sum is over several users."""
     runs: int
     ooms: int
-    """Runs that met an out-of-memory error, whether or not they survived it."""
+    """Runs that met an out-of-memory error, whether or not they survived it, shorter ones, too."""
     gpus: int
     """Of the largest run."""
     gpu_seconds: float
@@ -80,6 +80,8 @@ class GpuUsage(NamedTuple):
     """Of the largest GPU, whatever the cap; 0: not known."""
     assumed_bytes: int = 0
     """The part of the needs that is ``ASSUMED_OUTSIDE_BYTES``; 0: memory outside PyTorch is known of every run."""
+    highest_of_all_bytes: int = 0
+    """The highest need of any run, shorter ones, too."""
 
     @classmethod
     def of_run(
@@ -111,7 +113,9 @@ class GpuUsage(NamedTuple):
     def shared_bytes(self) -> Optional[int]:
         """The most that the next run may take of a GPU that it shares, if it states nothing; ``None``: no limit, as too
         little is known, or a run ran out of memory."""
-        return self.safe_bytes if self.completed >= MIN_RUNS and not self.ooms and self.highest_bytes else None
+        if self.completed < MIN_RUNS or self.ooms or not self.highest_bytes:
+            return None
+        return self._replace(highest_bytes=max(self.highest_bytes, self.highest_of_all_bytes)).safe_bytes
 
     @property
     def share(self) -> Optional[int]:
