@@ -335,7 +335,8 @@ def test_at_its_end_srun_tells_once_what_its_job_used(site: Site) -> None:
     said = end_of(site, END_PROGRAM, "--nodes=2", "--ntasks=3", "--memory-profile")
     assert said.removeprefix("srun: ") == f"tidegauge: {ANSWER}\n"
     (call,) = end_calls(site)
-    assert re.fullmatch(r"job \d+ --brief --wait 1 --api http://ctl:9495", call)
+    alice = site.box.run("id", "-u", "alice").stdout.strip()
+    assert re.fullmatch(rf"job \d+ --brief --wait 1 --since 6\ds --uid {alice} --api http://ctl:9495", call)
     environ = site.box.run("cat", "/tmp/end.environ").stdout.splitlines()
     assert "TIDEGAUGE_API_TOKEN=secret" in environ
     assert not [line for line in environ if line.startswith(("PYTHONPATH", "SLURM_"))]
