@@ -365,7 +365,10 @@ int slurm_spank_exit(spank_t spank, int ac, char **av)
         arguments[11] = (char *)site.api;
     }
     tidegauge_ask(arguments, 2000, line, sizeof line);
+    for (char *at = line; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == '\x7f')
+            *at = '?';
     if (*line)
-        slurm_spank_log("tidegauge: %s", line);
+        slurm_info("tidegauge: %s", line); /* not with --quiet */
     return 0;
 }
