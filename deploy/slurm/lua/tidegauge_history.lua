@@ -8,6 +8,7 @@ local history = {}
 
 local MAX_BYTES = 1048576
 local MAX_SENTENCE_BYTES = 400
+local MIN_LIMIT_BYTES = 2 ^ 30 -- CUDA and a small model need as much; less is an error of whoever made the file
 local VARIABLE = "TIDEGAUGE_SHARED_GPU_BYTES"
 
 -- What the file has of this user's job of this name, or nil.
@@ -22,8 +23,9 @@ local function found(path, user, name)
   local text = file:read(MAX_BYTES)
   file:close()
   local wanted = user .. "\t" .. name .. "\t"
-  for line in (text or ""):gmatch("[^\n]+") do
-    if line:sub(1, #wanted) == wanted then
+  for line, line_end in (text or ""):gmatch("([^\n]+)(\n?)") do
+    local is_whole = line_end ~= "" -- the bound may have cut the last one
+    if is_whole and line:sub(1, #wanted) == wanted then
       return line:sub(#wanted + 1)
     end
   end
@@ -43,7 +45,7 @@ end
 function history.limit(folder, user, name)
   local worked, text = pcall(found, folder .. "tidegauge_shared.tsv", user, name)
   local bytes = worked and text ~= nil and text:match("^%d+$")
-  if bytes and #bytes <= 15 then
+  if bytes and #bytes <= 15 and tonumber(bytes) >= MIN_LIMIT_BYTES then
     return VARIABLE, bytes
   end
   return nil

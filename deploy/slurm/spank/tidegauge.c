@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ask.h"
 #include "site.h"
@@ -344,8 +345,9 @@ static int is_watched(int ac, char **av)
 /* When srun ends: tells, where it prints, what its job used so far. What cannot be told in two seconds is not. */
 int slurm_spank_exit(spank_t spank, int ac, char **av)
 {
-    char job[16], line[1024];
-    char *arguments[] = {(char *)site.end, "job", job, "--brief", "--wait", "1", NULL, NULL, NULL};
+    char job[16], user[16], since[32], line[1024];
+    char *arguments[] = {(char *)site.end, "job", job, "--brief", "--wait", "1", "--since", since, "--uid", user,
+                         NULL, NULL, NULL};
     struct timespec now;
 
     (void)spank;
@@ -355,12 +357,18 @@ int slurm_spank_exit(spank_t spank, int ac, char **av)
     if (!is_watched(ac, av))
         return 0;
     snprintf(job, sizeof job, "%u", (unsigned)job_id);
+    snprintf(user, sizeof user, "%u", (unsigned)getuid());
+    /* What ended before this srun began is an earlier job of that number; a minute for clocks that differ. */
+    snprintf(since, sizeof since, "%llds", (long long)(now.tv_sec - began.tv_sec) + 60);
     if (site.api != NULL) {
-        arguments[6] = "--api";
-        arguments[7] = (char *)site.api;
+        arguments[10] = "--api";
+        arguments[11] = (char *)site.api;
     }
     tidegauge_ask(arguments, 2000, line, sizeof line);
+    for (char *at = line; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == '\x7f')
+            *at = '?';
     if (*line)
-        slurm_spank_log("tidegauge: %s", line);
+        slurm_info("tidegauge: %s", line); /* not with --quiet */
     return 0;
 }

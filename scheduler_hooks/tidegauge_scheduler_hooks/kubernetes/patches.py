@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, OwnerKind, Path, at
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
@@ -50,7 +50,7 @@ def resume_patch(
     changes = merged(workload.changes, order.changes)
     kept = {ATTEMPT: str(order.attempt), **({CHANGES: encode(changes)} if changes else {})}
     after: Any = copy.deepcopy(dict(obj))
-    _annotate(after, {**kept, INCIDENT: None, STOPPED: None, **({} if by_kueue else {REQUEUE: None})})
+    _annotate(after, {**kept, INCIDENT: None, STOPPED: None, ENDED: None, **({} if by_kueue else {REQUEUE: None})})
     if templates and kind is TRAINJOB:
         _patch_runtime(after, kept)
     elif templates:

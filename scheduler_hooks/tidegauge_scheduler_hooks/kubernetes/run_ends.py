@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tidegauge.core.job_records.record import JobEnd
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED
 from tidegauge_scheduler_hooks.kubernetes.owners import (
+    JOB,
     JOBSET,
     POD,
     RAYCLUSTER,
@@ -107,13 +108,14 @@ def _end_of_owner(workload: Workload) -> JobEnd | None:
 
 
 def _end_by_people(run: EndedRun) -> JobEnd | None:
-    """The end of a run that its controller does not call ended: its owner was deleted or suspended."""
+    """The end of a run that its controller does not call ended: its owner was deleted, suspended or scaled to none."""
     workload = run.workload
-    if not run.is_deleted and not _is_suspended(workload):
+    if not run.is_deleted and not _is_switched_off(workload):
         return None
     if workload.kind is not RAYJOB and all(_succeeded(pod) for pod in run.pods):
         return JobEnd.COMPLETED
-    if not run.is_deleted and workload.queue is not None and workload.stopped is None:
+    is_suspended = not run.is_deleted and _is_suspended(workload)
+    if is_suspended and workload.queue is not None and workload.stopped is None:
         return JobEnd.REQUEUED  # by Kueue, which starts it again by itself
     return JobEnd.CANCELLED
 
@@ -139,6 +141,10 @@ def _is_followed(run: EndedRun, *, finished: bool, ended_early: bool) -> bool:
 
 def _is_suspended(workload: Workload) -> bool:
     return workload.kind.suspend is not None and bool(at(workload.obj, workload.kind.suspend))
+
+
+def _is_switched_off(workload: Workload) -> bool:
+    return _is_suspended(workload) or (workload.kind is JOB and at(workload.obj, ("spec", "parallelism")) == 0)
 
 
 def _follows(pod: Object, earlier: Sequence[Object]) -> bool:
@@ -179,9 +185,8 @@ def _first_from_outside(run: EndedRun) -> _Outside | None:
 
 def _came_first(run: EndedRun, failed_s: float, outside: _Outside) -> bool:
     """Times are whole seconds: in the same one a controller deletes the pods beside one that failed, and programs fail
-    beside a pod whose owner is deleted or suspended."""
-    workload = run.workload
-    stopped = run.is_deleted or _is_suspended(workload)
+    beside a pod whose owner is deleted, suspended or scaled to none."""
+    stopped = run.is_deleted or _is_switched_off(run.workload)
     return failed_s < outside.at_s or (failed_s == outside.at_s and not stopped)
 
 

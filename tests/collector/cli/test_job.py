@@ -257,6 +257,15 @@ def test_of_users_with_a_job_of_one_name_the_uid_tells_which(said: Said, store: 
     assert "no job 4711 of uid 7 is on record" in said("4711", "--uid", "7", code=2)
 
 
+def test_a_job_that_ended_before_the_time_in_question_is_another_one_of_its_number(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegauge.cli.times.time.time", lambda: (FULL.ended_unix_s or 0.0) + 100.0)
+    assert said("4711", "--brief", "--since", "101s").startswith("job 4711 (123_4, attempt 1): ended after 2 h")
+    assert "job 4711 ended before that time" in said("4711", "--brief", "--since", "99s", code=2)
+    assert "running for 2 h" in said("bare", "--brief", "--since", "1s")
+
+
 def test_a_job_whose_peaks_and_curves_are_gone_is_told_with_that(said: Said, store: FakeStore) -> None:
     assert "keep_jobs_gib" not in said("4711")
     store.jobs.memories.clear()

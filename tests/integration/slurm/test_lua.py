@@ -180,7 +180,10 @@ def test_the_commands_say_it_once_and_not_for_each_step_of_a_job(box: SlurmBox) 
     assert "tidegauge" not in quiet.stderr
 
 
-LIMITS = "alice\ttrain\t10630044057\nalice\tbad\t1.5\nalice\tlong\t9999999999999999\nbob\tother\t7\n"
+LIMITS = (
+    "alice\ttrain\t10630044057\nalice\tbad\t1.5\nalice\tlong\t9999999999999999\nbob\tother\t10630044057\n"
+    "alice\tnone\t0\nalice\tzeros\t000000000000001\nalice\tcut\t106300440"
+)
 LIMITED = {"TIDEGAUGE_SHARED_GPU_BYTES": "10630044057"}
 
 
@@ -197,9 +200,20 @@ def test_what_earlier_runs_needed_reaches_jobs_as_a_limit_for_shared_gpus(
     ]  # fmt: skip
     own = {"TIDEGAUGE_SHARED_GPU_BYTES": "5"}
     assert in_job(box, STEPS, "--job-name=train", environ={**environ, **own}) == [("batch", own), ("step", own)]
-    for name in ("bad", "long", "other"):
+    for name in ("bad", "long", "other", "none", "zeros", "cut"):
         assert in_job(box, STEPS, f"--job-name={name}", environ=environ) == [("batch", {}), ("step", {})]
     assert in_task(box, "--job-name=train", environ=environ) == (LIMITED if environ else {})
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize(("folder", "environ"), [("", {}), ("filter/", FILTERED)])
+def test_a_number_that_the_bound_of_the_file_cuts_is_no_limit(
+    box: SlurmBox, folder: str, environ: dict[str, str]
+) -> None:
+    line = "alice\ttrain\t10630044057\n"
+    before = 2**20 - len(line) + 2  # 1063004405 are read
+    box.write_file(f"{folder}tidegauge_shared.tsv", "x" * (before - 1) + "\n" + line)
+    assert in_job(box, STEPS, "--job-name=train", environ=environ) == [("batch", {}), ("step", {})]
 
 
 @pytest.mark.usefixtures("history")

@@ -15,9 +15,17 @@ draft=$(mktemp MAILS/draft.XXXXXX)
 mv "$draft" "MAILS/mail.${draft##*.}"
 exit 3
 """
-ASKED = '#!/bin/bash\necho "job $2: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [$*]"\n'
-CALL = "job {job} --brief --wait 1 --api http://ctl:9495"
+ASKED = (
+    '#!/bin/bash\n[[ $7 =~ ^[6-9][0-9]s$ ]] && set -- "${@:1:6}" AGO "${@:8}"\n'
+    'echo "job $2: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [$*]"\n'
+)
+"""``--since`` of a job of some seconds is a minute and that."""
+CALL = "job {job} --brief --wait 1 --since AGO{owner} --api http://ctl:9495"
 SAID = f"job {{job}}: completed after 2 h; rank 0 on n1: 9.0 GiB of 80.0 GiB reserved (11%) [{CALL}]"
+
+
+def said_of(box: SlurmBox, job: str) -> str:
+    return SAID.format(job=job, owner=f" --uid {box.run('id', '-u', 'alice').stdout.strip()}")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +60,10 @@ def test_a_mail_on_an_end_has_what_the_job_used(box: SlurmBox) -> None:
     options, body = eventually(lambda: mail_with(box, f"Job_id={job} Name=a b; Ended Ended,"), "its mail")
     assert options[0] == "-s"
     assert options[-1] == "alice@example.org"
-    assert body.endswith(f"\nGPU memory by Tidegauge: {SAID.format(job=job)}\n")
+    assert body.endswith(f"\nGPU memory by Tidegauge: {said_of(box, job)}\n")
     failed = submit(box, "exit 4")
     _, body = eventually(lambda: mail_with(box, f"Job_id={failed} Name=sbatch Failed,"), "its mail")
-    assert SAID.format(job=failed) in body
+    assert said_of(box, failed) in body
 
 
 def test_a_mail_on_a_start_is_as_it_came(box: SlurmBox) -> None:
@@ -70,7 +78,7 @@ def test_a_task_of_an_array_is_asked_about_by_its_name_and_an_array_is_not(box: 
     assert body == ""
     task = submit(box, "exit 0", "--array=3", "--mail-type=ARRAY_TASKS,END")
     _, body = eventually(lambda: mail_with(box, f"Job_id={task}_3 ({task}) Name=sbatch Ended,"), "the task's mail")
-    assert SAID.format(job=f"{task}_3") in body
+    assert said_of(box, f"{task}_3") in body
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_the_site_s_program_gets_the_body_and_its_exit_status_counts(box: SlurmB
     done = box.run("/etc/slurm/mailprog.sh", *subject, stdin="the body\n", check=False)
     assert done.returncode == 3
     (body,) = [body for _, body in mails(box) if body.startswith("the body")]
-    assert body == f"the body\n\nGPU memory by Tidegauge: {SAID.format(job=7)}\n"
+    assert body == f"the body\n\nGPU memory by Tidegauge: {SAID.format(job=7, owner='')}\n"
     box.run("rm", "/etc/slurm/tidegauge")
     done = box.run("/etc/slurm/mailprog.sh", *subject, stdin="alone\n", check=False)
     assert done.returncode == 3

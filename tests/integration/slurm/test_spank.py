@@ -333,12 +333,22 @@ def end_calls(site: Site) -> list[str]:
 
 def test_at_its_end_srun_tells_once_what_its_job_used(site: Site) -> None:
     said = end_of(site, END_PROGRAM, "--nodes=2", "--ntasks=3", "--memory-profile")
-    assert said.removeprefix("srun: ") == f"tidegauge: {ANSWER}\n"
+    assert said == f"srun: tidegauge: {ANSWER}\n"
     (call,) = end_calls(site)
-    assert re.fullmatch(r"job \d+ --brief --wait 1 --api http://ctl:9495", call)
+    alice = site.box.run("id", "-u", "alice").stdout.strip()
+    assert re.fullmatch(rf"job \d+ --brief --wait 1 --since 6\ds --uid {alice} --api http://ctl:9495", call)
     environ = site.box.run("cat", "/tmp/end.environ").stdout.splitlines()
     assert "TIDEGAUGE_API_TOKEN=secret" in environ
     assert not [line for line in environ if line.startswith(("PYTHONPATH", "SLURM_"))]
+
+
+def test_srun_that_is_told_to_be_quiet_tells_nothing(site: Site) -> None:
+    assert end_of(site, END_PROGRAM, "-Q", "--memory-profile") == ""
+
+
+def test_control_characters_do_not_reach_the_terminal(site: Site) -> None:
+    said = end_of(site, "#!/bin/bash\nprintf 'job 7: \\e[31mred\\r\\x7f \u00d7 %%s%%n\\n'\n", "--memory-profile")
+    assert said == "srun: tidegauge: job 7: ?[31mred?? \u00d7 %s%n\n"
 
 
 def test_in_a_batch_job_the_end_stands_in_its_log(site: Site) -> None:

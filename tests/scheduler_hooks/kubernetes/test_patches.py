@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.workload_samples import workload
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, decode_changes, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, TRAINJOB, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch, suspend_patch
@@ -129,7 +129,7 @@ def test_without_templates_only_the_object_itself_changes() -> None:
 
 def test_a_new_run_begins_without_what_was_said_of_the_last() -> None:
     obj = stored(KINDS["Job"])
-    obj["metadata"]["annotations"].update({INCIDENT: "leaks", STOPPED: "{}"})
-    assert not {INCIDENT, STOPPED} & set(
+    obj["metadata"]["annotations"].update({INCIDENT: "leaks", STOPPED: "{}", ENDED: "completed after 3 h"})
+    assert not {INCIDENT, STOPPED, ENDED} & set(
         applied(obj, resume_patch(KINDS["Job"], obj, ORDER))["metadata"]["annotations"]
     )

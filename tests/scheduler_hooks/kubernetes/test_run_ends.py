@@ -196,6 +196,16 @@ def test_a_job_that_somebody_suspends_is_cancelled(kind: str) -> None:
     assert told(world, job) is JobEnd.CANCELLED
 
 
+@pytest.mark.parametrize("labels", [{}, {QUEUE_LABEL: "gpus"}])
+def test_a_job_that_somebody_scales_to_no_pods_is_cancelled(world: KubeWorld, labels: dict[str, str]) -> None:
+    job = world.start_job()
+    obj, pod = world.objects(job)[0], pod_of(world, job)
+    metadata = {**obj["metadata"], "labels": {**obj["metadata"]["labels"], **labels}}
+    world.kube.put(world.kind.resource, {**obj, "metadata": metadata, "spec": {**obj["spec"], "parallelism": 0}})
+    delete_pod(world, pod)
+    assert told(world, job) is JobEnd.CANCELLED
+
+
 def test_a_job_that_kueue_suspends_is_requeued(world: KubeWorld) -> None:
     """It starts it again by itself."""
     job = world.start_job()

@@ -18,7 +18,7 @@ from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
 from tidegauge.cli.service_api import LONG_ANSWER_S, NO_SUCH_PAGE, add_api_arguments, ask, read
 from tidegauge.cli.timeline import last_action
-from tidegauge.cli.times import moment
+from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import Incident
@@ -57,6 +57,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     selection.add_argument("--attempt", type=int, metavar="N", help="this attempt of the job (default: the latest)")
     selection.add_argument(
         "--uid", type=int, metavar="N", help="only a job of this user id, where several users have one of that name"
+    )
+    selection.add_argument(
+        "--since", type=ago, metavar="TIME", help="only a job that still ran within this time, such as 90s or 2h"
     )
     parser.add_argument("--brief", action="store_true", help="one line, for job logs and mails")
     parser.add_argument(
@@ -127,6 +130,8 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
     for key in ("job_id", "name"):
         found = _look(args, {key: wanted, **owner, **attempt})
         if found is not None:
+            if _ended_before(found, args.since):
+                raise UsageError(f"job {one_line(args.job)} ended before that time (--since), or is another one")
             return found
         if attempt and (other := _look(args, {key: wanted, **owner})) is not None:
             known = sorted({read(JobRecord, raw).job.attempt for raw in other["attempts"]})
@@ -139,6 +144,12 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
         f"no job {one_line(args.job)}{of} is on record; `tidegauge history --since 90d --name {pattern}` looks for "
         "similar names, `tidegauge jobs` lists running jobs"
     )
+
+
+def _ended_before(found: Mapping[str, Any], span_s: float | None) -> bool:
+    """Schedulers give a number again: the record may be an earlier job's."""
+    ended_unix_s = found["record"]["ended_unix_s"]
+    return span_s is not None and ended_unix_s is not None and ended_unix_s < since_unix_s(span_s)
 
 
 def _look(args: argparse.Namespace, query: Mapping[str, object]) -> dict[str, Any] | None:
