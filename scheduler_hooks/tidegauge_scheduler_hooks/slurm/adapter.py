@@ -155,12 +155,13 @@ class SlurmScheduler:
         if number is None or self._monotonic_s() < self._no_remarks_until_s:
             return
         try:
-            before = self._commands.admin_comment(number)
-            if before is None:
+            found = self._commands.accounted(number)
+            if found is None:
                 raise TemporaryError(f"job {number}: slurmdbd does not know it yet")
+            before = found.admin_comment
             after = with_end(before, text, keeps_case=not before or self._commands.accounting_keeps_case())
             if after is not None and after.lower() != before.lower():
-                self._commands.set_admin_comment(number, after)
+                self._commands.set_admin_comment(found.name, after)
         except PermanentError as error:
             self._no_remarks_until_s = self._monotonic_s() + REMARKS_AGAIN_S
             log.warning("no end is written into AdminComment: %s", error)

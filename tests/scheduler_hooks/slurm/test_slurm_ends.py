@@ -85,6 +85,33 @@ def test_no_text_leaves_its_place(world: SlurmWorld, hostile: str) -> None:
     assert remark(world, after, "failed") == "TG1: failed"
 
 
+def test_the_last_task_of_an_array_leaves_the_texts_of_the_other_tasks(world: SlurmWorld) -> None:
+    """It has the number of the array, and sacctmgr takes that for all of its tasks."""
+    first = world.slurm.add(FakeJob(41, state="COMPLETED", array=(40, 0), admin_comment="billing: 100 eur"))
+    last = world.slurm.add(FakeJob(40, state="COMPLETED", array=(40, 1), admin_comment="billing: 200 eur"))
+    world.port.remark_end(slurm_view(last), RECORD, TEXT)
+    assert (first.admin_comment, last.admin_comment) == ("billing: 100 eur", f"billing: 200 eur {OURS}")
+    world.port.remark_end(slurm_view(first), RECORD, TEXT)
+    assert (first.admin_comment, last.admin_comment) == (f"billing: 100 eur {OURS}", f"billing: 200 eur {OURS}")
+
+
+def test_a_part_of_a_heterogeneous_job_leaves_the_texts_of_the_others(world: SlurmWorld) -> None:
+    leader, other = (
+        world.slurm.add(FakeJob(number, state="COMPLETED", het_job_id=40, admin_comment=str(number)))
+        for number in (40, 41)
+    )
+    world.port.remark_end(slurm_view(leader), RECORD, TEXT)
+    assert (leader.admin_comment, other.admin_comment) == (f"40 {OURS}", "41")
+
+
+def test_an_array_whose_task_has_no_row_of_its_own_yet_is_tried_again(world: SlurmWorld) -> None:
+    job = world.slurm.add(FakeJob(40, state="COMPLETED", array=(40, 1)))
+    job.array = (40, "[1-3]")  # type: ignore[assignment]
+    with pytest.raises(TemporaryError):
+        world.port.remark_end(slurm_view(job), RECORD, TEXT)
+    assert world.slurm.acts() == []
+
+
 def test_a_job_that_slurmdbd_does_not_know_yet_is_tried_again(world: SlurmWorld) -> None:
     with pytest.raises(TemporaryError):
         remark(world, None)
