@@ -19,10 +19,7 @@ from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 log = logging.getLogger(__name__)
 
 SETTLED_S = 5.0
-"""After the scheduler said how a job ended: the last readings of its ranks arrive."""
-UNSETTLED_S = 90.0
-"""After a job ended in a way that its scheduler does not say (``job_ends.WAITS_S``). Its ranks are forgotten after two
-minutes."""
+"""After the ranks of a job ended: their last readings arrive."""
 MAX_TRIES = 3
 RETRY_S = 10.0
 
@@ -33,7 +30,8 @@ class RemarksEnds(Protocol):
 
     def remark_end(self, job: JobView, record: JobRecord, text: str) -> None:
         """Leave ``text``, one line, where people look at the job with the scheduler's own tools. The same remark again
-        changes nothing: a head that was killed repeats it. Blocks for seconds at most. Raises ``SchedulerError``."""
+        changes nothing: a head that was killed repeats it. Blocks for seconds at most. Raises ``SchedulerError``, and
+        ``TemporaryError`` while the job goes on: out of memory, or ended by its ``tidegauge run``, was a part of it."""
 
 
 @dataclass
@@ -113,4 +111,4 @@ def _is_due(job: _Ended, record: JobRecord, now_s: float) -> bool:
     if job.due_s is None or now_s < job.due_s:
         return False
     is_told = record.end is not None and record.end.level >= JobEnd.COMPLETED.level
-    return now_s - job.since_s >= (SETTLED_S if is_told else UNSETTLED_S)
+    return is_told and now_s - job.since_s >= SETTLED_S

@@ -32,6 +32,7 @@ from tidegauge_scheduler_hooks.ports import (
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, ended_by_number, facts_of, find, needs_nodes
+from tidegauge_scheduler_hooks.slurm.job_states import ENDS
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
 
@@ -158,6 +159,8 @@ class SlurmScheduler:
             found = self._commands.accounted(number)
             if found is None:
                 raise TemporaryError(f"job {number}: slurmdbd does not know it yet")
+            if found.state not in ENDS:
+                raise TemporaryError(f"job {number}: slurmdbd says {found.state}")
             before = found.admin_comment
             after = with_end(before, text, keeps_case=not before or self._commands.accounting_keeps_case())
             if after is not None and after.lower() != before.lower():

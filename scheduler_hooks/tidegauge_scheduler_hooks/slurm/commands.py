@@ -37,7 +37,7 @@ MAX_NAMED = 1000
 
 CASE_KEPT_SINCE = (24, 11)
 """By sacctmgr; of the releases between 22.05 and this one it is not known."""
-ACCOUNTED = "JobIDRaw,JobID,AdminComment"
+ACCOUNTED = "JobIDRaw,JobID,State,AdminComment"
 """For ``sacct --format``. A text may hold line ends and whole rows: a delimiter that nobody knows before tells where a
 row begins."""
 
@@ -48,6 +48,8 @@ class Accounted(NamedTuple):
     name: str
     """``7``, ``7_2`` or ``7+0``. The number alone means all tasks or parts to sacctmgr, where it is that of the last
     task or the first part."""
+    state: str
+    """One of its last run's (squeue(1), JOB STATE CODES)."""
     admin_comment: str
     """Invalid UTF-8 is kept by ``surrogateescape``."""
 
@@ -141,12 +143,13 @@ class SlurmCommands:
             f"read the AdminComment of job {job_id}",
             "sacct", "-j", str(job_id), "-X", "-n", "-P", f"--delimiter={between}", "--format", ACCOUNTED,
         )  # fmt: skip
-        row = re.compile(rf"^(\d+){re.escape(between)}([0-9_+]+){re.escape(between)}", re.MULTILINE)
+        fields = (r"^(\d+)", r"([0-9_+]+)", r"([A-Z_]+)[^|\n]*", "")
+        row = re.compile(re.escape(between).join(fields), re.MULTILINE)
         parts = row.split(answer.decode(errors="surrogateescape"))[1:]
-        found = zip(parts[::3], parts[1::3], parts[2::3])
-        return next(
-            (Accounted(name, text.removesuffix("\n")) for number, name, text in found if int(number) == job_id), None
-        )
+        for number, name, state, text in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4]):
+            if int(number) == job_id:
+                return Accounted(name, state, text.removesuffix("\n"))
+        return None
 
     def set_admin_comment(self, name: str, text: str) -> None:
         """Set it, which Operators may, for an ``Accounted.name``. ``text`` holds no quotes and no backslashes: sacctmgr

@@ -73,6 +73,10 @@ class FakeJob:
         return f"{self.het_job_id}+{self.job_id - self.het_job_id}" if self.het_job_id else self.name
 
     @property
+    def state_in_accounting(self) -> str:
+        return f"CANCELLED by {self.uid}" if self.state == "CANCELLED" else self.state
+
+    @property
     def whole(self) -> int:
         """The number of the array or the heterogeneous job that it is in, else its own."""
         return self.het_job_id or (self.array[0] if self.array else self.job_id)
@@ -141,7 +145,9 @@ class FakeSlurm(SlurmCommands):
             found = [job for job in self.known.values() if job.admin_comment is not None]
             between = next((arg.removeprefix("--delimiter=") for arg in args if arg.startswith("--delimiter=")), "|")
             rows = "".join(
-                between.join((str(job.job_id), job.name_in_accounting, job.admin_comment or "")) + "\n" for job in found
+                between.join((str(job.job_id), job.name_in_accounting, job.state_in_accounting, str(job.admin_comment)))
+                + "\n"
+                for job in found
             )
             return Finished(0, rows.encode(errors="surrogateescape"), b"")
         if not self.operator:

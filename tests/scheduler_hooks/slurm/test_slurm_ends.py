@@ -117,6 +117,16 @@ def test_a_job_that_slurmdbd_does_not_know_yet_is_tried_again(world: SlurmWorld)
         remark(world, None)
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED"])
+def test_a_job_whose_script_goes_on_has_no_end_yet(world: SlurmWorld, state: str) -> None:
+    job = world.slurm.add(FakeJob(40, state=state))
+    with pytest.raises(TemporaryError, match=state):
+        world.port.remark_end(slurm_view(job), RECORD, TEXT)
+    job.state = "CANCELLED"
+    world.port.remark_end(slurm_view(job), RECORD, TEXT)
+    assert job.admin_comment == OURS
+
+
 @pytest.mark.parametrize("lacking", ["accounting", "operator"])
 def test_where_it_is_not_allowed_that_is_said_once(
     world: SlurmWorld, lacking: str, caplog: pytest.LogCaptureFixture
