@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -78,9 +79,30 @@ def test_only_what_a_retry_may_help_is_tried_again(site: Site, error: Exception,
     assert len(site.look((VIEW, DONE), times=200)) == tries
 
 
-def test_a_scheduler_that_is_away_is_tried_a_few_times(site: Site) -> None:
+def test_a_scheduler_that_stays_away_is_tried_for_minutes_and_told_of(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.scheduler.errors = [TemporaryError("away")] * 100
-    assert len(site.look((VIEW, DONE), times=200)) == MAX_TRIES
+    with caplog.at_level(logging.WARNING):
+        assert len(site.look((VIEW, DONE), times=240)) < MAX_TRIES
+        assert caplog.records == []
+        assert len(site.look((VIEW, DONE), times=1000)) == MAX_TRIES
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert "job 4711" in said
+    assert "away" in said
+
+
+def test_a_job_whose_ranks_are_forgotten_meanwhile_is_tried_on(site: Site) -> None:
+    site.scheduler.errors = [TemporaryError("away")] * (MAX_TRIES - 1)
+    site.look((VIEW, DONE), times=10)
+    assert len(site.look(times=1000)) == MAX_TRIES
+
+
+def test_a_job_that_is_requeued_meanwhile_is_not_tried_on(site: Site) -> None:
+    site.scheduler.errors = [TemporaryError("away")]
+    site.look((VIEW, DONE), times=10)
+    site.look((VIEW, DONE._replace(end=JobEnd.REQUEUED)))
+    assert len(site.look(times=1000)) == 1
 
 
 def test_a_defect_in_an_adapter_costs_no_other_job_its_remark(site: Site) -> None:
