@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sample_views import job_record, job_view
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.views import JobView
-from tidegauge_scheduler_hooks.end_remarks import MAX_TRIES, SETTLED_S, UNSETTLED_S, EndRemarks
+from tidegauge_scheduler_hooks.end_remarks import MAX_TRIES, SETTLED_S, EndRemarks
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
 VIEW = job_view(scheduler="fake", running=False)
@@ -56,10 +57,9 @@ def test_a_job_that_ended_has_one_remark_after_its_last_readings(site: Site) -> 
     assert "`tidegauge job 4711`" in text
 
 
-def test_an_end_that_the_scheduler_never_tells_is_remarked_on_before_the_job_is_forgotten(site: Site) -> None:
-    ended = DONE._replace(end=JobEnd.ENDED)
-    assert site.look((VIEW, ended), times=int(UNSETTLED_S)) == []
-    assert len(site.look((VIEW, ended), times=20)) == 1
+@pytest.mark.parametrize("end", [JobEnd.ENDED, JobEnd.KILLED, JobEnd.UNKNOWN])
+def test_a_job_that_its_scheduler_has_not_seen_end_has_no_remark(site: Site, end: JobEnd) -> None:
+    assert site.look((VIEW, DONE._replace(end=end)), times=1000) == []
 
 
 def test_an_end_that_is_told_late_waits_no_longer(site: Site) -> None:
@@ -79,9 +79,30 @@ def test_only_what_a_retry_may_help_is_tried_again(site: Site, error: Exception,
     assert len(site.look((VIEW, DONE), times=200)) == tries
 
 
-def test_a_scheduler_that_is_away_is_tried_a_few_times(site: Site) -> None:
+def test_a_scheduler_that_stays_away_is_tried_for_minutes_and_told_of(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.scheduler.errors = [TemporaryError("away")] * 100
-    assert len(site.look((VIEW, DONE), times=200)) == MAX_TRIES
+    with caplog.at_level(logging.WARNING):
+        assert len(site.look((VIEW, DONE), times=240)) < MAX_TRIES
+        assert caplog.records == []
+        assert len(site.look((VIEW, DONE), times=1000)) == MAX_TRIES
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert "job 4711" in said
+    assert "away" in said
+
+
+def test_a_job_whose_ranks_are_forgotten_meanwhile_is_tried_on(site: Site) -> None:
+    site.scheduler.errors = [TemporaryError("away")] * (MAX_TRIES - 1)
+    site.look((VIEW, DONE), times=10)
+    assert len(site.look(times=1000)) == MAX_TRIES
+
+
+def test_a_job_that_is_requeued_meanwhile_is_not_tried_on(site: Site) -> None:
+    site.scheduler.errors = [TemporaryError("away")]
+    site.look((VIEW, DONE), times=10)
+    site.look((VIEW, DONE._replace(end=JobEnd.REQUEUED)))
+    assert len(site.look(times=1000)) == 1
 
 
 def test_a_defect_in_an_adapter_costs_no_other_job_its_remark(site: Site) -> None:

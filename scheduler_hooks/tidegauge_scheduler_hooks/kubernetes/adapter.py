@@ -44,7 +44,7 @@ from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
-from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of
+from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
@@ -170,6 +170,8 @@ class KubernetesScheduler:
         run = self._run_of(job)
         if run is None or run.is_deleted:
             return
+        if goes_on(run):
+            raise TemporaryError(f"job {record.job.job_id}: its pods still run")
         # By its text: the next run of the same object has another one, a repetition the same.
         once = f"{record.job.job_id} {text}"
         self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)

@@ -93,6 +93,12 @@ def end_of(run: EndedRun) -> JobEnd | None:
     return _end_by_people(run) if ended is None or outside is None else outside.end
 
 
+def goes_on(run: EndedRun) -> bool:
+    """Whether programs of the run still run without its ranks; of a RayCluster nobody knows."""
+    running = any(_phase(pod) == "Running" and pod["metadata"]["uid"] not in run.gone for pod in run.pods)
+    return running and run.workload.kind is not RAYCLUSTER and end_of(run) is None
+
+
 def _end_of_owner(workload: Workload) -> JobEnd | None:
     """By its own object alone."""
     obj = workload.obj

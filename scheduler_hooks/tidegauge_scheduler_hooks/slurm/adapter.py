@@ -32,6 +32,7 @@ from tidegauge_scheduler_hooks.ports import (
 from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, ended_by_number, facts_of, find, needs_nodes
+from tidegauge_scheduler_hooks.slurm.job_states import ENDS
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
 
@@ -61,10 +62,16 @@ def without_remark(comment: str) -> str:
 
 
 END_MARK = "TG1: "
-"""Our part of an AdminComment begins with it and goes on to the end."""
+"""Our part of an AdminComment begins with it."""
 MAX_END_BYTES = 500
-_OUR_END = re.compile(rf" ?\b{END_MARK}.*", re.IGNORECASE | re.DOTALL)
-_NOT_BARE = re.compile(r"[^ A-Za-z0-9.,;:%()/_+-]")
+_BARE = " A-Za-z0-9.,;:%()/_+-"
+_OUR_END = re.compile(
+    rf" ?\b{END_MARK}ended after (?:[{_BARE}]* has all of it(?:; tidegauge report \d+ makes a page of its incident)?"
+    rf"|[{_BARE}]*)",
+    re.IGNORECASE,
+)
+"""By the first and the last words of ``end_sentence``: behind one that was cut, bare text counts as ours."""
+_NOT_BARE = re.compile(f"[^{_BARE}]")
 _UNSAFE = re.compile(r"[^ !#-&(-\[\]-~]")
 """What sacctmgr may not give back as it was: quotes, backslashes, control characters."""
 _OF_JOBSTATS = "JS1:"
@@ -75,13 +82,18 @@ _PADDED = re.compile(r"JS1:[A-Za-z0-9+/]+=+")
 def with_end(admin_comment: str, text: str, *, keeps_case: bool) -> str | None:
     """``admin_comment`` with our line on a job's end in place of an earlier one; ``None`` if what another tool wrote
     there would not stay as it is, or could not be read any more."""
+    bare = _NOT_BARE.sub("", " ".join(text.replace("×", "x").split()))[:MAX_END_BYTES]
+    ours = f"{END_MARK}{bare}"
+    if ours.lower() in admin_comment.lower():
+        return admin_comment
     theirs = _OUR_END.sub("", admin_comment)
+    if _OUR_END.match(admin_comment):
+        theirs = theirs.removeprefix(" ")
     if _UNSAFE.search(theirs) or (theirs != theirs.lower() and not keeps_case):
         return None
     if theirs.startswith(_OF_JOBSTATS) and not _PADDED.fullmatch(theirs):
         return None
-    bare = _NOT_BARE.sub("", " ".join(text.replace("×", "x").split()))[:MAX_END_BYTES]
-    return f"{theirs} {END_MARK}{bare}" if theirs else f"{END_MARK}{bare}"
+    return f"{theirs} {ours}" if theirs else ours
 
 
 def _tame(text: str) -> str:
@@ -155,12 +167,15 @@ class SlurmScheduler:
         if number is None or self._monotonic_s() < self._no_remarks_until_s:
             return
         try:
-            before = self._commands.admin_comment(number)
-            if before is None:
+            found = self._commands.accounted(number)
+            if found is None:
                 raise TemporaryError(f"job {number}: slurmdbd does not know it yet")
+            if found.state not in ENDS:
+                raise TemporaryError(f"job {number}: slurmdbd says {found.state}")
+            before = found.admin_comment
             after = with_end(before, text, keeps_case=not before or self._commands.accounting_keeps_case())
-            if after is not None and after.lower() != before.lower():
-                self._commands.set_admin_comment(number, after)
+            if after is not None and after != before:
+                self._commands.set_admin_comment(found.name, after)
         except PermanentError as error:
             self._no_remarks_until_s = self._monotonic_s() + REMARKS_AGAIN_S
             log.warning("no end is written into AdminComment: %s", error)

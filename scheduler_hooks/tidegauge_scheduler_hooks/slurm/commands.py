@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import selectors
 import shutil
 import signal
@@ -36,8 +37,21 @@ MAX_NAMED = 1000
 
 CASE_KEPT_SINCE = (24, 11)
 """By sacctmgr; of the releases between 22.05 and this one it is not known."""
-_ROW = re.compile(r"^(\d+)\|", re.MULTILINE)
-"""Where a row of sacct begins: a text may hold line ends."""
+ACCOUNTED = "JobIDRaw,JobID,State,AdminComment"
+"""For ``sacct --format``. A text may hold line ends and whole rows: a delimiter that nobody knows before tells where a
+row begins."""
+
+
+class Accounted(NamedTuple):
+    """One job, task of an array or part of a heterogeneous job, as sacct(1) reports it."""
+
+    name: str
+    """``7``, ``7_2`` or ``7+0``. The number alone means all tasks or parts to sacctmgr, where it is that of the last
+    task or the first part."""
+    state: str
+    """One of its last run's (squeue(1), JOB STATE CODES)."""
+    admin_comment: str
+    """Invalid UTF-8 is kept by ``surrogateescape``."""
 
 
 class SlurmCommands:
@@ -122,20 +136,26 @@ class SlurmCommands:
         # A NUL ends an argument; no comment that Slurm has told us holds one.
         self._ask(f"set the comment of job {name}", "scontrol", "update", f"jobid={name}", f"comment={comment}")
 
-    def admin_comment(self, job_id: int) -> str | None:
-        """The AdminComment of a job in slurmdbd; ``None``: it does not know the job (yet, some seconds after its end).
-        Invalid UTF-8 is kept by ``surrogateescape``."""
-        fields = ("--format", "JobIDRaw,AdminComment")
+    def accounted(self, job_id: int) -> Accounted | None:
+        """A job in slurmdbd; ``None``: it does not know the job, or the task (yet, some seconds after its end)."""
+        between = f"|{secrets.token_hex(8)}|"
         answer = self._ask(
-            f"read the AdminComment of job {job_id}", "sacct", "-j", str(job_id), "-X", "-n", "-P", *fields
-        )
-        rows = _ROW.split(answer.decode(errors="surrogateescape"))[1:]
-        return {int(number): text.rstrip("\n") for number, text in zip(rows[::2], rows[1::2])}.get(job_id)
+            f"read the AdminComment of job {job_id}",
+            "sacct", "-j", str(job_id), "-X", "-n", "-P", f"--delimiter={between}", "--format", ACCOUNTED,
+        )  # fmt: skip
+        fields = (r"^(\d+)", r"([0-9_+]+)", r"([A-Z_]+)[^|\n]*", "")
+        row = re.compile(re.escape(between).join(fields), re.MULTILINE)
+        parts = row.split(answer.decode(errors="surrogateescape"))[1:]
+        for number, name, state, text in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4]):
+            if int(number) == job_id:
+                return Accounted(name, state, text.removesuffix("\n"))
+        return None
 
-    def set_admin_comment(self, job_id: int, text: str) -> None:
-        """Set it, which Operators may. ``text`` holds no quotes and no backslashes: sacctmgr takes quotes away."""
-        change = ("where", f"jobid={job_id}", "set", f'admincomment="{text}"')
-        self._ask(f"set the AdminComment of job {job_id}", "sacctmgr", "--immediate", "modify", "job", *change)
+    def set_admin_comment(self, name: str, text: str) -> None:
+        """Set it, which Operators may, for an ``Accounted.name``. ``text`` holds no quotes and no backslashes: sacctmgr
+        takes quotes away."""
+        change = ("where", f"jobid={name}", "set", f'admincomment="{text}"')
+        self._ask(f"set the AdminComment of job {name}", "sacctmgr", "--immediate", "modify", "job", *change)
 
     def accounting_keeps_case(self) -> bool:
         """Whether sacctmgr sets texts as they are: that of 22.05 makes small letters of them, 24.11 does not."""

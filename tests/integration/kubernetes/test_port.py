@@ -57,6 +57,7 @@ class TestKubernetesPortOnAServer(PortContract):
     def test_the_owner_of_a_job_that_ended_has_a_remark_once(self, world: ApiWorld) -> None:
         job = world.start_job()
         world.end_by_itself(job)
+        world.until(lambda: self.ends(world, job) == {job.key: JobEnd.COMPLETED})
         for _ in range(2):
             world.port.remark_end(job, job_record(end=JobEnd.COMPLETED), "completed after 3 h")
         assert world.owner_sees(job).count("completed after 3 h") == 1

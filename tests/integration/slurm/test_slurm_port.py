@@ -91,6 +91,37 @@ def test_an_end_stands_in_the_accounting_beside_what_another_tool_keeps_there(
     assert found == {**ours, summarized: f"{theirs} {ours[summarized]}"}
 
 
+def test_an_end_changes_no_other_task_of_an_array_nor_part_of_a_heterogeneous_job(world: SlurmWorld) -> None:
+    """The last task has the number of the array, the first part that of the whole job."""
+    box = world.box
+    array = box.sbatch("true", "--array=0-1")
+    parts = ("-n1", ":", "-n1")
+    leader = box.run("sbatch", "--parsable", *parts, user="alice", stdin="#!/bin/bash\ntrue\n").stdout.strip()
+    part = str(int(leader) + 1)
+    names = (f"{array}_0", f"{array}_1", f"{leader}+0", f"{leader}+1")
+    world.until(lambda: set(_ended_rows(world, array, leader)) >= set(names))
+    for name in names[:2]:
+        box.run("sacctmgr", "-i", "modify", "job", "where", f"jobid={name}", "set", f"admincomment=text of {name}")
+    before = _ended_rows(world, array, leader)
+    assert before[names[1]] == (array, f"text of {names[1]}")
+    for number in (array, leader):
+        world.port.remark_end(world.view(number), job_record(), f"ended after 2 h, {number}")
+    small = (lambda text: text) if box.release >= (24, 11) else str.lower
+    ours = small("TG1: ended after 2 h, ")
+    changed = {names[1]: (array, f"text of {names[1]} {ours}{array}"), names[2]: (leader, f"{ours}{leader}")}
+    assert _ended_rows(world, array, leader) == {**before, **changed}
+    world.port.remark_end(world.view(part), job_record(), f"ended after 2 h, {part}")
+    assert _ended_rows(world, array, leader) == {**before, **changed, names[3]: (part, f"{ours}{part}")}
+
+
+def _ended_rows(world: SlurmWorld, *jobs: str) -> dict[str, tuple[str, str]]:
+    """Number and AdminComment by the name in the accounting."""
+    columns = "JobID,JobIDRaw,State,AdminComment"
+    said = world.box.run("sacct", "-X", "-n", "-P", "-j", ",".join(jobs), "-o", columns, user="alice").stdout
+    found = [row.split("|", 3) for row in said.splitlines()]
+    return {name: (number, text) for name, number, state, text in found if state == "COMPLETED"}
+
+
 def _has_ended_in_accounting(world: SlurmWorld, job: str) -> bool:
     return _admin_comment(world, job) is not None
 

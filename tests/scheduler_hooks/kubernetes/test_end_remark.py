@@ -77,6 +77,19 @@ def test_a_job_that_died_of_gpu_memory_has_a_warning(world: KubeWorld) -> None:
     assert event["type"] == "Warning"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "RayCluster"])
+def test_a_job_whose_program_goes_on_without_its_ranks_has_none_yet(kind: str) -> None:
+    """One that met an out-of-memory error may start ranks again."""
+    world = KubeWorld(kind)
+    job = world.start_job()
+    with pytest.raises(TemporaryError):
+        remark(world, job, end=JobEnd.OOM)
+    assert annotation(world, job) is None
+    world.end_by_itself(job)
+    remark(world, job, end=JobEnd.OOM)
+    assert annotation(world, job) == TEXT
+
+
 def test_an_owner_that_was_deleted_has_none(world: KubeWorld) -> None:
     job = ended(world)
     world.kube.remove(world.kind.resource, NAMESPACE, world.running(job)["metadata"]["name"])

@@ -68,6 +68,19 @@ class FakeJob:
     def name(self) -> str:
         return str(self.job_id) if self.array is None else f"{self.array[0]}_{self.array[1]}"
 
+    @property
+    def name_in_accounting(self) -> str:
+        return f"{self.het_job_id}+{self.job_id - self.het_job_id}" if self.het_job_id else self.name
+
+    @property
+    def state_in_accounting(self) -> str:
+        return f"CANCELLED by {self.uid}" if self.state == "CANCELLED" else self.state
+
+    @property
+    def whole(self) -> int:
+        """The number of the array or the heterogeneous job that it is in, else its own."""
+        return self.het_job_id or (self.array[0] if self.array else self.job_id)
+
 
 class FakeSlurm(SlurmCommands):
     """``calls`` are the argument lists; ``before`` is asked first and may answer in slurmctld's place, ``after`` may do
@@ -130,14 +143,20 @@ class FakeSlurm(SlurmCommands):
             return says(NO_ACCOUNTING)
         if args[0] == "-j":
             found = [job for job in self.known.values() if job.admin_comment is not None]
-            rows = "".join(f"{job.job_id}|{job.admin_comment}\n" for job in found)
+            between = next((arg.removeprefix("--delimiter=") for arg in args if arg.startswith("--delimiter=")), "|")
+            rows = "".join(
+                between.join((str(job.job_id), job.name_in_accounting, job.state_in_accounting, str(job.admin_comment)))
+                + "\n"
+                for job in found
+            )
             return Finished(0, rows.encode(errors="surrogateescape"), b"")
         if not self.operator:
             return says(NO_PRIVILEGE)
         text = args[-1].removeprefix('admincomment="').removesuffix('"')
-        self.known[int(args[-3].removeprefix("jobid="))].admin_comment = (
-            text if self.release >= "24.11" else text.lower()
-        )
+        name = args[-3].removeprefix("jobid=")
+        for job in self.known.values():
+            if name in (job.name_in_accounting, str(job.whole)):
+                job.admin_comment = text if self.release >= "24.11" else text.lower()
         return DONE
 
     def _act(self, program: str, args: Sequence[str]) -> Finished:
