@@ -25,7 +25,7 @@ from tidegauge.osproc.processes import all_processes, descendants, session_membe
 T = TypeVar("T")
 
 DEADLINE_S = 60.0
-COMMAND_TIMEOUT_S = 110.0
+COMMAND_TIMEOUT_S = 240.0
 ANSWER_TIMEOUT_S = 20.0
 """For an answer of the API: it may stand still for longer than a person would wait."""
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
