@@ -316,6 +316,14 @@ def test_long_arguments_are_shown_from_where_they_differ() -> None:
     )
 
 
+def test_a_peak_that_the_program_has_reset_since_counts_as_in_the_records() -> None:
+    record = run(fills(), 10, number=1)[0]._replace(fullest=RankPeak(0, "a", 40 * GIB, 42 * GIB, LIMIT))
+    known = earlier_runs([(record, JobMemory())] * 3)
+    assert known is not None
+    rank = rank_summary(0, allocated_bytes=GIB, allocated_peak_bytes=2 * GIB, allocated_highest_bytes=52 * GIB)
+    assert "its peak (52.0 GiB allocated)" in (change_words([rank], known) or "")
+
+
 def test_a_peak_that_earlier_runs_had_as_well_is_no_change() -> None:
     record = run(fills(), 10, number=1)[0]._replace(fullest=RankPeak(0, "a", 52 * GIB, 53 * GIB, LIMIT))
     found = earlier_runs([(record, JobMemory())] * 3)

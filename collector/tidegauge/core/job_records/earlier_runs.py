@@ -182,7 +182,7 @@ def bound_by_earlier_runs(rank: RankSummary, earlier: EarlierRuns) -> Optional[G
         return None
     ends = sorted(one.full_bytes for one in alike)
     high, margin = max(one.high_at(rank.step) for one in alike), _margin(ends[-1])
-    if _peak_bytes(rank) > ends[-1] + margin:
+    if rank.highest_allocated_bytes > ends[-1] + margin:
         return None
     bound = GrowthBound(
         what=f"the memory of this job, as in {len(alike)} earlier runs",
@@ -211,24 +211,20 @@ def _has_grown_as(rank: RankSummary, past: FilledRank) -> bool:
         return False
     most = past.high_at(rank.step) - past.low_at(onset)
     least = past.low_at(rank.step) - past.high_at(onset)
-    is_as_high = _peak_bytes(rank) >= SLOWER * past.low_at(rank.step)
+    is_as_high = rank.highest_allocated_bytes >= SLOWER * past.low_at(rank.step)
     return is_as_high and SLOWER * least <= grown <= FASTER * most + MIN_LEVEL_BYTES
-
-
-def is_beyond(rank: RankSummary, earlier: EarlierRuns) -> bool:
-    """Whether the rank's memory has been above the peaks of all earlier runs."""
-    return _peak_bytes(rank) > earlier.highest_bytes + _margin(earlier.highest_bytes)
 
 
 def change_words(ranks: Sequence[RankSummary], earlier: EarlierRuns) -> Optional[str]:
     """What the memory of the fullest rank is beyond, and what differs from the last earlier run, as a sentence without
     a full stop: "its peak (52.1 GiB allocated) is beyond those of 12 earlier runs (40.2 GiB at most); since the last of
     them: arguments --batch 32 → --batch 64". ``None``: it is beyond nothing."""
-    rank = max(ranks, key=_peak_bytes)
-    if not is_beyond(rank, earlier):
+    rank = max(ranks, key=lambda one: one.highest_allocated_bytes)
+    peak_bytes = rank.highest_allocated_bytes
+    if peak_bytes <= earlier.highest_bytes + _margin(earlier.highest_bytes):
         return None
     beyond = (
-        f"its peak ({format_bytes(_peak_bytes(rank))} allocated) is beyond those of {earlier.runs} earlier runs "
+        f"its peak ({format_bytes(peak_bytes)} allocated) is beyond those of {earlier.runs} earlier runs "
         f"({format_bytes(earlier.highest_bytes)} at most)"
     )
     identity, last = rank.identity, earlier.last
@@ -257,10 +253,6 @@ def _difference(name: str, now: str, before: str) -> str:
     start = now.rfind(" ", 0, same) + 1 if max(len(now), len(before)) > MAX_TOLD_CHARS else 0
     old, new = (one_line(text[start:], MAX_TOLD_CHARS) or "none" for text in (before, now))
     return f"{name} {'… ' * (start > 0)}{old} → {new}"
-
-
-def _peak_bytes(rank: RankSummary) -> int:
-    return max(rank.allocated_bytes, rank.allocated_peak_bytes or 0)
 
 
 def _margin(of_bytes: float) -> float:
