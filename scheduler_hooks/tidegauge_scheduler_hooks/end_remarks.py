@@ -14,6 +14,7 @@ from tidegauge.core.job_records.end_words import end_sentence
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.job_ends import scheduler_of
+from tidegauge_scheduler_hooks.one_call_each import OneCallEach
 from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class _Ended:
 
 
 class EndRemarks:
-    """For one thread. ``submit`` runs a call in another thread, some time soon: one at a time for each scheduler."""
+    """For one thread. ``submit`` is that of ``OneCallEach``."""
 
     def __init__(
         self,
@@ -57,10 +58,9 @@ class EndRemarks:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._schedulers = {name: port for name, port in schedulers.items() if isinstance(port, RemarksEnds)}
-        self._submit = submit
+        self._calls = OneCallEach(submit)
         self._monotonic_s = monotonic_s
         self._jobs: dict[JobKey, _Ended] = {}
-        self._busy: set[str] = set()
         self._lock = threading.Lock()
 
     def look(self, ended: Sequence[tuple[JobView, JobRecord]]) -> None:
@@ -81,24 +81,19 @@ class EndRemarks:
             self._jobs = jobs
             for job in jobs.values():
                 name = scheduler_of(job.view)
-                if name not in self._busy and _is_due(job, now_s):
+                if self._calls.is_free(name) and _is_due(job, now_s):
                     job.tries += 1
                     job.due_s = now_s + WAITS_S[job.tries - 1] if job.tries < MAX_TRIES else None
                     due.setdefault(name, []).append(replace(job))
-            self._busy |= due.keys()
         for name, some in due.items():
-            self._submit(partial(self._remark, name, some))
+            self._calls.submit(name, partial(self._remark, name, some))
 
     def _remark(self, name: str, jobs: Sequence[_Ended]) -> None:
-        try:
-            for job in jobs:
-                if self._remark_one(name, job):
-                    with self._lock:
-                        if job.view.key in self._jobs:
-                            self._jobs[job.view.key].due_s = None
-        finally:
-            with self._lock:
-                self._busy.discard(name)
+        for job in jobs:
+            if self._remark_one(name, job):
+                with self._lock:
+                    if job.view.key in self._jobs:
+                        self._jobs[job.view.key].due_s = None
 
     def _remark_one(self, name: str, job: _Ended) -> bool:
         """Returns whether this was the last try."""

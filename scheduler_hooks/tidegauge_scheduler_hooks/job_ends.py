@@ -13,6 +13,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.one_call_each import OneCallEach
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class _Job:
 
 
 class JobEnds:
-    """For one thread. ``submit`` runs a call in another thread, some time soon: one at a time for each scheduler."""
+    """For one thread. ``submit`` is that of ``OneCallEach``."""
 
     def __init__(
         self,
@@ -50,10 +51,9 @@ class JobEnds:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._schedulers = {name: port for name, port in schedulers.items() if isinstance(port, TellsEnds)}
-        self._submit = submit
+        self._calls = OneCallEach(submit)
         self._monotonic_s = monotonic_s
         self._jobs: dict[JobKey, _Job] = {}
-        self._asking: set[str] = set()
         self._lock = threading.Lock()
 
     def told(self, ended: Sequence[JobView]) -> Mapping[JobKey, JobEnd]:
@@ -68,14 +68,13 @@ class JobEnds:
             }
             for job in self._jobs.values():
                 name = scheduler_of(job.view)
-                if job.end is None and job.asked < len(WAITS_S) and job.due_s <= now_s and name not in self._asking:
+                if job.end is None and job.asked < len(WAITS_S) and job.due_s <= now_s and self._calls.is_free(name):
                     job.asked += 1
                     job.due_s = now_s + WAITS_S[min(job.asked, len(WAITS_S) - 1)]
                     due.setdefault(name, []).append(job.view)
-            self._asking |= due.keys()
             found = {key: job.end for key, job in self._jobs.items() if job.end is not None}
         for name, views in due.items():
-            self._submit(partial(self._ask, name, views))
+            self._calls.submit(name, partial(self._ask, name, views))
         return found
 
     def _ask(self, name: str, views: Sequence[JobView]) -> None:
@@ -87,7 +86,6 @@ class JobEnds:
         except Exception:
             log.exception("the adapter for %s could not say how jobs ended", name)
         with self._lock:
-            self._asking.discard(name)
             for key, end in ends.items():
                 if key in self._jobs:
                     self._jobs[key].end = end
