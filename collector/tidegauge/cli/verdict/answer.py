@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from tidegauge.cli.output import write_output
 from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
-from tidegauge.core.job_records.record import JobEnd, end_of
+from tidegauge.core.job_records.record import JobEnd, end_of, fullness_of
 from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, advice
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.profile.rank_profile import RankProfile
@@ -105,7 +104,7 @@ def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:
     limited = [rank for rank in ranks if rank.limit_bytes]
     if not limited or ran_s < MIN_RUN_S or any(rank.last_oom is not None for rank in ranks):
         return []
-    fullest = max(limited, key=_fullness)
+    fullest = max(limited, key=fullness_of)
     usage = GpuUsage.of_run(
         gpus=len({rank.uuid or rank.process for rank in ranks}), ran_s=ran_s, limit_bytes=fullest.limit_bytes or 0,
         gpu_bytes=fullest.gpu_bytes or 0, reserved_bytes=fullest.highest_reserved_bytes,
@@ -288,12 +287,6 @@ def _ended_by_oom(rank: RankView) -> bool:
 
 def _oom_words(rank: RankView) -> str:
     return _named(rank) if rank.last_oom is None else f"{_named(rank)} at step {rank.last_oom.step:,}"
-
-
-def _fullness(rank: RankView) -> tuple[float, int]:
-    """As ``job_records.record.fullness``, so that a service tells the same of the job."""
-    held_bytes = rank.highest_reserved_bytes + (rank.nontorch_bytes or 0)
-    return held_bytes / (rank.limit_bytes or math.inf), held_bytes
 
 
 def _named(rank: RankView) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from tidegauge.core.job_records.earlier_runs import (
     is_earlier_run,
 )
 from tidegauge.core.job_records.memory import JobMemory
-from tidegauge.core.job_records.record import JobRecord, record_of
+from tidegauge.core.job_records.record import JobRecord, by_job, record_of
 from tidegauge.core.job_records.search import RecordFilter
 from tidegauge.core.views import JobView
 
@@ -60,10 +59,7 @@ class EarlierRunsLookup:
 
     def tick(self) -> None:
         """Look up jobs that have counted a step; never raises ``AuditError``."""
-        views: dict[JobKey, list[JobView]] = defaultdict(list)
-        for view in self._jobs():
-            if view.running and view.ranks:
-                views[view.key.whole].append(view)
+        views = by_job(view for view in self._jobs() if view.running)
         self._known &= views.keys()
         begun = [job for job, of_job in views.items() if job not in self._known and _has_begun(of_job)]
         for job in begun[:MAX_JOBS_A_TICK]:

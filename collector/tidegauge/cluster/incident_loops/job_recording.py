@@ -17,6 +17,7 @@ from tidegauge.core.job_records.record import (
     JobEnd,
     JobEvent,
     JobRecord,
+    by_job,
     end_by_actions,
     end_of_launch,
     lost,
@@ -156,10 +157,7 @@ class JobRecorder:
         if not self._missed_read:
             self._missed = {record.job: record for record in self._records.running()}
             self._missed_read = True
-        views: dict[JobKey, list[JobView]] = defaultdict(list)
-        for view in self._jobs():
-            if view.ranks:
-                views[view.key.whole].append(view)
+        views = by_job(self._jobs())
         now_s, monotonic_s = self._now_s(), self._monotonic_s()
         before = self._records.latest(new) if (new := views.keys() - self._followed.keys()) else {}
         for job, seen in views.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Optional, Union
@@ -135,6 +136,15 @@ class JobEvent(NamedTuple):
     """The number of an incident that was opened."""
     action: Optional[ActionKind] = None
     """An action that was carried out, and seen to be done."""
+
+
+def by_job(views: Iterable[JobView]) -> dict[JobKey, list[JobView]]:
+    """The views of each attempt of a job, all groups of its ranks together; those without ranks are left out."""
+    found: dict[JobKey, list[JobView]] = defaultdict(list)
+    for view in views:
+        if view.ranks:
+            found[view.key.whole].append(view)
+    return found
 
 
 def record_of(views: Sequence[JobView], before: Optional[JobRecord], *, now_s: float) -> JobRecord:
@@ -307,7 +317,7 @@ def _limit_at(reserved_bytes: int, limit_bytes: Optional[int]) -> Optional[int]:
 def _fullest(views: Sequence[JobView]) -> RankPeak:
     """Only the one is made: this is done with every rank at every report."""
     filled = (
-        (_filled(rank.highest_reserved_bytes, rank.nontorch_bytes, rank.limit_bytes), -number, -place)
+        (fullness_of(rank), -number, -place)
         for number, view in enumerate(views)
         for place, rank in enumerate(view.ranks)
     )
@@ -319,6 +329,11 @@ def fullness(peak: RankPeak) -> tuple[float, int]:
     """Sort key: of two ranks the fuller one has the higher. Memory outside PyTorch counts as far as it is
     known, so that the fullest is the one that needs most of its GPU."""
     return _filled(peak.reserved_bytes, peak.nontorch_bytes, peak.limit_bytes)
+
+
+def fullness_of(rank: RankSummary) -> tuple[float, int]:
+    """The same of a rank as it is now."""
+    return _filled(rank.highest_reserved_bytes, rank.nontorch_bytes, rank.limit_bytes)
 
 
 def _filled(reserved_bytes: int, nontorch_bytes: Optional[int], limit_bytes: Optional[int]) -> tuple[float, int]:
