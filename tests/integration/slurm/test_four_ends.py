@@ -4,6 +4,7 @@ head was killed and its database restored from a backup meanwhile."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_records_are_the_jobs_own_counters_however_they_ended(site: Site) -> Non
     # What is older than the backup comes from it, what is newer from the nodes.
     backup = site.state_dir("ctl") / "backup.db"
     database = site.state_dir("ctl") / "tidegauge.db"
-    site.box.run("python3", "-c", BACKUP, database, backup, user=SERVICE_USER)
+    site.box.run(sys.executable, "-c", BACKUP, database, backup, user=SERVICE_USER)
     (counters,) = _counters(idle, 0).values()
     eventually(lambda: _peaks(site, idle).get(0, {}).get("steps") == counters["steps"], "the last of its counters")
     site.box.run("scancel", idle.job_id, user="alice")
