@@ -18,7 +18,7 @@ from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.cluster.api.profile_api import ProfileAsks, ProfilePages
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.cluster.views import AskedProfile, ProfileProblem
 from tidegauge.core.evidence import Evidence
@@ -348,8 +348,8 @@ def serving(
     profiles = ProfilePages(store, asks or NoAsks(), lambda viewer, _: viewer.sees_all)
     watched = {"/api/v1/jobs": json_route(lambda _: {"jobs": list(jobs), "seen_as": None})}
     routes = {
-        **loop_routes(store, lambda: status), **record_routes(store), **evidence_routes(store), **profiles.routes(),
-        **grades.routes(), **watched,
+        **loop_routes(store, lambda: status), **RecordPages(store).routes(), **evidence_routes(store),
+        **profiles.routes(), **grades.routes(), **watched,
     }  # fmt: skip
     forms = {**grades.forms(), **profiles.forms()}
     api = HttpApi(routes, forms=forms, host="127.0.0.1", port=0, door=door)

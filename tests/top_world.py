@@ -18,7 +18,7 @@ from tidegauge.cli.top.service import Service
 from tidegauge.cluster.api.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import memory_routes
-from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, OverviewReads
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
@@ -199,10 +199,10 @@ class World:
         jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=lambda: self.elapsed_s)
         return {
             **memory_routes(self.coordinator, lambda: self.store()),
-            **overview_routes(
+            **OverviewReads(
                 self.coordinator, jobs, lambda: self.status, cluster="lab",
                 wall_s=lambda: NOW_S - LIFE_S + self.elapsed_s, monotonic_s=lambda: self.elapsed_s,
-            ),
+            ).routes(),
             **loop_routes(lambda: self.store(), lambda: self.status),
         }  # fmt: skip
 

@@ -27,7 +27,7 @@ from fleet.measuring import private_bytes
 from fleet.summaries import Fleet, hostname, node_id
 from tidegauge.cluster.api.http_api import Request
 from tidegauge.cluster.api.loop_api import loop_figures
-from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, OverviewReads
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
@@ -115,9 +115,9 @@ class Site:
             submit=workers.submit,
         )  # fmt: skip
         jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=self.clock_s)
-        pages = overview_routes(
+        pages = OverviewReads(
             self.coordinator, jobs, self.loop.status, cluster="bench", wall_s=self.clock_s, monotonic_s=self.clock_s
-        )
+        ).routes()
         self._overview = pages["/api/v1/overview"]
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
         self.reports = 0

@@ -43,6 +43,21 @@ def known_as(job_id: str, given: Optional[str]) -> str:
     return given if given and job_id.startswith(MADE_UP) else job_id
 
 
+def job_name(job_id: str, attempt: int, array: Optional[str] = None, *, group: str = "") -> str:
+    """The name "4711", "4711 (123_4)" or "4711 (step 1, attempt 2)"; attempt 0 is not shown."""
+    return _name_with(job_id, array, group or None, f"attempt {attempt}" if attempt else None)
+
+
+def short_job_name(job_id: str, attempt: int, array: Optional[str] = None, *, group: str = "") -> str:
+    """The name in its short form, for narrow columns: "4711 (2)"."""
+    return _name_with(job_id, array, group or None, str(attempt) if attempt else None)
+
+
+def _name_with(job_id: str, *more: Optional[str]) -> str:
+    known = [one for one in more if one is not None]
+    return f"{job_id} ({', '.join(known)})" if known else job_id
+
+
 def scheduler_restarts(attempt: int, attempts_each: int) -> int:
     """The scheduler's restarts of a job before this attempt; attempt numbers count torchelastic's restarts, too."""
     return attempt // max(1, attempts_each)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, Optional, Union, overload
 
+from tidegauge.core.units import format_bytes_apart
+
 BUCKETS = 120
 """Points at most: a forecast plot a column every few pixels wide, a terminal's width of sparkline."""
 FIRST_WIDTH_S = 1.0
@@ -108,6 +110,43 @@ def highest_of_stretches(amounts: Iterable[tuple[float, float]], columns: int, *
     return highest
 
 
+FLAT_SHARE = 0.001
+"""A range that is a smaller share of its highest amount is drawn as flat: on a GPU of 80 GiB 82 MiB are noise."""
+LOADING_SHARE = 4
+"""The first quarter of a life does not set the foot of a scale: a model that loads would hide all growth after it."""
+MIN_SETTLED = 8
+"""Amounts from which on there is a quarter to leave out."""
+
+
+class Scale(NamedTuple):
+    """The range of a chart, in the unit of its amounts; what lies below is drawn at its foot."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, amounts: Sequence[float]) -> Scale:
+        """From the lowest of ``amounts``, oldest first and at least one, to the highest."""
+        settled = amounts[len(amounts) // LOADING_SHARE :] if len(amounts) >= MIN_SETTLED else amounts
+        return cls(min(settled), max(amounts))
+
+    @property
+    def span(self) -> float:
+        """The height of the chart, above 0."""
+        return max(self.high - self.low, self.high * FLAT_SHARE) or 1
+
+    def share(self, amount: float) -> float:
+        """The height of an amount as a share of the chart's."""
+        return min(max((amount - self.low) / self.span, 0.0), 1.0)
+
+    @property
+    def range_words(self) -> str:
+        """The range of bytes: "79.1–79.5 GiB"."""
+        low, high = format_bytes_apart(self.low, self.high)
+        unit = f" {high.split()[-1]}"
+        return high if low == high else f"{low.removesuffix(unit)}\N{EN DASH}{high}"
+
+
 class MemoryHistory:
     """The whole life of one rank in ``BUCKETS`` points or fewer, whatever its length.
 
@@ -171,6 +210,34 @@ class MemoryHistory:
         )
         used = highest_of_stretches(held, columns, span_s=self._figures[-_FIGURES] + self._width_s)
         return tuple(map(int, used))
+
+    @property
+    def span_unix_s(self) -> tuple[float, float]:
+        """Time of the first and of the last reading; without one (0, 0)."""
+        last_s = self._figures[-_FIGURES] if self._figures else 0.0
+        return self._began_unix_s, self._began_unix_s + last_s
+
+    def used_between(self, from_unix_s: float, until_unix_s: float, columns: int) -> list[Optional[int]]:
+        """The highest ``MemoryPoint.used_bytes`` of each of ``columns`` equal stretches of a time that many histories
+        share. ``None`` before the first reading and after the last; between them a stretch without one is as the one
+        before."""
+        highest: list[Optional[int]] = [None] * columns
+        per_second = columns / max(until_unix_s - from_unix_s, 1e-9)
+        began_s, width_s = self._began_unix_s - from_unix_s, self._width_s
+        seen: Optional[int] = None
+        latest = -1
+        for last_s, _, _, reserved, nontorch in self._buckets():
+            used = int(reserved if math.isnan(nontorch) else reserved + nontorch)
+            # A bucket tells of its whole width: it may span several of these stretches.
+            first = int((began_s + last_s // width_s * width_s) * per_second)
+            last = min(int((began_s + last_s) * per_second), columns - 1)
+            for column in range(latest + 1, min(first, columns)):
+                highest[column] = seen
+            for column in range(max(first, 0), last + 1):
+                known = highest[column]
+                highest[column] = used if known is None else max(known, used)
+            seen, latest = used, max(last, latest)
+        return highest
 
     def _buckets(self) -> Iterator[tuple[float, ...]]:
         return zip(*(self._figures[place::_FIGURES] for place in range(_FIGURES)))

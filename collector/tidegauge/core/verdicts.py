@@ -62,6 +62,10 @@ def state_word(state: LeakState, severity: Optional[Severity], *, has_steps: boo
     return "growing" if state is LeakState.LEAK and severity is not Severity.CRITICAL else state.value
 
 
+SEVERITY_MARKS = {Severity.NOTE: "!", Severity.WARNING: "!!", Severity.CRITICAL: "!!!"}
+"""Beside a state in tables: a degree that nobody needs to tell by its colour."""
+
+
 class Band(NamedTuple):
     """An estimate with its range: ``low <= likely <= high``.
 

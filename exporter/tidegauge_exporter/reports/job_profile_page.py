@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.analysis.profile.words import doubts, peak_sentence, rank_doubts, torch_words
 from tidegauge.core.profile.categories import Category
-from tidegauge.core.profile.imbalance import MIN_EXCESS_BYTES, MIN_EXCESS_SHARE, Outside, Part, held_by_rank
+from tidegauge.core.profile.imbalance import MIN_EXCESS_BYTES, MIN_EXCESS_SHARE, Imbalance, Outside, Part, held_by_rank
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.units import format_bytes
@@ -27,6 +27,8 @@ from tidegauge_exporter.reports.profile_page import (
 
 MAX_TALL_BARS: Final = 32
 """Ranks whose bars are as tall as a line of text; of more ranks they are thin, and every 16th has its number."""
+MAX_RANKS_IN_FULL: Final = 16
+"""On a page, each with some 170 KB."""
 _CSS: Final[Mapping[Part, str]] = {
     **{category: category_css(category) for category in Category},
     Outside.PROCESS: "area nontorch",
@@ -57,6 +59,21 @@ class RankInFull:
     """Further ones, such as what lies outside PyTorch."""
 
 
+def ranks_in_full(
+    found: Sequence[RankProfile], uneven: Imbalance | None, *, most: int = MAX_RANKS_IN_FULL
+) -> Sequence[RankProfile]:
+    """Those that a page shows in full, the fullest first: all, or of many ``most`` from the fullest to the
+    emptiest, evenly, and both ranks that the imbalance is about."""
+    order = sorted(found, key=lambda one: (-one.allocated_bytes, one.rank))
+    if len(order) <= most:
+        return order
+    told = () if uneven is None else (uneven.rank, uneven.peer)
+    rest = [one for one in order if one.rank not in told]
+    steps = most - len(told) - 1
+    chosen = {*told, *(rest[place * (len(rest) - 1) // steps].rank for place in range(steps + 1))}
+    return [one for one in order if one.rank in chosen]
+
+
 def render_job(
     ranks: Sequence[RankProfile],
     in_full: Sequence[RankInFull],
@@ -66,11 +83,28 @@ def render_job(
     uneven: str | None = None,
     gaps: Sequence[str] = (),
 ) -> str:
-    """The page. ``ranks`` by number; ``in_full`` are some of them, the first of which is shown at first. ``uneven``:
-    which rank has more than its peers, and why. ``gaps``: what the page lacks."""
+    """The page of ``job_profile_parts``."""
+    parts = job_profile_parts(ranks, in_full, subject=subject, made_unix_s=made_unix_s, uneven=uneven, gaps=gaps)
+    return scripted_page(job_profile_title(in_full[0]), parts)
+
+
+def job_profile_title(shown: RankInFull) -> str:
+    return f"{format_bytes(shown.profile.peak.allocated_bytes)} at the peak of rank {shown.about.rank}"
+
+
+def job_profile_parts(
+    ranks: Sequence[RankProfile],
+    in_full: Sequence[RankInFull],
+    *,
+    subject: str,
+    made_unix_s: float,
+    uneven: str | None = None,
+    gaps: Sequence[str] = (),
+) -> list[str]:
+    """The sections. ``ranks`` by number; ``in_full`` are some of them, the first of which is shown at first.
+    ``uneven``: which rank has more than its peers, and why. ``gaps``: what the page lacks."""
     shown = in_full[0]
-    worst, peak = shown.about, shown.profile.peak
-    parts = [
+    return [
         meta(
             [
                 ("Job", tidy(subject, MAX_NAME_CHARS)),
@@ -85,7 +119,6 @@ def render_job(
         *map(_in_full, in_full),
         section("Gaps", bullets(tidy(gap, MAX_NAME_CHARS) for gap in gaps)),
     ]
-    return scripted_page(f"{format_bytes(peak.allocated_bytes)} at the peak of rank {worst.rank}", parts)
 
 
 def _which_ranks(ranks: Sequence[RankProfile]) -> tuple[str, str]:

@@ -29,9 +29,18 @@ _CHANGE: Final = ("before", "after", "change")
 def render_comparison(
     before: StepProfile, after: StepProfile, compared: ProfileComparison, *, subjects: Sequence[str], made_unix_s: float
 ) -> str:
-    """The page. ``subjects`` are the two files or jobs, for people."""
+    """The page of ``comparison_parts``."""
+    parts = comparison_parts(before, after, compared, subjects=subjects, made_unix_s=made_unix_s)
+    style = style_sheet()
+    return page(f"{signed_bytes(compared.grown_bytes)} at the peak", parts, head=policy(style), style=style)
+
+
+def comparison_parts(
+    before: StepProfile, after: StepProfile, compared: ProfileComparison, *, subjects: Sequence[str], made_unix_s: float
+) -> list[str]:
+    """The sections. ``subjects`` are the two files or jobs, for people."""
     sentence = comparison_sentence(compared)
-    parts = [
+    return [
         meta([("Before", subjects[0]), ("After", subjects[1])], made_unix_s=made_unix_s),
         lead(
             sentence,
@@ -49,8 +58,6 @@ def render_comparison(
         section("Highest in each phase", _phases(compared)),
         "<footer>Made by Tidegauge from two recorded allocation histories.</footer>",
     ]
-    style = style_sheet()
-    return page(f"{signed_bytes(compared.grown_bytes)} at the peak", parts, head=policy(style), style=style)
 
 
 def _chart(before: StepProfile, after: StepProfile, sentence: str) -> list[str]:

@@ -9,7 +9,7 @@ from loop_store import FakeStore, FakeUsage, serving
 from sample_views import GIB
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.http.access import OpenDoor, Viewer
@@ -27,7 +27,7 @@ def table() -> FakeUsage:
 
 @pytest.fixture
 def url(table: FakeUsage) -> Iterator[str]:
-    api = HttpApi(record_routes(FakeStore(usage=table)), host="127.0.0.1", port=0)
+    api = HttpApi(RecordPages(FakeStore(usage=table)).routes(), host="127.0.0.1", port=0)
     api.start()
     yield api.url
     api.stop()

@@ -11,12 +11,14 @@ import pytest
 from loop_store import FakeJobs, FakeProfiles, FakeStore, serving, told_store
 from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
-from tidegauge.cli.jobs.job import facts, head_room, headline, rank_rows, stretched
+from tidegauge.cli.jobs.job import headline, rank_rows, stretched
 from tidegauge.cli.main import main
+from tidegauge.cli.times import moment
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.job_records.end_words import fullest_words
+from tidegauge.core.job_records.facts import facts, head_room
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, RankPeak
 from tidegauge.core.memory_history import MemoryPoint
@@ -72,7 +74,7 @@ def test_of_a_job_everything_that_is_known_is_told() -> None:
         r"job 4711 \(123_4, attempt 1\), llm-pretrain: ended at 20\S+ \S+ after 2 h \(OOM\)",
         headline(FULL),
     )
-    told = dict(facts(FULL))
+    told = dict(facts(FULL, moment))
     assert {name: told[name] for name in told.keys() - {"started"}} == {
         "owner": "ada (uid 1001)",
         "account": "ml",
@@ -153,7 +155,7 @@ def test_short_steps_are_in_milliseconds_and_one_oom_is_no_two_at_the_same_time(
     told = {0.06257: "62.6 ms", 0.9994: "999 ms", 0.99997: "1 s", 12.345: "12.3 s", 999.7: "17 min"}
     _, rows = rank_rows([PEAK._replace(step_s=step_s) for step_s in told])
     assert [row[-1] for row in rows] == list(told.values())
-    assert dict(facts(FULL._replace(ooms=1)))["OOMs"] == "1 rank ran out of memory"
+    assert dict(facts(FULL._replace(ooms=1), moment))["OOMs"] == "1 rank ran out of memory"
 
 
 def test_columns_of_which_nothing_is_known_are_left_out() -> None:

@@ -12,11 +12,10 @@ import pytest
 
 from sample_views import GIB, LEAK, job_record, job_view, rank_summary
 from tidegauge.cli.jobs.jobs import nothing_watched
-from tidegauge.cli.jobs.names import job_name, short_job_name
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, Request, UnavailableError, json_route
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
-from tidegauge.core.ids import JobId, JobKey, known_as
+from tidegauge.core.ids import JobId, JobKey, job_name, known_as, short_job_name
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.slurm import SlurmPlace

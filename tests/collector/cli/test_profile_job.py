@@ -21,7 +21,7 @@ from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.cli.jobs.history import MAX_ENDED
 from tidegauge.cli.main import main
 from tidegauge.cli.output import narrowed, plain_lines
-from tidegauge.cli.profile.job import MAX_RANKS_IN_FULL, ranks_in_full, ranks_table
+from tidegauge.cli.profile.job import ranks_table
 from tidegauge.cli.profile.outside import OutsideKind, outside_parts
 from tidegauge.cluster.views import AskedProfile, AskState, ProfileProblem
 from tidegauge.core.ids import JobKey
@@ -33,6 +33,7 @@ from tidegauge.core.wire import to_wire
 from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
+from tidegauge_exporter.reports.job_profile_page import MAX_RANKS_IN_FULL, ranks_in_full
 
 CURRICULUM = STEADY.with_name("curriculum.late.snap.zst")
 STATUS = LoopStatus("observe", None)

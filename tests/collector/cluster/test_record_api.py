@@ -13,7 +13,7 @@ from rank_profiles import rank_profile
 from sample_views import NOW_S, job_record
 from scheduler_values import JOB
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobEnd
@@ -43,7 +43,7 @@ def store() -> FakeStore:
 def get(store: FakeStore) -> Get:
     def answer(path: str, *, viewer: Viewer = EVERYBODY, **query: object) -> Any:
         fields = {name: str(value) for name, value in query.items()}
-        return json.loads(record_routes(store)[f"/api/v1/{path}"](Request(fields, None, viewer)).body)
+        return json.loads(RecordPages(store).routes()[f"/api/v1/{path}"](Request(fields, None, viewer)).body)
 
     return answer
 

@@ -13,7 +13,7 @@ from loop_store import told_store
 from tidegauge.cluster.api.http_api import HttpApi, html_route, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import evidence_routes
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.http.server import Response
 
@@ -26,7 +26,7 @@ _STORE = told_store()
 _API = HttpApi(
     {
         **loop_routes(lambda: _STORE, lambda: LoopStatus("act", None)),
-        **record_routes(lambda: _STORE),
+        **RecordPages(lambda: _STORE).routes(),
         **evidence_routes(lambda: _STORE),
         "/report": html_route(lambda request: f"<p>{request.number('incident', default=0)}"),
         "/healthz": lambda _: Response(b"ok\n", "text/plain; charset=utf-8"),

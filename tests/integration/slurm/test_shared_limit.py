@@ -16,7 +16,7 @@ from integration.slurm.conftest import StartBox
 from sample_views import GIB, NOW_S, job_record
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.record import JobEnd, RankPeak
@@ -91,7 +91,7 @@ def world(start_box: StartBox, rig: Rig, tmp_path_factory: pytest.TempPathFactor
     slurm_conf = "JobSubmitPlugins=lua\nTaskProlog=/etc/slurm/tidegauge/task_prolog.sh"
     box = start_box(nodes=1, gpus=1, shards_per_gpu=4, files=files, slurm_conf=slurm_conf)
     store = open_store(sqlite_url(tmp_path_factory.mktemp("store")))
-    api = HttpApi(record_routes(lambda: store), host="127.0.0.1", port=0)
+    api = HttpApi(RecordPages(lambda: store).routes(), host="127.0.0.1", port=0)
     api.start()
     yield World(box, rig, store, api.url)
     api.stop()

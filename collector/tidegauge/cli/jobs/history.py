@@ -9,14 +9,14 @@ from urllib.parse import urlencode
 
 from tidegauge.cli.arguments import SELECTION, add_examples, group, positive_count, some_text
 from tidegauge.cli.errors import FINE, UsageError
-from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.ids import job_name
 from tidegauge.core.job_records.end_words import HOW, ran_s
-from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
+from tidegauge.core.job_records.facts import used_share, worst_state
+from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.units import format_bytes, format_count, format_duration
-from tidegauge.core.verdicts import state_word
 
 HELP = "list jobs that ended: how full their GPUs were, and how they ended"
 
@@ -117,19 +117,8 @@ def summary(records: Sequence[JobRecord], *, left_out: int) -> str:
     return "; ".join(parts)
 
 
-def used_share(peak: RankPeak) -> float | None:
-    """The share of its limit that PyTorch reserved on a rank; ``None`` without a limit."""
-    return peak.reserved_bytes / peak.limit_bytes if peak.limit_bytes else None
-
-
 def in_percent(share: float | None) -> str | None:
     return None if share is None else f"{100 * share:.0f}%"
-
-
-def worst_state(record: JobRecord) -> str:
-    """The worst verdict of the job's whole life: "leak (critical)"."""
-    state = state_word(record.state, record.severity, has_steps=record.steps > 0)
-    return f"{state} ({record.severity.value})" if record.severity else state
 
 
 def _how(text: str) -> str:

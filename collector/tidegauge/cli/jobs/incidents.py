@@ -11,13 +11,13 @@ from typing import Any, Optional
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, UsageError
-from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy import grade as policy_grade
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.timeline import MODE_WORDS, Entry, last_action, timeline
 from tidegauge.cli.times import ago, clock, day, moment, since_unix_s
 from tidegauge.core.evidence.words import brief_sentences
+from tidegauge.core.ids import job_name
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import USER_BREAKER, DecisionRecord, LoopStatus
 from tidegauge.core.incidents.grades import GradeAnswer

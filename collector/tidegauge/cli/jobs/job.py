@@ -12,19 +12,19 @@ from urllib.parse import urlencode
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError
-from tidegauge.cli.jobs.history import in_percent, used_share, worst_state
-from tidegauge.cli.jobs.names import job_name
+from tidegauge.cli.jobs.history import in_percent
 from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
 from tidegauge.cli.service_api import LONG_ANSWER_S, NO_SUCH_PAGE, add_api_arguments, ask, read
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
-from tidegauge.core.ids import known_as
+from tidegauge.core.ids import job_name, known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.wording import list_ranks, rate
-from tidegauge.core.job_records.end_words import HOW, end_sentence, fullest_words, ran_s
+from tidegauge.core.job_records.end_words import HOW, end_sentence, ran_s
+from tidegauge.core.job_records.facts import facts, head_room, used_share, worst_state
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.memory_history import MemoryPoint, highest_of_stretches
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     memory = JobMemory() if answer["memory"] is None else read(JobMemory, answer["memory"])
     print_wrapped("", headline(record))
     print()
-    for name, text in facts(record):
+    for name, text in facts(record, moment):
         print_wrapped(f"{name:<12}", text)
     if answer["memory"] is None and record.end is not None:
         print()
@@ -184,41 +184,6 @@ def headline(record: JobRecord) -> str:
     return f"{name}: {last_seen} at {moment(record.ended_unix_s)} after {ran} ({HOW[record.end]})"
 
 
-def facts(record: JobRecord) -> list[tuple[str, str]]:
-    """Names and values of what is known: who, what, where, when, and how it went."""
-    command = " ".join(filter(None, (record.script, record.arguments)))
-    gpus = f" on {format_count(record.gpus, 'GPU')}" if record.gpus else ""
-    where = (
-        record.scheduler,
-        record.partition and f"partition {record.partition}",
-        record.namespace and f"namespace {record.namespace}",
-        f"{format_count(record.world_size, 'rank')}{gpus} of {format_count(record.nodes, 'node')}",
-    )
-    lines = [
-        ("owner", f"{record.user_name} (uid {record.job.uid})"),
-        ("account", record.account),
-        ("command", command),
-        ("script", record.script_sha256 and f"sha256 {record.script_sha256[:12]}"),
-        ("torch", record.torch_version),
-        ("allocator", record.alloc_conf),
-        ("where", ", ".join(filter(None, where))),
-        ("started", moment(record.started_unix_s)),
-        ("steps", f"{record.steps:,}" if record.steps else None),
-        ("fullest", fullest_words(record.fullest)),
-        ("worst state", worst_state(record) + (f", signal {record.signal.value}" if record.signal else "")),
-        ("OOMs", _oom_words(record.ooms)),
-        ("changed", record.change),
-        ("actions", ", ".join(record.actions)),
-    ]
-    return [(name, text) for name, text in lines if text]
-
-
-def _oom_words(ranks: int) -> str | None:
-    if not ranks:
-        return None
-    return f"{format_count(ranks, 'rank')} ran out of memory{' at the same time' if ranks > 1 else ''}"
-
-
 def rank_rows(peaks: Sequence[RankPeak]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Header and rows of the fullest ranks, without columns in which nothing is known."""
     rows = [_rank_row(peak) for peak in peaks[:MAX_RANKS]]
@@ -250,13 +215,6 @@ def _step_words(step_s: float) -> str:
     if milliseconds < 1000:
         return f"{milliseconds:g} ms"
     return f"{step_s:.3g} s" if milliseconds < 1e6 else format_duration(step_s)
-
-
-def head_room(peak: RankPeak) -> int | None:
-    """What the limit leaves beside the peaks in PyTorch and outside of it: at least, as they need not coincide."""
-    if peak.limit_bytes is None:
-        return None
-    return max(peak.limit_bytes - peak.reserved_bytes - (peak.nontorch_bytes or 0), 0)
 
 
 def stretched(points: Sequence[MemoryPoint], columns: int) -> tuple[list[int], list[int]]:

@@ -12,13 +12,13 @@ from typing import Any
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.jobs.history import MAX_ENDED, print_records
-from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table
 from tidegauge.cli.service_api import NO_SUCH_PAGE, add_api_arguments, ask, read, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
+from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL

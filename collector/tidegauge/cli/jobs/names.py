@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from tidegauge.cli.errors import UsageError
-from tidegauge.core.ids import known_as
+from tidegauge.core.ids import job_name, known_as, short_job_name
 from tidegauge.core.text import one_line
 
 T = TypeVar("T")
@@ -60,18 +60,3 @@ def meant(jobs: Iterable[T], text: str, named: Callable[[T], Named]) -> list[T]:
     """The groups of ranks that ``text`` names: all of the jobs with that id, else those with that name in a table."""
     jobs = list(jobs)
     return [job for job in jobs if text in named(job).ids] or [job for job in jobs if text in named(job).names]
-
-
-def job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
-    """The name "4711", "4711 (123_4)" or "4711 (step 1, attempt 2)"; attempt 0 is not shown."""
-    return _name(job_id, array, group or None, f"attempt {attempt}" if attempt else None)
-
-
-def short_job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
-    """The name in its short form, for narrow columns: "4711 (2)"."""
-    return _name(job_id, array, group or None, str(attempt) if attempt else None)
-
-
-def _name(job_id: str, *more: str | None) -> str:
-    known = [one for one in more if one is not None]
-    return f"{job_id} ({', '.join(known)})" if known else job_id

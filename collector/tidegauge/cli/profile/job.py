@@ -17,7 +17,7 @@ from tidegauge.analysis.profile.imbalance_words import imbalance_advice, imbalan
 from tidegauge.analysis.profile.words import rank_doubts
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.jobs.history import MAX_ENDED
-from tidegauge.cli.jobs.names import Named, SeveralJobsError, job_name, meant, other_jobs
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant, other_jobs
 from tidegauge.cli.output import print_wrapped, progress, said_when_slow, write_output
 from tidegauge.cli.profile.advising import with_cards
 from tidegauge.cli.profile.estimated import beside_estimate, read_estimate
@@ -27,7 +27,7 @@ from tidegauge.cli.profile.page import PageTable, Part, print_page, profile_page
 from tidegauge.cli.service_api import ANSWER_S, LONG_ANSWER_S, ask, read, send, until
 from tidegauge.cluster.api.profile_api import ProfiledJob
 from tidegauge.cluster.views import AskedProfile, AskState
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, job_name
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.imbalance import Imbalance, ImbalanceCause, cause_of, imbalance_of
@@ -42,8 +42,6 @@ from tidegauge.estimator.results import Estimate
 
 MAX_COLUMNS = 6
 """Categories in the table of ranks; the others are summed up."""
-MAX_RANKS_IN_FULL = 16
-"""On a page, each with some 170 KB: the service is asked for every one."""
 ASK_SLACK_S = 30.0
 _ASKING = "waiting for the coordinator"
 _JOB_RANK = re.compile(r"(.+):([0-9]{1,9})", re.ASCII)
@@ -340,7 +338,7 @@ def _page(
 ) -> str:
     """The page of these ranks; of many, some in full."""
     pages = need("tidegauge_exporter.reports.job_profile_page", extra="agent", what="a page")
-    chosen, in_full, gaps = ranks_in_full(found, uneven and uneven.ranks), [], []
+    chosen, in_full, gaps = pages.ranks_in_full(found, uneven and uneven.ranks), [], []
     for one in chosen:
         try:
             profile = whole(one.rank)
@@ -367,19 +365,6 @@ def _page(
             gaps=gaps,
         )
     )
-
-
-def ranks_in_full(found: Sequence[RankProfile], uneven: Imbalance | None) -> Sequence[RankProfile]:
-    """Those that a page shows in full, the fullest first: all, or of many ``MAX_RANKS_IN_FULL`` from the fullest to the
-    emptiest, evenly, and both ranks that the imbalance is about."""
-    order = sorted(found, key=lambda one: (-one.allocated_bytes, one.rank))
-    if len(order) <= MAX_RANKS_IN_FULL:
-        return order
-    told = () if uneven is None else (uneven.rank, uneven.peer)
-    rest = [one for one in order if one.rank not in told]
-    steps = MAX_RANKS_IN_FULL - len(told) - 1
-    chosen = {*told, *(rest[place * (len(rest) - 1) // steps].rank for place in range(steps + 1))}
-    return [one for one in order if one.rank in chosen]
 
 
 def _name(job: _Known) -> str:

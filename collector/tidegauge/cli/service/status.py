@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.jobs.names import job_name
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
+from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.units import format_count

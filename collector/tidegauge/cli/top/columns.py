@@ -9,12 +9,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from tidegauge.cli.jobs.names import short_job_name
 from tidegauge.cli.output import squeezed
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top.model import IncidentRow, JobRow
 from tidegauge.cluster.api.overview import JobLine, RankLine
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, short_job_name
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes

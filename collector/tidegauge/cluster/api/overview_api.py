@@ -11,18 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tidegauge import __version__
-from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, json_route
+from tidegauge.cluster.api.http_api import NotFoundError, Route, json_route
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
-from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, job_page, overview
+from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, Overview, job_page, overview
 from tidegauge.cluster.api.route_access import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
-from tidegauge.core.wire import to_wire, wire_json
+from tidegauge.core.wire import Wire, to_wire, wire_json
 from tidegauge.http.access import EVERYBODY, Viewer
 from tidegauge.http.server import Response
 
@@ -63,44 +63,77 @@ class Kept(Generic[T]):
             return self._made[1]
 
 
-def overview_routes(
-    coordinator: Coordinator,
-    jobs: Callable[[], tuple[JobView, ...]],
-    status: Callable[[], LoopStatus],
-    *,
-    cluster: str,
-    wall_s: Callable[[], float] = time.time,
-    monotonic_s: Callable[[], float] = time.monotonic,
-) -> dict[str, Route]:
-    """Routes by path. ``jobs`` returns all jobs, and is called again and again."""
+class OverviewReads:
+    """Jobs in one line each, as a viewer may see them, for screens. Thread-safe."""
 
-    def memory_line(node_id: str, rank: RankSummary) -> tuple[int, ...]:
-        return coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        jobs: Callable[[], tuple[JobView, ...]],
+        status: Callable[[], LoopStatus],
+        *,
+        cluster: str,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``jobs`` returns all jobs, and is called again and again."""
+        self._coordinator = coordinator
+        self._jobs = jobs
+        self._status = status
+        self._cluster = cluster
+        self._wall_s = wall_s
+        self._all_lines = JobLines(self._memory_line)  # for one thread at a time, as Kept has it
+        self._overviews = Kept(lambda: self._overview(EVERYBODY), kept_s=KEPT_S, monotonic_s=monotonic_s)
+        self._answers = Kept(lambda: self._answer(self._overviews()), kept_s=KEPT_S, monotonic_s=monotonic_s)
 
-    def glance_of(viewer: Viewer) -> bytes:
-        seen, lines = seen_by(viewer, jobs()), all_lines if viewer is EVERYBODY else JobLines(memory_line)
+    def overview(self, viewer: Viewer) -> Overview:
+        # One for all who see all; of those who see their own jobs each has another, of a few jobs.
+        return self._overviews().overview if viewer.sees_all else self._overview(viewer).overview
+
+    def job_page(self, job: JobAsked, viewer: Viewer, *, rank: int | None = None) -> JobPage:
+        """Raises ``NotFoundError``."""
+        view = self.job_view(job, viewer)
+        return job_page(view, self._memory_line, now_unix_s=self._wall_s(), rank=rank)
+
+    def job_view(self, job: JobAsked, viewer: Viewer) -> JobView:
+        """Raises ``NotFoundError``."""
+        return _find(seen_by(viewer, self._jobs()), job)
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        return {
+            "/api/v1/overview": lambda request: Response(self._told(request.viewer)),
+            "/api/v1/job": json_route(
+                lambda request: self.job_page(JobAsked.of(request), request.viewer, rank=rank_asked(request))
+            ),
+        }
+
+    def _told(self, viewer: Viewer) -> bytes:
+        return self._answers() if viewer.sees_all else self._answer(self._overview(viewer))
+
+    def _overview(self, viewer: Viewer) -> _WiredOverview:
+        seen = seen_by(viewer, self._jobs())
+        lines = self._all_lines if viewer is EVERYBODY else JobLines(self._memory_line)
         lines.keep_only(seen)
         value = overview(
-            seen, coordinator.nodes(), status_for(viewer, status()), lines.line,
-            cluster=cluster, version=__version__, now_unix_s=wall_s(),
+            seen, self._coordinator.nodes(), status_for(viewer, self._status()), lines.line,
+            cluster=self._cluster, version=__version__, now_unix_s=self._wall_s(),
         )  # fmt: skip
-        raw = to_wire(replace(value, jobs=()))
+        return _WiredOverview(value, [lines.wire(job) for job in seen[:MAX_JOBS]])
+
+    def _answer(self, made: _WiredOverview) -> bytes:
+        raw = to_wire(replace(made.overview, jobs=()))
         assert isinstance(raw, dict), "an overview is an object"
-        return wire_json({**raw, "jobs": [lines.wire(job) for job in seen[:MAX_JOBS]]})
+        return wire_json({**raw, "jobs": made.jobs})
 
-    def glance(request: Request) -> Response:
-        # One for all who see all; of those who see their own jobs each has another, of a few jobs.
-        return Response(glances() if request.viewer.sees_all else glance_of(request.viewer))
+    def _memory_line(self, node_id: str, rank: RankSummary) -> tuple[int, ...]:
+        return self._coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
 
-    def page(request: Request) -> JobPage:
-        asked = JobAsked.of(request)
-        return job_page(
-            _find(seen_by(request.viewer, jobs()), asked), memory_line, now_unix_s=wall_s(), rank=rank_asked(request)
-        )
 
-    all_lines = JobLines(memory_line)  # for one thread at a time, as Kept has it
-    glances = Kept(lambda: glance_of(EVERYBODY), kept_s=KEPT_S, monotonic_s=monotonic_s)
-    return {"/api/v1/overview": glance, "/api/v1/job": json_route(page)}
+class _WiredOverview(NamedTuple):
+    overview: Overview
+    jobs: list[Wire]
+    """Its jobs, ready for JSON."""
 
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:

@@ -4,14 +4,17 @@ job with its ranks, attempts and incidents. Read only, bounded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, Route
 from tidegauge.cluster.api.loop_api import FEW, MANY, incident_line, store_route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS
+from tidegauge.core.job_records.memory import JobMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
+from tidegauge.core.wire import Wire
 
 MAX_ATTEMPTS = 100
 """Of a job, the newest."""
@@ -20,30 +23,53 @@ MAX_INCIDENTS = 50
 NO_SUCH_RECORD = "no such job is on record"
 
 
-def record_routes(store: Callable[[], LoopStore]) -> dict[str, Route]:
-    """Routes by path. ``store`` raises ``AuditError`` while the database is not open."""
-    pages = _Pages(store)
-    return {
-        "/api/v1/ended-jobs": store_route(pages.ended_jobs),
-        "/api/v1/job-record": store_route(pages.job_record),
-        "/api/v1/usage": store_route(pages.usage),
-    }
+class EndedJobs(NamedTuple):
+    """Records of jobs that ended, the last one first."""
+
+    jobs: Sequence[JobRecord]
+    left_out: int
+    seen_as: str | None
+    """The user to whose jobs the list is limited."""
 
 
-class _Pages:
+class RecordPage(NamedTuple):
+    """All that is kept of one start of a job."""
+
+    record: JobRecord
+    memory: JobMemory | None
+    incidents: Sequence[Wire]
+    """As ``loop_api.incident_line``."""
+    attempts: Sequence[JobRecord]
+    has_profile: bool
+    other_uids: Sequence[int]
+
+
+class RecordPages:
+    """Records of jobs, as a viewer may see them. ``store`` raises ``AuditError`` while the database is not open."""
+
     def __init__(self, store: Callable[[], LoopStore]) -> None:
         self._store = store
 
-    def ended_jobs(self, request: Request) -> object:
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        return {
+            "/api/v1/ended-jobs": store_route(self.ended_jobs),
+            "/api/v1/job-record": store_route(self.job_record),
+            "/api/v1/usage": store_route(self.usage),
+        }
+
+    def ended_jobs(self, request: Request) -> EndedJobs:
+        """Raises ``BadRequestError``, ``AuditError``."""
         limit = request.number("limit", default=FEW, most=MANY)
         which, whose, store = _filter(request), request.viewer.only, self._store()
         if whose is not None and which.user_name not in (None, whose):
-            return {"jobs": (), "left_out": 0, "seen_as": whose}
+            return EndedJobs((), 0, whose)
         which = which if whose is None else which._replace(user_name=whose)
         shown = store.jobs.ended(which, limit=limit)
-        return {"jobs": shown, "left_out": max(store.jobs.count_ended(which) - len(shown), 0), "seen_as": whose}
+        return EndedJobs(shown, max(store.jobs.count_ended(which) - len(shown), 0), whose)
 
-    def job_record(self, request: Request) -> object:
+    def job_record(self, request: Request) -> RecordPage:
+        """Raises ``BadRequestError``, ``NotFoundError``, ``AuditError``."""
         sought, store = _sought(request), self._store()
         found = store.jobs.starts(sought, limit=1)
         if not found:  # a job of somebody else looks the same
@@ -51,18 +77,18 @@ class _Pages:
         record = found[0]
         incidents = store.incidents.of_job(record.job, limit=MAX_INCIDENTS)
         same_job = RecordSought(record.job.job_id, uid=record.job.uid, user_name=request.viewer.only)
-        return {
-            "record": record,
-            "memory": store.jobs.memory(record),
-            "incidents": [
+        return RecordPage(
+            record=record,
+            memory=store.jobs.memory(record),
+            incidents=[
                 incident_line(one, store.audit.records_of(one.number))
                 for one in incidents
                 if request.viewer.sees(one.user_name)
             ],
-            "attempts": store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
-            "has_profile": bool(store.profiles.of_job(record.job, limit=1)),
-            "other_uids": _others(store.jobs.starts(sought, limit=MAX_ATTEMPTS), record),
-        }
+            attempts=store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
+            has_profile=bool(store.profiles.of_job(record.job, limit=1)),
+            other_uids=_others(store.jobs.starts(sought, limit=MAX_ATTEMPTS), record),
+        )
 
     def usage(self, request: Request) -> object:
         since_s, limit = float(request.number("since", default=0)), request.number("limit", default=FEW, most=MANY)
