@@ -29,8 +29,8 @@ PYTHONS := 3.12 3.13 3.14
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
-demo: $(BIN)/.made ## a leaking job, a healthy one, the verdict and a memory profile (no GPU needed; 90 s, the first time two minutes more)
-	@scripts/demo.sh
+demo: $(BIN)/.made ## a leaking job, a healthy one, the verdict and a memory profile (no GPU needed; 90 s, the first time two minutes more; KEEP=1: its web page stays)
+	@scripts/demo.sh $(if $(KEEP),--keep)
 
 # The tiers: docs/testing.md. Each tier is its own target, and the last line of `make test` names the others.
 test: check smoke ## the newcomer's tests: style, types, layers, fast tests, and the whole service once (8 minutes the first time)

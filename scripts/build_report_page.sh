@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bundles what draws in the HTML report and in the page of a profile: report_page/src and its npm packages, as the
+# Bundles the scripts of the HTML report, of the page of a profile and of the web UI: report_page/src and its npm packages, as the
 # lockfile pins them, become report_page/built. `build_report_page.sh [FOLDER]` writes to FOLDER instead; `--packages` only installs the packages.
 # Needs node and, once, npm's registry.
 set -euo pipefail
@@ -25,7 +25,7 @@ esbuild="$NODE_PATH/.bin/esbuild"
 cd "$page"
 
 # What the bundle was made from, so that a forgotten build is seen without node.
-sources="$(cat package-lock.json src/*.js src/profile/*.js | sha256sum | cut -d ' ' -f 1)"
+sources="$(cat package-lock.json src/*.js src/profile/*.js src/site/*.js | sha256sum | cut -d ' ' -f 1)"
 # ES2020: browsers of the last years. ASCII: the file's encoding cannot break it.
 bundle() {  # an entry point, and the name of what becomes of it
     "$esbuild" "src/$1" --bundle --minify --format=iife --target=es2020 --charset=ascii --legal-comments=none \
@@ -33,10 +33,11 @@ bundle() {  # an entry point, and the name of what becomes of it
 }
 bundle main.js report.js
 bundle profile/main.js profile.js
+bundle site/main.js site.js
 "$esbuild" "$NODE_PATH/uplot/dist/uPlot.min.css" --minify --target=es2020 --charset=ascii --log-level=warning \
     --outfile="$out/uplot.css"
 {
-    echo "report.js holds these packages, uplot.css the style sheet of uPlot."
+    echo "report.js and site.js hold these packages, uplot.css the style sheet of uPlot."
     for package in uplot d3-hierarchy; do
         version="$(node -p "require('$NODE_PATH/$package/package.json').version")"
         printf '\n%s %s\n\n' "$package" "$version"

@@ -269,11 +269,11 @@ def test_a_step_series_is_forecast_in_steps() -> None:
     assert [(mark.x, mark.text) for mark in plot.marks] == [(150.0, "growth begins"), (300.0, "growth established")]
 
 
-@pytest.mark.parametrize("name", ["report.js", "profile.js"])
+@pytest.mark.parametrize("name", ["report.js", "profile.js", "site.js"])
 def test_the_bundle_is_what_its_sources_give(name: str) -> None:
     """Without node: the first line of the bundle names the sources that it was made from."""
     sources = hashlib.sha256((BUNDLE / "package-lock.json").read_bytes())
-    for folder in (BUNDLE / "src", BUNDLE / "src" / "profile"):
+    for folder in (BUNDLE / "src", BUNDLE / "src" / "profile", BUNDLE / "src" / "site"):
         for path in sorted(folder.glob("*.js")):
             sources.update(path.read_bytes())
     first = (BUNDLE / "built" / name).read_text(encoding="ascii")[:100]

@@ -22,8 +22,9 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.reports.html_page import page
 from tidegauge_exporter.reports.incident_sections import MAX_LINES, MAX_ROWS
-from tidegauge_exporter.reports.report import render_report
+from tidegauge_exporter.reports.report import report_parts
 from tidegauge_exporter.reports.report_content import incident_content
 
 LINKS = Links(grafana_url="https://grafana.example", service_url="https://tidegauge.example")
@@ -45,7 +46,8 @@ def memory(minutes: int = 60, rate_bytes_per_s: int = 11 * MIB) -> tuple[MemoryP
 
 def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S, cluster: str = "lab") -> str:
     content = incident_content(story, made_unix_s=now_unix_s, keep_snapshots_s=9e9, cluster=cluster, links=links)
-    return render_report(content, with_script=False)
+    title, parts, _, _ = report_parts(content)
+    return page(title, parts)
 
 
 def story(**changes: Any) -> Story:

@@ -35,7 +35,8 @@ JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 HTML_TYPE = "text/html; charset=utf-8"
 HEADERS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Connection", "close"))
-"""Of every response. One request a connection: a client that finds a kept one closed just as it asks gets no answer."""
+"""Of every response that does not say otherwise. One request a connection: a client that finds a kept one closed just
+as it asks gets no answer."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Response:
     body: bytes
     content_type: str = JSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
-    """Beside ``HEADERS``; stronger than those of the web configuration."""
+    """Stronger than ``HEADERS``, and than those of the web configuration."""
     status: int = 200
 
 
@@ -301,7 +302,8 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _send(self, response: Response) -> None:
         own = (("Content-Type", response.content_type), ("Content-Length", str(len(response.body))))
-        ours = (*own, *HEADERS, *response.headers)
+        given = {name.lower() for name, _ in response.headers}
+        ours = (*own, *(one for one in HEADERS if one[0].lower() not in given), *response.headers)
         names = {name.lower() for name, _ in ours}
         self.send_response(response.status)
         for name, value in (*ours, *(more for more in self.server.door.headers if more[0].lower() not in names)):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from html import escape
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 NOTHING: Final = "\N{EN DASH}"
 """The text of a cell without a figure."""
@@ -38,6 +38,47 @@ def page(title: str, html: Iterable[str], *, head: str = "", style: str | None =
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{style_sheet() if style is None else style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n{end}</body>\n</html>\n"
+    )
+
+
+class Site(NamedTuple):
+    """What the web UI puts around a page, and what it knows of the viewer."""
+
+    cluster: str
+    viewer: str | None
+    """``None``: nobody is asked for a name."""
+    sees_all: bool = True
+    pages: Sequence[tuple[str, str]] = ()
+    """Labels and addresses of all pages, relative to the page itself."""
+    current: str = ""
+    """The label of the page."""
+    refresh_s: int = 0
+    """How often the script of the site asks for the page again; 0: never."""
+
+
+def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", version: str = "") -> str:
+    """A page of the web UI: its style sheet and script are files of their own (``version`` makes a browser fetch a new
+    one), so that no policy has to allow either inline. ``data`` is markup that the script reads."""
+    body = "\n".join(part for part in html if part)
+    links = "".join(
+        f'<a href="{escape(address)}"{" aria-current=page" if label == site.current else ""}>{escape(label)}</a>'
+        for label, address in site.pages
+    )
+    who = "" if site.viewer is None else f'<span class="viewer">{escape(site.viewer)}</span>'
+    scope = "" if site.sees_all else '<span class="viewer">your jobs only</span>'
+    # Without the script the page still is asked for again, a little later.
+    again = f'<noscript><meta http-equiv="refresh" content="{max(site.refresh_s, 10)}"></noscript>\n'
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)} \N{MIDDLE DOT} Tidegauge</title>\n"
+        f'<link rel="icon" href="data:,">\n<link rel="stylesheet" href="ui/site.css?v={version}">\n'
+        f'<script src="ui/site.js?v={version}" defer></script>\n{again if site.refresh_s else ""}</head>\n'
+        f'<body data-refresh="{site.refresh_s}">\n<a class="skip" href="#content">Skip to the content</a>\n'
+        f'<div class="site"><span class="brand">Tidegauge</span> <span class="cluster">{escape(site.cluster)}</span>'
+        f'<nav aria-label="Pages">{links}</nav>{scope}{who}</div>\n'
+        '<p id="news" class="news" role="status" hidden></p>\n'
+        f'<main id="content" tabindex="-1">\n{body}\n</main>\n{data}</body>\n</html>\n'
     )
 
 
@@ -130,15 +171,14 @@ def table(
     )
     rest = 0 if most is None else len(every) - most
     more = f"\n{muted(f'{rest:,} more {what} not shown.')}" if rest > 0 else ""
-    return (
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>{more}'
-    )
+    inner = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
+    return f'<div class="scroll" tabindex="0"><table>\n{inner}\n</table></div>{more}'
 
 
 def listing(rows: Iterable[tuple[str, str]]) -> str:
     """A table without a head: a label or a time, and markup beside it."""
     body = "\n".join(f"<tr><td>{escape(label)}</td><td>{cell}</td></tr>" for label, cell in rows)
-    return f'<div class="scroll"><table class="timed">\n{body}\n</table></div>'
+    return f'<div class="scroll" tabindex="0"><table class="timed">\n{body}\n</table></div>'
 
 
 def legend(looks: Iterable[tuple[str, str]]) -> str:

@@ -1,15 +1,16 @@
 """The HTML report: one page about an incident, a job or files, with a section for each known part.
 
-The coordinator's ``/report?incident=N`` and ``tidegauge report`` make the same page. It needs no other file and fetches
-nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes. The page
-of the coordinator, which has no snapshots, has no script: there the memory chart has no zoom and no keys. Texts of a
-job go to the script as JSON without characters of HTML, and the script puts them on the page as text.
+``tidegauge report`` makes this page. It needs no other file and fetches
+nothing: its policy (``Content-Security-Policy``) allows the style sheet and the script in it by their hashes. The web
+UI of the coordinator shows the same parts with its own script. Texts of a job go to the script as JSON without
+characters of HTML, and the script puts them on the page as text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidegauge.analysis.profile.words import doubts
 from tidegauge.core.evidence import Evidence
@@ -65,14 +66,36 @@ _BUILT: Final = ("report_page", "built")
 _FOOTER: Final = "<footer>Made by Tidegauge. Times and rates are estimates, shown with their ranges.</footer>"
 
 
-def render_report(content: ReportContent, *, with_script: bool = True) -> str:
+class ReportParts(NamedTuple):
+    """A report without the document around it."""
+
+    title: str
+    html: Sequence[str]
+    data: str
+    """Markup with the data of the script; empty where there is nothing to draw."""
+    has_profile: bool
+
+
+def render_report(content: ReportContent) -> str:
     """The page. Texts that a job or a scheduler chose are made short and visible, and escaped."""
+    title, parts, data, has_profile = report_parts(content)
+    if not data:
+        style = style_sheet()
+        return page(title, parts, head=policy(style), style=style)
+    script = asset(*_BUILT, "report.js") + (f"\n{asset(*PROFILE_SCRIPT)}" if has_profile else "")
+    style = asset(*_BUILT, "uplot.css") + style_sheet()
+    end = f"{data}<script>{script}</script>\n"
+    return page(title, parts, head=policy(style, script), style=style, end=end)
+
+
+def report_parts(content: ReportContent) -> ReportParts:
+    """The parts of the page, as ``render_report`` has them."""
     whole = content.story
     told = replace(content, story=None if whole is None else tamed_story(whole))
     story = told.story
-    data, chart = script_data(told), memory_section(told)
+    drawings, chart = script_data(told), memory_section(told)
     blocks = None if told.profile is None else _blocks(told.recording, told.profile)
-    drawn = any(("<svg" in chart, told.profile, *(value for name, value in data.items() if name != "stacks")))
+    drawn = any(("<svg" in chart, told.profile, *(value for name, value in drawings.items() if name != "stacks")))
     parts = [
         meta([(label, value and tidy(value, MAX_TEXT_CHARS)) for label, value in told.subject],
              made_unix_s=told.made_unix_s),
@@ -83,7 +106,7 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
         *([] if told.profile is None else [SEARCH, *profile_sections(told.profile, told.profile.advice, data=blocks)]),
         "" if story is None else ranks_section(story.incident),
         rank_charts(told),
-        *evidence_sections(told, data),
+        *evidence_sections(told, drawings),
     ]  # fmt: skip
     if whole is not None and story is not None:
         parts += [
@@ -93,26 +116,12 @@ def render_report(content: ReportContent, *, with_script: bool = True) -> str:
             keep_running_section(told.links) if story.incident.is_open else "",
         ]
     parts += [section("Sources and gaps", bullets(tidy(fact, MAX_TEXT_CHARS) for fact in _sources(told))), _FOOTER]
-    title = tidy(told.title, MAX_TEXT_CHARS)
-    if not (with_script and drawn):
-        return _document(title, parts)
-    script = asset(*_BUILT, "report.js") + ("" if told.profile is None else f"\n{asset(*PROFILE_SCRIPT)}")
-    json_html = f'<script type="application/json" id="{DATA_ID}">{script_json(data)}</script>\n{profile_json(blocks)}'
-    return _document(title, parts, script, json_html)
+    data = f'<script type="application/json" id="{DATA_ID}">{script_json(drawings)}</script>\n{profile_json(blocks)}'
+    return ReportParts(tidy(told.title, MAX_TEXT_CHARS), parts, data if drawn else "", told.profile is not None)
 
 
 def _blocks(recording: NamedRecording | None, profile: StepProfile) -> dict[str, Any] | None:
     return None if recording is None else recording_data(recording, peak_event=profile.peak.event)
-
-
-def _document(title: str, parts: list[str], script: str | None = None, json_html: str = "") -> str:
-    """The document; ``json_html`` has the data of its script."""
-    if script is None:
-        style = style_sheet()
-        return page(title, parts, head=policy(style), style=style)
-    style = asset(*_BUILT, "uplot.css") + style_sheet()
-    end = f"{json_html}<script>{script}</script>\n"
-    return page(title, parts, head=policy(style, script), style=style, end=end)
 
 
 def _lead(content: ReportContent) -> str:
@@ -122,7 +131,7 @@ def _lead(content: ReportContent) -> str:
     evidence = content.evidence
     found = None if evidence is None else tidy(evidence_sentence(evidence), MAX_TEXT_CHARS)
     if content.ranks:
-        return _lead_of_curve(content.ranks[0], found)
+        return curve_lead(content.ranks[0], found)
     if evidence is not None and found is not None:
         grew, steps = evidence.grown_bytes, evidence.window_steps
         caution = "Growth between two snapshots is not yet a leak: memory over time shows whether it stops."
@@ -144,7 +153,8 @@ def _lead(content: ReportContent) -> str:
                 remarks=[remark])  # fmt: skip
 
 
-def _lead_of_curve(curve: RankCurve, found: str | None) -> str:
+def curve_lead(curve: RankCurve, found: str | None = None) -> str:
+    """The first section of a page about a rank: its verdict. ``found``: what evidence says."""
     verdict, who = curve.verdict, f"Rank {curve.rank}"
     if verdict.state is LeakState.OK:
         return lead(f"{who} does not grow: its memory has not kept growing.", tone="ok", remarks=[found])

@@ -32,13 +32,17 @@ ASKED = {
     "/api/v1/evidence": "incident=1",
     "/api/v1/profiles": f"{JOB}&uid=1001",
     "/api/v1/profile": f"{JOB}&uid=1001&rank=1",
+    "/api/v1/heat-map": JOB,
+    "/job": JOB,
+    "/profile": f"{JOB}&uid=1001",
     "/report": "incident=1",
     "/grade": "incident=1",
 }
 """What a page is asked here, where it needs to be told."""
 FULL = {
     "/api/v1/status": "nodes", "/api/v1/nodes": "nodes", "/api/v1/jobs": "jobs", "/api/v1/overview": "jobs",
-    "/api/v1/job": "ranks", "/api/v1/events": "events", "/api/v1/incidents": "incidents", "/api/v1/incident": "history",
+    "/api/v1/heat-map": "rows", "/api/v1/job": "ranks", "/api/v1/events": "events", "/api/v1/incidents": "incidents",
+    "/api/v1/incident": "history",
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
     "/api/v1/ended-jobs": "jobs", "/api/v1/profiled-jobs": "jobs", "/api/v1/profiles": "profiles",

@@ -163,6 +163,18 @@ def pages(whose: str) -> dict[str, Page]:
     number = NUMBERS[whose]
     return {
         "/healthz": Page("/healthz"),
+        "/": Page("/"),
+        "/jobs": Page("/jobs"),
+        "/job": Page(f"/job?{job}", about_one=True),
+        "/job without uid": Page(f"/job?{without_uid}", about_one=True),
+        "/incidents": Page("/incidents"),
+        "/nodes": Page("/nodes"),
+        "/history": Page("/history"),
+        "/policy": Page("/policy"),
+        "/profile": Page(f"/profile?{job}", about_one=True),
+        "/compare": Page("/compare"),
+        "/ui/site.css": Page("/ui/site.css"),
+        "/ui/site.js": Page("/ui/site.js"),
         "/runbooks": Page("/runbooks"),
         "/api/v1/openapi.json": Page("/api/v1/openapi.json"),
         "/api/v1/status": Page("/api/v1/status"),
@@ -173,6 +185,7 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/job without uid": Page(f"/api/v1/job?{without_uid}", about_one=True),
         "/api/v1/overview": Page("/api/v1/overview"),
         "/api/v1/events": Page("/api/v1/events"),
+        "/api/v1/heat-map": Page(f"/api/v1/heat-map?{job}", about_one=True),
         "/api/v1/memory": Page(f"/api/v1/memory?{job}"),
         "/api/v1/memory without uid": Page(f"/api/v1/memory?{without_uid}"),
         "/api/v1/incidents": Page("/api/v1/incidents?all=1"),
@@ -225,11 +238,11 @@ def test_a_page_without_a_decision_is_for_admins_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", pages("ada"))
-def test_a_stranger_gets_nothing_but_health(site: Site, name: str) -> None:
+def test_a_stranger_gets_nothing_but_health_and_how_the_pages_look(site: Site, name: str) -> None:
     for page in (pages("ada")[name].path, "/no-such-page"):
         status, body = site.ask(page, None)
-        if page == "/healthz":
-            assert (status, body) == (200, "ok\n")
+        if page in ("/healthz", "/ui/site.css", "/ui/site.js"):
+            assert status == 200
         else:
             assert status == 401
             assert json.loads(body).keys() == {"error"}, "not even which pages there are"
@@ -282,9 +295,11 @@ def test_ones_own_job_is_told_in_full(site: Site, name: str) -> None:
     path = pages("ada")[name].path
     status, body = site.ask(path, "ada")
     assert status == 200
-    mine = {"/api/v1/memory": "points", "/api/v1/incident-marks": '"1"'}.get(name.split()[0], "ada")
+    mine = {"/api/v1/memory": "points", "/api/v1/heat-map": "percent", "/api/v1/incident-marks": '"1"'}.get(
+        name.split()[0], "ada"
+    )
     assert mine in body
-    if pages("ada")[name].about_one and name not in ("/report", "/grade"):
+    if pages("ada")[name].about_one and name.startswith("/api"):
         assert {**json.loads(body), "now_unix_s": 0} == {**json.loads(site.ask(path, "root")[1]), "now_unix_s": 0}
 
 

@@ -97,7 +97,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=["nccl", "gloo"], help="torch.distributed backend (default: nccl if each rank has a GPU)"
     )
     parser.add_argument("--seconds", type=float, default=85.0, help="time limit for finding the leak (default: 85)")
-    parser.add_argument("--keep", action="store_true", help="leave the service running afterwards")
+    parser.add_argument("--keep", action="store_true", help="keep jobs and service running until Ctrl-C")
     parser.add_argument(
         "--folder", type=Path, help="folder for report, profile and metrics (default: a new one in /tmp)"
     )
@@ -125,28 +125,35 @@ def run(args: argparse.Namespace) -> int:
                 )
             )
         print("started two torchrun jobs with two ranks each: a healthy one, and one whose rank 1 keeps its outputs")
-        api_url = running.enter_context(_service(folder, environ, keep=args.keep))
+        api_url = running.enter_context(_service(folder, environ))
         found = _watch(api_url, history, folder, seconds=args.seconds)
         evidence = _wait_for_evidence(api_url) if found else None
         profile = _profile_healthy(folder, environ) if found else None
         metrics = _save_metrics(api_url, folder)
         report = _save_report(folder, api_url, environ) if found else None
-    if not args.keep:
-        shutil.rmtree(folder / "run", ignore_errors=True)
-    _tell(history, evidence, found=found)
-    if profile is not None:
-        _tell_profile(profile, torch)
-    print(f"\nreport    {report or 'none: no incident'}")
-    if profile is not None and profile.returncode == 0:
-        print(f"profile   {_profile_page(folder)}: the healthy job's, as a page")
-    print(f"metrics   {metrics}: what Prometheus scrapes from /metrics on each node")
-    if args.keep:
-        print(f"service   {api_url} is still running; Prometheus service discovery: {api_url}/sd")
-        print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
-    print("Grafana   dashboards and Prometheus rules for a real service: deploy/observability/README.md")
+        _tell(history, evidence, found=found)
+        if profile is not None:
+            _tell_profile(profile, torch)
+        print(f"\nreport    {report or 'none: no incident'}")
+        if profile is not None and profile.returncode == 0:
+            print(f"profile   {_profile_page(folder)}: the healthy job's, as a page")
+        print(f"metrics   {metrics}: what Prometheus scrapes from /metrics on each node")
+        print("Grafana   dashboards and Prometheus rules for a real service: deploy/observability/README.md")
+        if args.keep:
+            print(f"web page  {api_url}/ in a browser on this machine; Ctrl-C ends the demo", flush=True)
+            _wait_for_ctrl_c()
+        else:
+            print("web page  the service has one while it runs: `make demo KEEP=1` keeps it for you to look at")
+    shutil.rmtree(folder / "run", ignore_errors=True)
     if not found:
         raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs: {folder}")
     return 0
+
+
+def _wait_for_ctrl_c() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600.0)
 
 
 def _log(folder: Path, job_id: str) -> Path:
@@ -154,7 +161,7 @@ def _log(folder: Path, job_id: str) -> Path:
 
 
 @contextlib.contextmanager
-def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[str]:
+def _service(folder: Path, environ: dict[str, str]) -> Iterator[str]:
     """Start the service with its own state and free ports, and yield the URL of its API."""
     chosen = [f"state_dir={folder / 'state'}", f"run_dir={folder / 'run'}", "cluster=demo"]
     chosen += ["incident_severity=warning"]  # nobody should wait until half of a card is eaten
@@ -175,9 +182,8 @@ def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[s
             raise CommandError(f"the service did not start; logs: {folder / 'state' / 'logs'}")
         yield str(json.loads(up.stdout)["api_url"])
     finally:
-        if not keep:
-            tidegauge("down")
-            shutil.rmtree(folder / "state", ignore_errors=True)
+        tidegauge("down")
+        shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def _watch(api_url: str, history: LatestAnswers, folder: Path, *, seconds: float) -> bool:

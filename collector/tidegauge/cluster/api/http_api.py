@@ -108,7 +108,8 @@ class UnavailableError(Exception):
     """The answer needs something that is unavailable now; the message is sent with status 503."""
 
 
-_STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 404, UnavailableError: 503}
+STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 404, UnavailableError: 503}
+"""Errors of a route by the status that they are answered with."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ class _Pages:
             fields = _of_form(query) if table is self._forms else _of_query(query)
             return route(Request(fields, request.headers.get("Accept"), viewer))
         except (BadRequestError, NotFoundError, UnavailableError) as error:
-            return Refusal(_STATUS[type(error)], str(error))
+            return Refusal(STATUS[type(error)], str(error))
 
 
 def _admitted(request: HttpRequest, access: Access) -> Viewer | Refusal:

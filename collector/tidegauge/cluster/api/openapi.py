@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from tidegauge import __version__
+from tidegauge.cluster.api.heat_map import COLUMNS, MAX_COLUMNS, MAX_ROWS, HeatMap
 from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
@@ -97,6 +98,8 @@ _GROUP = Parameter(
 _NAME = {"type": "string", "minLength": 1, "maxLength": MAX_JOB_ID_CHARS}
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
 _OWN_JOB = (_JOB_ID, _ATTEMPT, Parameter("uid", "The job's owner.", _whole(), required=True), _GROUP)
+_WORDS = Parameter("words", "Only what has all of these words.", {"type": "string"})
+_SORT = Parameter("sort", "alarm, share, name, user or size.", {"type": "string"})
 _RANKS = {"type": "string", "maxLength": MAX_RANKS_CHARS, "pattern": "^[0-9]{1,9}(,[0-9]{1,9})*$"}
 _RANK = Parameter("rank", "Only this rank.", _whole())
 _SEEN_AS = "seen_as is the user to whose jobs the list is limited; null: no limit."
@@ -156,6 +159,11 @@ PAGES: Mapping[str, ApiPage] = {
         errors=(404,),
         text="Of ranks that are gone: what the latest record of the job keeps (with uid: the fullest ranks), or the "
         "incident.",
+    ),
+    "/api/v1/heat-map": ApiPage(
+        "The share of its limit that each rank of a job held over time, on one time axis", HeatMap,
+        (*_JOB, Parameter("columns", "Stretches of time.", _whole(default=COLUMNS, most=MAX_COLUMNS))), errors=(404,),
+        text=f"A job of more than {MAX_ROWS} ranks has a row for each node.",
     ),
     "/api/v1/incidents": ApiPage(
         "Incidents, newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
@@ -250,10 +258,37 @@ PAGES: Mapping[str, ApiPage] = {
     ),
     "/api/v1/policy": ApiPage("Status of incidents, policy and actions", LoopStatus),
     "/api/v1/openapi.json": ApiPage("This document", object),
-    "/report": ApiPage(
-        "An incident as a web page", None, (Parameter("incident", "The incident's number.", _whole(default=0)),), _HTML,
-        (404,),
+    "/": ApiPage("The web UI: its page of jobs", None, (_WORDS, _SORT), _HTML),
+    "/jobs": ApiPage("Jobs, the one to look at first on top", None, (_WORDS, _SORT), _HTML),
+    "/job": ApiPage("One job, running or ended", None, (*_JOB, _RANK, _WORDS), _HTML, (404,)),
+    "/incidents": ApiPage(
+        "Incidents", None, (Parameter("show", "all: closed ones as well.", {"type": "string"}),), _HTML
     ),
+    "/report": ApiPage(
+        "One incident", None, (Parameter("incident", "The incident's number.", _whole(default=0)),), _HTML, (404,)
+    ),
+    "/nodes": ApiPage(
+        "Nodes, their GPUs and whose ranks are on them", None,
+        (_WORDS, Parameter("show", "problem, unknown: only such nodes.", {"type": "string"})), _HTML,
+    ),
+    "/history": ApiPage(
+        "Jobs that ended", None,
+        (
+            *(Parameter(name, f"Only of this {name}.", {"type": "string"}) for name in ("user", "name", "account")),
+            Parameter("ended", "Only jobs that ended so.", {"type": "string"}),
+            Parameter("days", "How far back: 1, 7, 30 or 90 days.", {"type": "string"}),
+        ),
+        _HTML,
+    ),
+    "/policy": ApiPage("What is done, would be done and is on hold, and why", None, (), _HTML),
+    "/profile": ApiPage("Memory profiles of a job's ranks", None, _OWN_JOB, _HTML, (404,)),
+    "/compare": ApiPage(
+        "Two memory profiles side by side", None,
+        tuple(Parameter(name, "A rank, as the form sends it.", {"type": "string"}) for name in ("before", "after")),
+        _HTML,
+    ),
+    "/ui/site.css": ApiPage("The style sheet of the web UI", None, (), ("text/css; charset=utf-8",)),
+    "/ui/site.js": ApiPage("The script of the web UI", None, (), ("text/javascript; charset=utf-8",)),
     "/grade": ApiPage(
         "A form to grade an incident", None,
         (Parameter("incident", "The incident's number.", _whole(), required=True),), _HTML, (404,),

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 from tidegauge import __version__
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
+from tidegauge.cluster.api.heat_map import HeatMaps
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
-from tidegauge.cluster.api.loop_api import UNTOLD, incident_story, loop_figures, loop_routes, store_errors
+from tidegauge.cluster.api.loop_api import UNTOLD, loop_figures, loop_routes, store_errors
 from tidegauge.cluster.api.memory_api import curves_of_incident, evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
-from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, OverviewReads
 from tidegauge.cluster.api.profile_api import ProfilePages
-from tidegauge.cluster.api.record_api import record_routes
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.cluster.api.route_access import ownership, seen_by
 from tidegauge.cluster.api.usage_figures import KEPT_S as USAGE_KEPT_S
 from tidegauge.cluster.api.usage_figures import lately_used
@@ -35,12 +36,14 @@ from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 from tidegauge.cluster.incident_loops.profile_loop import open_profiles
 from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
+from tidegauge.cluster.web.routes import WebReads, web_routes
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
 from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.reports.report import ReportParts
 
 if TYPE_CHECKING:
     from tidegauge_exporter.metrics.families import Exposition
@@ -65,8 +68,8 @@ class Pages:
     """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
     """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; groups for ``http_sd`` out."""
-    incident_report: Callable[[Story], str]
-    """The story of an incident in; a page for people out."""
+    incident_report: Callable[[Story], ReportParts]
+    """The story of an incident in; the parts of a page for people out."""
     grade: GradePage
     """Asks whether an incident was a leak: a page for people."""
     runbooks: Callable[[], str]
@@ -163,19 +166,22 @@ class CoordinatorService:
         jobs = self._jobs_kept
         owns = ownership(jobs, lambda: self._actions.store().incidents)
         document = openapi_json()
+        records = RecordPages(self._actions.store)
+        overviews = OverviewReads(self.coordinator, jobs, self._actions.status, cluster=self._cluster)
         return {
             "/api/v1/status": json_route(lambda request: self.status(request.viewer)),
             "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
             "/api/v1/jobs": json_route(self._jobs),
             "/api/v1/events": json_route(self._events),
             **memory_routes(self.coordinator, self._actions.store),
-            **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
+            **overviews.routes(),
             **loop_routes(self._actions.store, self._actions.status),
-            **record_routes(self._actions.store),
+            **records.routes(),
             **evidence_routes(self._actions.store, owns),
             **self._profile_pages.routes(),
             **self._grades.routes(),
-            "/report": html_route(self._report),
+            **HeatMaps(overviews, self.coordinator.history_of).routes(),
+            **web_routes(self._web_reads(overviews, records)),
             "/api/v1/openapi.json": lambda _: Response(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address())),
@@ -213,14 +219,19 @@ class CoordinatorService:
         events = self.coordinator.events(request.number("after", default=0))
         return {"events": [one for one in events if one.user_name is None or request.viewer.sees(one.user_name)]}
 
-    def _report(self, request: Request) -> str:
-        number = request.number("incident", default=0)
-        story = incident_story(self._actions.store, number, viewer=request.viewer)
+    def _web_reads(self, overviews: OverviewReads, records: RecordPages) -> WebReads:
+        return WebReads(
+            self.coordinator, overviews, records, self._actions.store, self._actions.status, self._jobs_kept,
+            ownership(self._jobs_kept, lambda: self._actions.store().incidents, lambda: self._actions.store().jobs),
+            self._pages.incident_report, self._with_memory, self._cluster,
+        )  # fmt: skip
+
+    def _with_memory(self, story: Story) -> Story:
+        """The story with the memory of the rank to look at first."""
         with store_errors():
             curves = curves_of_incident(self.coordinator, self._actions.store().incidents, story.incident)
         first = next(iter(story.incident.ranks), None)
-        memory = next((one.points for one in curves if one.rank == first), ())
-        return self._pages.incident_report(replace(story, memory=memory))
+        return replace(story, memory=next((one.points for one in curves if one.rank == first), ()))
 
     def _own_address(self) -> str:
         assert self._api is not None, "not started"

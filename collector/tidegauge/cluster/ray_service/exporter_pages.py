@@ -12,7 +12,7 @@ from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_exporter.metrics.service_discovery import http_sd
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
-from tidegauge_exporter.reports.report import render_report
+from tidegauge_exporter.reports.report import report_parts
 from tidegauge_exporter.reports.report_content import incident_content
 from tidegauge_exporter.runbooks import runbooks_html
 
@@ -32,7 +32,7 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
             shown_user=str if pseudonyms is None else pseudonyms.of,
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
-        incident_report=lambda story: render_report(
+        incident_report=lambda story: report_parts(
             incident_content(
                 story,
                 made_unix_s=time.time(),
@@ -40,7 +40,6 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
                 cluster=cluster,
                 links=links,
             ),
-            with_script=False,
         ),
         grade=lambda asked: (
             render_no_question()

@@ -1,13 +1,5 @@
-// A profile's page: zoom into icicles, search modules and lines, choose a rank of a job; with the recording's blocks also
-// what is allocated at any event, and what a range of events leaves behind.
+// The page of profiles, which is a file of its own.
 
-import { explore } from "./explore.js";
-import { icicle } from "./icicle.js";
-import { chooseRank, searching } from "./search.js";
+import { drawProfiles } from "./profiles.js";
 
-const icicles = [...document.querySelectorAll("svg.icicle")].map(icicle);
-const search = searching(document.querySelector(".search"), icicles);
-const choice = document.querySelector(".choose-rank");
-if (choice) chooseRank(choice, search);
-const raw = document.getElementById("profile-data");
-if (raw) explore(JSON.parse(raw.textContent), icicles, search);
+drawProfiles();

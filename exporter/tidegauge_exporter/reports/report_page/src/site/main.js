@@ -1,0 +1,92 @@
+// The script of the web UI: asks for the page again and changes only what differs, filters as one types, draws what is
+// drawn. Every page works without it, a little slower.
+
+import { drawProfiles } from "../profile/profiles.js";
+import { drawReport } from "../report.js";
+import { heatMap } from "./heat_map.js";
+import { morph } from "./morph.js";
+import { snapshots } from "./snapshots.js";
+
+const TYPING_MS = 250;
+const OLD_AFTER = 2; // failed attempts until the page says that it is old
+
+const main = document.getElementById("content");
+const news = document.getElementById("news");
+const refreshMs = 1000 * Number(document.body.dataset.refresh);
+let failed = 0;
+let latest = 0;
+
+/** Show the page as it is at `address` now. What is asked for later wins. */
+async function show(address) {
+  const asked = (latest += 1);
+  let answer;
+  try {
+    answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.status === 401 || answer.redirected ? "log in again" : `status ${answer.status}`);
+    if (new URL(answer.url).pathname !== new URL(address, location.href).pathname) {
+      location.reload(); // to where one logs in
+      return;
+    }
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (asked !== latest) return;
+    morph(main, page.getElementById("content"));
+    document.title = page.title;
+    failed = 0;
+    news.hidden = true;
+  } catch (error) {
+    if (asked !== latest) return;
+    failed += 1;
+    if (failed >= OLD_AFTER) {
+      if (news.hidden) news.textContent = `No answer from the service since ${new Date().toLocaleTimeString()}: the figures below are old.`;
+      news.hidden = false;
+    }
+  }
+}
+
+if (refreshMs > 0) {
+  const again = async () => {
+    // Nobody reads a hidden tab; a selection would be lost under the reader's hands.
+    if (!document.hidden && String(getSelection()) === "") await show(location.href);
+    setTimeout(again, refreshMs * Math.min(failed + 1, 10));
+  };
+  setTimeout(again, refreshMs);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) show(location.href); });
+}
+
+/** The address of the page with the fields of a form. */
+function addressOf(form) {
+  const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+  return `${location.pathname}?${fields}`;
+}
+
+let typing = 0;
+const changed = (event) => {
+  const form = event.target.closest("form.filter");
+  if (!form) return;
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    const address = addressOf(form);
+    history.replaceState(null, "", address);
+    show(address);
+  }, event.type === "input" ? TYPING_MS : 0);
+};
+main.addEventListener("input", changed);
+main.addEventListener("submit", (event) => {
+  if (!event.target.matches("form.filter") || event.target.querySelector("[name=before]")) return;
+  event.preventDefault();
+  changed(event);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const field = main.querySelector("form.filter input[type=search]");
+  if (!field) return;
+  event.preventDefault();
+  field.focus();
+});
+
+if (refreshMs === 0) drawReport(); // what is drawn into a page that changes would be taken away again
+if (main.querySelector(".tools.search")) drawProfiles();
+for (const place of main.querySelectorAll("[data-heat-map]")) heatMap(place);
+for (const place of main.querySelectorAll("[data-snapshots]")) snapshots(place);
+document.documentElement.dataset.site = "ready";

@@ -1,0 +1,186 @@
+"""The pages of the web UI over HTTP: what each says first, what it links to, and that names of jobs stay text."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from html_text import Page
+from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.web.routes import PAGES
+from waiting import PATIENCE_S
+from web_world import HOSTILE, LEAKY, ODD_RANK, web_service
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml"}
+EVERY = [*PAGES.values(), f"job?job_id={LEAKY}", "job?job_id=6000", "report?incident=1", "job?job_id=4711"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorService]:
+    with web_service(tmp_path_factory.mktemp("web"), nodes=4) as service:
+        yield service
+
+
+def ask(
+    service: CoordinatorService, path: str, headers: Mapping[str, str] = BROWSER
+) -> tuple[int, http.client.HTTPMessage, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port or 0, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", f"/{path}", headers=dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def text(service: CoordinatorService, path: str) -> str:
+    return " ".join(Page(ask(service, path)[2]).text.split())
+
+
+# In five seconds: is any job in danger, and which one?
+def test_the_page_of_jobs_says_how_many_leak_and_which_comes_first(service: CoordinatorService) -> None:
+    status, _, html = ask(service, "")
+    assert status == 200
+    assert "2 jobs are leaking, and will run out of memory." in Page(html).text
+    rows = re.findall(r'<a class="named" href="job\?job_id=(\w+)', html)
+    assert rows[:2] == ["4711", LEAKY]
+    assert "leak !!!" in html
+
+
+# In five seconds: which rank, how fast, and how long has it got?
+def test_the_page_of_a_job_says_which_rank_leaks_how_fast_and_until_when(service: CoordinatorService) -> None:
+    words = text(service, f"job?job_id={LEAKY}")
+    assert f"Rank {ODD_RANK} leaks 12.0 MiB per step since step 40; at this rate it runs out of memory in" in words
+    assert "GPU memory of rank 13 (gpu-a-001, GPU 6)" in words
+
+
+def test_the_page_of_a_job_shows_the_rank_that_was_chosen(service: CoordinatorService) -> None:
+    assert "GPU memory of rank 3 (gpu-a-000, GPU 3)" in text(service, f"job?job_id={LEAKY}&rank=3")
+
+
+# In five seconds: how did it end, and how full was it?
+def test_the_page_of_a_job_that_ended_says_how_and_how_full_it_was(service: CoordinatorService) -> None:
+    words = text(service, "history")
+    assert "by itself" in words
+    assert "22.0 GiB" in words
+
+
+# In five seconds: what is open, and how bad is it?
+def test_the_page_of_incidents_lists_open_ones_with_their_sentence(service: CoordinatorService) -> None:
+    words = text(service, "incidents")
+    assert "1 incident open." in words
+    assert "runs out of memory in" in words
+
+
+# In five seconds: which node is silent, which GPU is full, whose is it?
+def test_the_page_of_nodes_says_who_is_silent_who_is_where_and_what_nobody_accounts_for(
+    service: CoordinatorService,
+) -> None:
+    words = text(service, "nodes")
+    assert "2 of 6 nodes not reporting." in words
+    assert "moe-pretrain rank 13" in words
+    assert "unattributed 3.0 GiB !" in words
+
+
+def test_nodes_are_found_by_host_user_job_and_trouble(service: CoordinatorService) -> None:
+    assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?words=vit-sweep-3")[2]) == ["gpu-a-003"]
+    assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?show=unknown")[2]) == ["gpu-a-002"]
+    assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?show=problem")[2]) == ["node0", "node1"]
+
+
+# In five seconds: does Tidegauge act, and what is it holding back?
+def test_the_page_of_the_policy_says_the_mode_and_what_is_wrong(service: CoordinatorService) -> None:
+    words = text(service, "policy")
+    assert "Mode act: the actions of the rules are taken, within the brakes." in words
+    assert "away !" in words, "a scheduler that does not answer"
+
+
+def test_jobs_are_filtered_by_all_words_and_sorted(service: CoordinatorService) -> None:
+    def found(query: str) -> list[str]:
+        return re.findall(
+            r'<a class="named" href="job\?job_id=(\w+)', ask(service, f"jobs?{query}")[2].split("Ended")[0]
+        )
+
+    assert found("words=SWEEP-2+ada") == ["6002"]
+    assert found("words=nobody") == []
+    assert found("sort=size")[0] == LEAKY
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_no_page_takes_what_a_job_chose_for_markup(service: CoordinatorService, path: str) -> None:
+    html = ask(service, path)[2]
+    assert HOSTILE not in html
+    assert "<script>document" not in html
+    assert [tag for tag in _scripts(html) if not tag.startswith("ui/site.js?v=") and tag != "json"] == []
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_every_page_runs_and_fetches_nothing_but_what_the_service_serves(
+    service: CoordinatorService, path: str
+) -> None:
+    status, headers, html = ask(service, path)
+    assert status == 200
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r"\bstyle=|<style|\bon\w+=", html)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_every_link_of_a_page_leads_to_a_page(service: CoordinatorService, path: str) -> None:
+    for link in {*Page(ask(service, path)[2]).links}:
+        if not link.startswith(("http", "#")):
+            assert ask(service, link)[0] == 200, link
+
+
+def test_a_browser_is_shown_an_error_as_a_page_and_a_script_as_json(service: CoordinatorService) -> None:
+    status, headers, html = ask(service, "report?incident=99")
+    assert (status, headers.get_content_type()) == (404, "text/html")
+    assert "No incident 99" in Page(html).text
+    status, headers, _ = ask(service, "report?incident=99", {"Accept": "*/*"})
+    assert (status, headers.get_content_type()) == (404, "application/json")
+
+
+def test_style_sheet_and_script_are_kept_by_browsers_until_they_change(service: CoordinatorService) -> None:
+    html = ask(service, "jobs")[2]
+    for path in re.findall(r'(?:href|src)="(ui/site\.\w+\?v=\w{12})"', html):
+        status, headers, _ = ask(service, path)
+        assert (status, "immutable" in headers["Cache-Control"]) == (200, True)
+
+
+class _Scripts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        about = dict(attributes)
+        if tag == "script":
+            self.found.append("json" if about.get("type") == "application/json" else about.get("src") or "inline")
+
+
+def _scripts(html: str) -> list[str]:
+    """Where each script of a page comes from."""
+    parser = _Scripts()
+    parser.feed(html)
+    return parser.found
+
+
+def test_pages_are_the_same_below_a_path(service: CoordinatorService) -> None:
+    """Behind a proxy that serves them at https://site/tidegauge/: nothing is addressed from the root."""
+    for path in EVERY:
+        assert not re.search(r'(?:href|src|action)="/', ask(service, path)[2]), path
+
+
+def test_the_service_says_why_there_are_no_records_and_shows_the_rest(tmp_path: Path) -> None:
+    with web_service(tmp_path, nodes=1) as service:
+        service._actions.store().close()
+        status, _, html = ask(service, "jobs")
+        assert status == 200
+        assert LEAKY in html
