@@ -64,6 +64,18 @@ def test_enter_goes_from_the_cluster_to_a_job_to_a_rank_and_escape_back() -> Non
     read(story)
 
 
+def test_z_draws_a_rank_from_nothing_to_its_limit_and_back() -> None:
+    async def story(reader: Reader) -> None:
+        await reader.press("enter", "enter")
+        assert " 0 B " not in reader.text()
+        await reader.press("z")
+        assert reader.text().count("  0 B ") == 4, "the foot of each of the four charts"
+        await reader.press("z")
+        assert "68.2 GiB" in reader.text()
+
+    read(story, World().live(reports=60).tell_incidents(), size=(90, 30))
+
+
 def test_the_cursor_stays_on_its_job_when_the_order_changes() -> None:
     async def story(reader: Reader) -> None:
         await reader.press("down", "down")

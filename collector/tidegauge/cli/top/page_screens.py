@@ -86,10 +86,19 @@ class PageScreen(LiveScreen[T], Generic[T]):
 class RankScreen(PageScreen[RankSeen]):
     """The screen of one rank."""
 
+    KEYS = f"Esc back  z scale  {PageScreen.KEYS.removeprefix('Esc back  ')}"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("z", "zoom", show=False)]
+
     def __init__(self, job: JobKey, rank: int) -> None:
         super().__init__()
         self._job = job
         self._rank = rank
+        self._is_whole = False
+        """Charts go from 0 to the limit."""
+
+    def action_zoom(self) -> None:
+        self._is_whole = not self._is_whole
+        self.draw()
 
     def ask(self) -> RankSeen:
         page = self.top.source.job(self._job, rank=self._rank)
@@ -109,7 +118,7 @@ class RankScreen(PageScreen[RankSeen]):
 
     def lines(self, seen: RankSeen, *, width: int, height: int) -> list[Line]:
         brief = self.top.evidence_of(self._job, self._rank)
-        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief)
+        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief, is_whole=self._is_whole)
 
     def rank_meant(self) -> tuple[JobKey, int]:
         return self._job, self._rank
