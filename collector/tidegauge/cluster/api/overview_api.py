@@ -17,7 +17,16 @@ from tidegauge import __version__
 from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, json_route
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
-from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, job_page, overview
+from tidegauge.cluster.api.overview import (
+    MAX_JOBS,
+    JobLines,
+    JobPage,
+    NodePage,
+    job_page,
+    node_page,
+    nodes_page,
+    overview,
+)
 from tidegauge.cluster.api.route_access import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
@@ -31,6 +40,9 @@ KEPT_S = 0.9
 REST = 30.0
 """How long an answer is kept beyond that, in times of the processor time that making it took."""
 MAX_REST_S = 10.0
+NODES_KEPT_S = 4.5
+"""How long a page of nodes is given again: screens of nodes ask every five seconds."""
+MAX_NODE_ID_CHARS = 256
 LINE_COLUMNS = 32
 """Points of a sparkline at most."""
 
@@ -98,9 +110,33 @@ def overview_routes(
             _find(seen_by(request.viewer, jobs()), asked), memory_line, now_unix_s=wall_s(), rank=rank_asked(request)
         )
 
+    def nodes_of(viewer: Viewer) -> bytes:
+        every = jobs()
+        value = nodes_page(
+            coordinator.nodes(), seen_by(viewer, every), every, cluster=cluster, now_unix_s=wall_s()
+        )
+        return wire_json(to_wire(value))
+
+    def nodes(request: Request) -> Response:
+        return Response(all_nodes() if request.viewer.sees_all else nodes_of(request.viewer))
+
+    def node(request: Request) -> NodePage:
+        node_id = request.text("node_id", most_chars=MAX_NODE_ID_CHARS)
+        found = next((one for one in coordinator.nodes() if one.node_id == node_id), None)
+        if found is None:
+            raise NotFoundError("no such node; `tidegauge status` lists nodes")
+        every = jobs()
+        return node_page(found, seen_by(request.viewer, every), every, memory_line, now_unix_s=wall_s())
+
+    all_nodes = Kept(lambda: nodes_of(EVERYBODY), kept_s=NODES_KEPT_S, monotonic_s=monotonic_s)
     all_lines = JobLines(memory_line)  # for one thread at a time, as Kept has it
     glances = Kept(lambda: glance_of(EVERYBODY), kept_s=KEPT_S, monotonic_s=monotonic_s)
-    return {"/api/v1/overview": glance, "/api/v1/job": json_route(page)}
+    return {
+        "/api/v1/overview": glance,
+        "/api/v1/job": json_route(page),
+        "/api/v1/node-overview": nodes,
+        "/api/v1/node": json_route(node),
+    }
 
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
