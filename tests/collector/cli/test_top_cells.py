@@ -14,11 +14,11 @@ from tidegauge.cli.top.columns import (
     BLOCKS,
     LUXURY,
     Cell,
+    ChartScale,
     Column,
     Tone,
     bars,
     cut,
-    Scale,
     fit,
     header,
     line,
@@ -156,15 +156,15 @@ def test_a_leak_of_374_mib_on_a_gpu_of_80_gib_is_seen_with_its_size_also_after_t
 
 
 def test_a_chart_takes_its_range_from_its_figures_but_not_from_the_first_quarter_of_a_life() -> None:
-    assert Scale.of([3, 5]) == (3, 5)
-    assert Scale.of([1, 1, 5, 6, 7, 8, 9, 9]) == (5, 9)
-    assert Scale(5, 9).share(1) == 0.0
-    assert Scale(0, 0).share(0) == 0.0
+    assert ChartScale.of([3, 5]) == (3, 5)
+    assert ChartScale.of([1, 1, 5, 6, 7, 8, 9, 9]) == (5, 9)
+    assert ChartScale(5, 9).share(1) == 0.0
+    assert ChartScale(0, 0).share(0) == 0.0
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 10))
 def test_bars_stand_on_the_ground(heights: list[int], lines: int) -> None:
-    drawn = bars(heights, Scale(0, 1000), lines)
+    drawn = bars(heights, ChartScale(0, 1000), lines)
     assert [len(text) for text in drawn] == [len(heights)] * lines
     for stack in zip(*drawn):
         filled = [BLOCKS.index(block) for block in stack]
@@ -172,4 +172,4 @@ def test_bars_stand_on_the_ground(heights: list[int], lines: int) -> None:
 
 
 def test_bars_are_as_high_as_their_amount() -> None:
-    assert bars([0, 25, 50, 100], Scale(0, 100), 2) == ["   \u2588", " \u2584\u2588\u2588"]
+    assert bars([0, 25, 50, 100], ChartScale(0, 100), 2) == ["   \u2588", " \u2584\u2588\u2588"]

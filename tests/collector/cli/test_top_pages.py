@@ -205,8 +205,8 @@ def test_the_page_of_a_rank_says_what_is_the_matter_and_what_grows() -> None:
 
 
 def test_charts_of_a_rank_have_their_own_ranges_or_go_to_the_limit() -> None:
-    def ends(**choice: bool) -> list[str]:
-        page = [text_of(cells) for cells in rank_page(a_rank(), points(30), width=80, height=24, **choice)]
+    def ends(*, is_whole: bool = False) -> list[str]:
+        page = [text_of(cells) for cells in rank_page(a_rank(), points(30), width=80, height=24, is_whole=is_whole)]
         top = next(place for place, text in enumerate(page) if text.startswith("used "))
         charts = page[top + 1 : next(place for place, text in enumerate(page) if text.startswith("cached"))]
         return [" ".join(charts[place].split()[:2]) for place in (0, -1)]

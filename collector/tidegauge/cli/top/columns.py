@@ -145,14 +145,14 @@ MIN_SETTLED = 8
 """Amounts from which on there is a quarter to leave out."""
 
 
-class Scale(NamedTuple):
+class ChartScale(NamedTuple):
     """The range of a chart, in the unit of its amounts; what lies below is drawn as its lowest bar."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, amounts: Sequence[float]) -> Scale:
+    def of(cls, amounts: Sequence[float]) -> ChartScale:
         """From the lowest of ``amounts``, oldest first and at least one, to the highest."""
         settled = amounts[len(amounts) // LOADING_SHARE :] if len(amounts) >= MIN_SETTLED else amounts
         return cls(min(settled), max(amounts))
@@ -181,13 +181,13 @@ class Scale(NamedTuple):
 
 
 def sparkline(amounts: Sequence[float], width: int) -> str:
-    """``amounts``, oldest first, as at most ``width`` bars over their ``Scale``.
+    """``amounts``, oldest first, as at most ``width`` bars over their ``ChartScale``.
 
     A bar is the highest of its stretch of amounts, and is never empty for an amount above 0.
     """
     if not amounts or width < 1:
         return ""
-    scale = Scale.of(amounts)
+    scale = ChartScale.of(amounts)
     return "".join(
         BLOCKS[1 + round(scale.share(amount) * 7) if amount > 0 else 0] for amount in squeezed(amounts, width)
     )
@@ -198,14 +198,14 @@ def scaled_sparkline(amounts: Sequence[int], width: int) -> str:
     much that is, "▁▃█ +374M"."""
     if not amounts:
         return ""
-    scale = Scale.of(amounts)
+    scale = ChartScale.of(amounts)
     for words, least in ((scale.range_words, MIN_SCALED_BARS), (scale.growth_word, MIN_BARS)):
         if (room := width - len(words) - 1) >= least:
             return f"{sparkline(amounts, room)} {words}"
     return sparkline(amounts, width)
 
 
-def bars(amounts: Sequence[float], scale: Scale, height: int) -> list[str]:
+def bars(amounts: Sequence[float], scale: ChartScale, height: int) -> list[str]:
     """``amounts`` as bars over ``scale``, as ``height`` lines from the top."""
     eighths = [max(round(scale.share(amount) * height * 8), 1 if amount > 0 else 0) for amount in amounts]
     return ["".join(BLOCKS[min(max(each - low * 8, 0), 8)] for each in eighths) for low in reversed(range(height))]

@@ -14,7 +14,7 @@ from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_rank
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, moment
-from tidegauge.cli.top.columns import NEARLY_FULL, Cell, Scale, Tone, bars, cut, rank_state
+from tidegauge.cli.top.columns import NEARLY_FULL, Cell, ChartScale, Tone, bars, cut, rank_state
 from tidegauge.cli.top.model import key_of
 from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cluster.api.overview import JobLine, Overview, RankLine
@@ -56,10 +56,17 @@ KEYS = (
     ("Escape", "back"),
     ("up, down", "move; also k, j, page up, page down, home, end, and the mouse"),
     ("Tab", "switch between the table and the open incidents; also i"),
-    ("t m g n", "sort by time to OOM, share of memory used, growth per step, name"),
+    ("t m g n", "sort by time to OOM, share of memory used, growth per step, name; o: the next order of all"),
     ("/", "filter by text in id, name, user, host or state; empty shows all"),
     ("u", "toggle between your own jobs and all jobs"),
-    ("s", "on a rank or incident: find the line that leaks and what holds it (on the head)"),
+    ("c", "nodes and their GPUs: who is on each, what is unattributed; Enter opens a node"),
+    ("e", "jobs that ended: how, their peak and limit; Enter opens one"),
+    ("l", "log of changes: nodes, jobs, verdicts, incidents, actions"),
+    ("s", "on a rank or incident: ask the rank for evidence, a snapshot or a memory profile"),
+    ("a", "acknowledge an incident: record whether it was a leak"),
+    ("x", "exempt a job from actions"),
+    ("P", "pause all actions, or resume them"),
+    ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),
     ("z", "on a rank: charts over the range of their figures, or from 0 to the limit"),
     ("r", "show the URL of the incident's report; printed again on exit"),
     ("?", "this page"),
@@ -132,15 +139,15 @@ def incident_headline(incident: Incident) -> Line:
 def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Line]:
     """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
-    lines = [*_wrapped("", incident_sentence(incident, clock), width), ""]
+    lines = [*wrapped("", incident_sentence(incident, clock), width), ""]
     for name, text in figures(incident, now_s=now_s):
-        lines += _wrapped(f"{name:<12}", text, width)
+        lines += wrapped(f"{name:<12}", text, width)
     if incident.findings:
         lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
     entries = timeline(story.history, story.records)
     for start, text in below_ranks(incident, entries, story.records, story.status):
-        lines += _wrapped(start, text, width)
+        lines += wrapped(start, text, width)
     return [[Cell(cut(text, width))] for text in lines]
 
 
@@ -148,7 +155,7 @@ def help_lines(*, width: int) -> list[Line]:
     lines: list[Line] = [[Cell("Keys", Tone.STRONG)]]
     for names, texts in ((KEYS, "Signs"), (_SIGNS, "")):
         for name, text in names:
-            lines += [[Cell(line)] for line in _wrapped(f"  {name:<11}", text, width)]
+            lines += [[Cell(line)] for line in wrapped(f"  {name:<11}", text, width)]
         lines += [[], [Cell(texts, Tone.STRONG)]] if texts else []
     return lines
 
@@ -160,7 +167,7 @@ def _ranks_table(incident: Incident, width: int) -> list[str]:
     return plain_lines(header, cells) + ([f"and {more} more ranks"] if more else [])
 
 
-def _wrapped(start: str, text: str, width: int) -> list[str]:
+def wrapped(start: str, text: str, width: int) -> list[str]:
     """Wrap ``text`` behind ``start``; further lines are indented below it if that leaves room for words."""
     hang = len(start) if width - len(start) >= NARROWEST else 2
     lines = textwrap.wrap(text, max(width, 20), initial_indent=start, subsequent_indent=" " * hang)
@@ -174,7 +181,7 @@ class _Part:
     name: str
     amounts: tuple[int | None, ...]
     """Bytes, one per point; ``None`` if unknown."""
-    scale: Scale
+    scale: ChartScale
     """Bytes at the foot and the top of the chart."""
     signal: Signal | None = None
     """The detector's name of this part."""
@@ -189,7 +196,10 @@ def rank_page(
     evidence: EvidenceBrief | None = None,
     is_whole: bool = False,
 ) -> list[Line]:
-    """The page of a rank, its charts over their own ranges or (``is_whole``) from 0 to the limit, in at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines."""
+    """The page of a rank; ``is_whole``: its charts go from 0 to the limit, not over the range of their figures.
+
+    It has at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines.
+    """
     known = [_where(rank), *_in_pod(rank), _also(rank), *_on_host(rank)]
     lines: list[Line] = [
         *_verdict(rank, width),
@@ -246,7 +256,7 @@ def _parts(rank: RankLine, points: Sequence[MemoryPoint], *, is_whole: bool) -> 
     most = max(rank.limit_bytes or 0, *filter(None, amounts["used"]), 1)
     known = {name: [amount for amount in series if amount is not None] or [0] for name, series in amounts.items()}
     return tuple(
-        _Part(name, series, Scale(0, most) if is_whole else Scale.of(known[name]), signals.get(name))
+        _Part(name, series, ChartScale(0, most) if is_whole else ChartScale.of(known[name]), signals.get(name))
         for name, series in amounts.items()
     )
 

@@ -331,9 +331,7 @@ def _node_line(node: NodeStatus, held: _Held, jobs: Sequence[str]) -> NodeLine:
     cards = []
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.gpu):
         watched, ranks = held.get((node.node_id, gpu.uuid), (0, 0))
-        cards.append(
-            CardLine(gpu.gpu, gpu.total_bytes, gpu.used_bytes, watched, gpu.other_processes_bytes, ranks)
-        )
+        cards.append(CardLine(gpu.gpu, gpu.total_bytes, gpu.used_bytes, watched, gpu.other_processes_bytes, ranks))
     return NodeLine(
         node.node_id, node.hostname, node.health, node.last_report_age_s, node.ranks, tuple(cards),
         tuple(jobs[:MAX_NAMED_JOBS]), max(len(jobs) - MAX_NAMED_JOBS, 0),

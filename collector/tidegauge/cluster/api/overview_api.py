@@ -112,9 +112,7 @@ def overview_routes(
 
     def nodes_of(viewer: Viewer) -> bytes:
         every = jobs()
-        value = nodes_page(
-            coordinator.nodes(), seen_by(viewer, every), every, cluster=cluster, now_unix_s=wall_s()
-        )
+        value = nodes_page(coordinator.nodes(), seen_by(viewer, every), every, cluster=cluster, now_unix_s=wall_s())
         return wire_json(to_wire(value))
 
     def nodes(request: Request) -> Response:
