@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from tidegauge.cli.top.app import TopApp
 from tidegauge.cli.top.model import Selection
 from tidegauge.cli.top.table import RowTable
+from tidegauge.cluster.api.overview import NodeLine
 from tidegauge.core.ids import JobKey
 from top_world import World
 
@@ -64,14 +65,14 @@ EVERYTHING = Selection()
 
 def read(
     story: Story, world: World | None = None, *, size: tuple[int, int] = (80, 24), choice: Selection = EVERYTHING,
-    job: JobKey | None = None,
+    job: JobKey | None = None, node: NodeLine | None = None,
 ) -> None:  # fmt: skip
     """Run ``story`` before a terminal of this size."""
     told = World().live(reports=20).tell_incidents() if world is None else world
 
     async def run() -> None:
         service = told.service()
-        app = TopApp(service, service.overview(), user="ada", choice=choice, job=job)
+        app = TopApp(service, service.overview(), user="ada", choice=choice, job=job, node=node)
         with pytest.MonkeyPatch.context() as textual:
             # It takes a process that got no CPU for 20 ms for one that has done its work.
             for module in ("app", "pilot"):

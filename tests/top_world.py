@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +15,19 @@ from sample_views import GIB, LEAK, MIB, NOW_S, gpu_view, identity, rank_summary
 from scheduler_values import decision, finding, incident, record
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top.service import Service
-from tidegauge.cluster.api.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
+from tidegauge.cluster.api.http_api import (
+    BadRequestError,
+    HttpApi,
+    NotFoundError,
+    Request,
+    Route,
+    UnavailableError,
+    json_route,
+)
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import memory_routes
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, OverviewReads
+from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
@@ -133,6 +142,10 @@ class World:
         self.asked: list[str] = []
         self.wishes: list[tuple[JobKey, int, Mapping[str, Any]]] = []
         """What ranks were asked for."""
+        self.sent: list[tuple[str, dict[str, str]]] = []
+        """Forms that were sent, by path."""
+        self.switched: list[tuple[str, str | None]] = []
+        """How the switch of all actions was set, and why."""
 
     def live(self, reports: int = REPORTS) -> World:
         """Two hours pass."""
@@ -204,6 +217,10 @@ class World:
                 wall_s=lambda: NOW_S - LIFE_S + self.elapsed_s, monotonic_s=lambda: self.elapsed_s,
             ).routes(),
             **loop_routes(lambda: self.store(), lambda: self.status),
+            **RecordPages(lambda: self.store()).routes(),
+            "/api/v1/events": json_route(
+                lambda request: {"events": self.coordinator.events(request.number("after", default=0))}
+            ),
         }  # fmt: skip
 
     def service(self) -> Service:
@@ -226,9 +243,25 @@ class World:
             if self.problem is not None:
                 raise CommandError(self.problem)
             self.wishes.append((job, rank, request))
-            return {"ok": True, "id": request["id"], "state": "recording"}
+            return {"ok": True, "id": request.get("id"), "state": "recording", "step": 3600}
 
-        return Service(ask, lambda: "http://head:9495/", wish)
+        def send(path: str, fields: Mapping[str, str]) -> dict[str, Any]:
+            if self.problem is not None:
+                raise CommandError(self.problem)
+            self.sent.append((path, dict(fields)))
+            yours = {"grade": fields.get("grade", "leak"), "by": "ada", "as_admin": False, "at_unix_s": NOW_S}
+            return {"answers": [yours], "yours": yours}
+
+        def switch(words: str) -> Callable[[str | None], list[str]]:
+            def set_switch(reason: str | None) -> list[str]:
+                if self.problem is not None:
+                    raise CommandError(self.problem)
+                self.switched.append((words, reason))
+                return [f"{words}."]
+
+            return set_switch
+
+        return Service(ask, lambda: "http://head:9495/", wish, send, switch("paused"), switch("resumed"))
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
     python scripts/preview/top_preview.py docs/img
 
-Writes top.png (80 x 24 characters) and top-rank.png (120 x 36), and both on a light terminal into the same folder when
-``--light`` is given. Needs ``chromium``.
+Writes top.png (80 x 24 characters), top-rank.png (120 x 36) and top-node.png (100 x 20), and all of them on a light
+terminal into the same folder when ``--light`` is given. Needs ``chromium``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ def main() -> None:
     parser.add_argument("--light", action="store_true", help="as on a light terminal")
     args = parser.parse_args()
     theme, ending = (LIGHT, "-light") if args.light else (DARK, "")
-    for name, size, keys in (("top", (80, 24), []), ("top-rank", (120, 36), ["enter", "enter"])):
+    pictures: tuple[tuple[str, tuple[int, int], list[str]], ...] = (
+        ("top", (80, 24), []),
+        ("top-rank", (120, 36), ["enter", "enter"]),
+        ("top-node", (100, 20), ["c", "end", "enter"]),
+    )
+    for name, size, keys in pictures:
         photograph(asyncio.run(screen(size, keys, theme)), args.folder / f"{name}{ending}.png")
 
 

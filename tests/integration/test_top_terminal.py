@@ -195,6 +195,33 @@ def test_a_reader_walks_from_the_cluster_to_a_rank_and_quits(
     assert address in terminal.raw.rpartition("\x1b[?1049l")[2], "the address stays to be copied"
 
 
+def test_a_reader_sees_who_is_on_a_gpu_what_changed_and_is_refused_to_pause_from_elsewhere(
+    service: CoordinatorService, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(service.url)
+    terminals.append(terminal)
+    terminal.wait_for(lambda screen: "48211" in screen.text, "the jobs")
+    terminal.press("c")
+    terminal.wait_for(lambda screen: "7 nodes by fullest GPU" in screen.text, "the nodes")
+    terminal.wait_for(lambda screen: "gpu-node-01" in screen.text, "a node")
+    terminal.press("\r")
+    terminal.wait_for(lambda screen: "nodes \u203a gpu-node-03" in screen.lines[0], "the fullest node")
+    terminal.wait_for(lambda screen: "\u2588\u2588\u00b7" in screen.text and "48230" in screen.text, "its GPUs")
+    terminal.press("l")
+    terminal.wait_for(lambda screen: "job began" in screen.text, "the log")
+    terminal.press("/")  # the made-up cluster has a time of its own, its incidents have this machine's
+    terminal.wait_for(lambda screen: "filter:" in screen.text, "the filter")
+    terminal.press("opened\r")
+    terminal.wait_for(lambda screen: "incident opened" in screen.text, "an incident in the log")
+    terminal.wait_for(lambda screen: "filter:" not in screen.text, "the end of the filter")
+    terminal.press("P")
+    terminal.wait_for(lambda screen: "Pause all actions on lab?" in screen.text, "the question")
+    terminal.press("\r")
+    terminal.wait_for(lambda screen: "run `tidegauge policy pause` there" in screen.lines[-1], "what to do instead")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
 def test_a_service_that_goes_away_is_said_and_its_figures_stay(
     service: CoordinatorService, terminals: list[Terminal]
 ) -> None:

@@ -75,7 +75,8 @@ class CommandModule(Protocol):
         """Run the command and return its exit code. Raises ``CommandError``."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of the command ``only``: to import them all takes longer than most of them run."""
     parser = CommandParser(prog="tidegauge", usage="%(prog)s [-h] [--version] COMMAND ...", description=DESCRIPTION)
     add_examples(
         parser,
@@ -89,12 +90,13 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, prog=parser.prog, help=argparse.SUPPRESS
     )
-    for name, module in COMMANDS.items():
+    for name, module in COMMANDS.items() if only is None else ((only, COMMANDS[only]),):
         command = cast(CommandModule, importlib.import_module(module))
         subparser = subparsers.add_parser(name, help=command.HELP, description=as_description(command.HELP))
         command.prepare_parser(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)
-    show_commands(parser, subparsers, GROUPS)
+    if only is None:
+        show_commands(parser, subparsers, GROUPS)
     return parser
 
 
@@ -103,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names that the locale's encoding does not have
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = build_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
     try:
         exit_code = int(args.run(args))
         sys.stdout.flush()

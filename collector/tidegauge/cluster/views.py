@@ -65,7 +65,12 @@ class EventKind(str, Enum):
     """First report of a node's agent (after a coordinator restart: the first one that this coordinator hears)."""
     AGENT_RESTARTED = "agent_restarted"
     NODE_STALE = "node_stale"
+    NODE_BACK = "node_back"
+    """A node that was stale reports again."""
     NODE_GONE = "node_gone"
+    JOB_BEGAN = "job_began"
+    """First report of a rank of this attempt (after a coordinator restart: the first one that this coordinator
+    hears)."""
     RANK_VERDICT = "rank_verdict"
     """A rank's leak state changed."""
 

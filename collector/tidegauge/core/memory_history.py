@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, Optional, Union, overload
 
-from tidegauge.core.units import format_bytes_apart
+from tidegauge.core.units import format_bytes, format_bytes_apart
 
 BUCKETS = 120
 """Points at most: a forecast plot a column every few pixels wide, a terminal's width of sparkline."""
@@ -118,14 +118,14 @@ MIN_SETTLED = 8
 """Amounts from which on there is a quarter to leave out."""
 
 
-class Scale(NamedTuple):
+class ChartScale(NamedTuple):
     """The range of a chart, in the unit of its amounts; what lies below is drawn at its foot."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, amounts: Sequence[float]) -> Scale:
+    def of(cls, amounts: Sequence[float]) -> ChartScale:
         """From the lowest of ``amounts``, oldest first and at least one, to the highest."""
         settled = amounts[len(amounts) // LOADING_SHARE :] if len(amounts) >= MIN_SETTLED else amounts
         return cls(min(settled), max(amounts))
@@ -145,6 +145,12 @@ class Scale(NamedTuple):
         low, high = format_bytes_apart(self.low, self.high)
         unit = f" {high.split()[-1]}"
         return high if low == high else f"{low.removesuffix(unit)}\N{EN DASH}{high}"
+
+    @property
+    def growth_word(self) -> str:
+        """The span of bytes in few characters: "+374M"."""
+        number, unit = format_bytes(self.high - self.low).split()
+        return f"+{number if len(number) < 4 else number.partition('.')[0]}{unit[0]}"
 
 
 class MemoryHistory:

@@ -14,7 +14,7 @@ from tidegauge.core.incidents import Incident, IncidentState
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
-from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
+from tidegauge.core.jobs.exemption import exempting_command
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Link, Links, chosen_links
 from tidegauge_exporter.mail.html_parts import (
@@ -96,11 +96,12 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
 def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
     """Commands for the owner of a running Slurm job; of a tamed incident."""
     job_id = incident.key.job.job_id
-    if incident.scheduler != SLURM or not (job_id.isascii() and job_id.isdigit()) or not incident.is_open:
+    exempting = exempting_command(job_id, incident.scheduler)
+    if exempting is None or not exempting.is_complete or not incident.is_open:
         return ()
     return (
         ShownCommand(
-            f"scontrol update JobId={job_id} Comment=tidegauge:keep",
+            " ".join(exempting.words),
             "To exempt this job from actions (replaces the job's comment)",
         ),
         ShownCommand(f"scancel {job_id}", "To cancel it yourself, after saving what you need"),

@@ -39,7 +39,7 @@ from tidegauge.cli.main import build_parser, main
         (
             ["top", "--sort", "memroy"],
             "tidegauge top: argument --sort: invalid choice 'memroy'; did you mean 'memory'? "
-            "(choose from time, memory, growth, name)",
+            "(choose from time, memory, growth, name, state, user, host, ranks, step, bytes)",
         ),
         (["config", "shwo"], "tidegauge config: invalid choice 'shwo'; did you mean 'show'? (choose from show, token)"),
         (

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -55,6 +56,16 @@ def test_import_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90)
     assert done.stdout.strip() == "[]"
+
+
+def test_parser_of_one_command_has_the_same_help_as_in_the_parser_of_all() -> None:
+    def help_of(parser: argparse.ArgumentParser, name: str) -> str:
+        commands = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        return str(commands.choices[name].format_help())
+
+    everything = build_parser()
+    for name in ("top", "policy"):
+        assert help_of(build_parser(name), name) == help_of(everything, name)
 
 
 @pytest.mark.parametrize(("closed", "code"), [((1,), 0), ((2,), 2), ((1, 2), 2)])

@@ -42,6 +42,7 @@ def test_the_cluster_its_jobs_and_its_incidents_are_on_one_screen() -> None:
         assert " policy observe, 2 incidents open" in lines
         assert any("#12" in line and "would checkpoint" in line for line in lines)
         assert "Enter open" in lines[-1]
+        assert lines[2] == " 7 jobs, 1 ended, by time to OOM", "as many as the headline says"
 
     read(story)
 
@@ -62,6 +63,18 @@ def test_enter_goes_from_the_cluster_to_a_job_to_a_rank_and_escape_back() -> Non
         assert len(reader.jobs()) == 8
 
     read(story)
+
+
+def test_z_draws_a_rank_from_nothing_to_its_limit_and_back() -> None:
+    async def story(reader: Reader) -> None:
+        await reader.press("enter", "enter")
+        assert " 0 B " not in reader.text()
+        await reader.press("z")
+        assert reader.text().count("  0 B ") == 4, "the foot of each of the four charts"
+        await reader.press("z")
+        assert "68.2 GiB" in reader.text()
+
+    read(story, World().live(reports=60).tell_incidents(), size=(90, 30))
 
 
 def test_the_cursor_stays_on_its_job_when_the_order_changes() -> None:
@@ -86,9 +99,15 @@ def test_keys_sort() -> None:
         assert reader.jobs()[0] == "48211"
         await reader.press("n")
         assert reader.jobs()[:2] == ["48190", "48211"]
-        await reader.press("t")
+        await reader.press("o")
+        assert "by state" in reader.text()
+        await reader.press("o")
+        assert ("by user" in reader.text(), reader.jobs()[:3]) == (True, ["48211", "48230", "48231"])
+        for words in ("by host", "by number of ranks", "by step", "by memory used", "by time to OOM"):
+            await reader.press("o")
+            assert words in reader.text()
         assert reader.jobs()[0] == "48211"
-        assert reader.jobs()[-1] == "run-7f3a"
+        assert reader.jobs()[-1] == "run-7f3a", "what has ended comes last in every order"
 
     read(story)
 
@@ -98,9 +117,13 @@ def test_a_filter_is_typed_seen_at_once_kept_by_enter_and_left_by_escape() -> No
         await reader.press("slash", "v", "i", "t")
         assert reader.jobs() == ["48219"]
         assert "with 'vit'" in reader.text()
-        await reader.press("enter")
+        assert "filter: vit" in reader.text()
+        await reader.press("tab")
+        assert "filter: vit" in reader.text(), "the line has its prompt also while the table has the keys"
+        await reader.press("slash", "enter")
         assert reader.jobs() == ["48219"]
         assert not reader.app.screen.query_one("#filter", Input).display
+        assert "filter:" not in reader.text()
         await reader.press("slash", "q", "q")
         assert "8 jobs hidden" in reader.text(), "q is a letter here"
         await reader.press("escape")
@@ -364,8 +387,10 @@ def test_a_rank_is_asked_for_evidence_by_a_key_and_what_is_known_is_on_its_page(
         await reader.press("enter", "enter")
         assert "rank 11" in reader.screen()[0]
         assert "train.py:41 in step" in reader.text()
-        assert "s evidence" in reader.screen()[-1]
+        assert "s ask" in reader.screen()[-1]
         await reader.press("s")
+        assert world.wishes == [], "it asks first"
+        await reader.press("e")
         ((job, rank, request),) = world.wishes
         assert (job.job_id, rank, request["command"], request["reason"]) == ("48211", 11, "evidence", "asked")
         assert "collecting evidence on rank 11" in reader.screen()[-1]
@@ -377,10 +402,10 @@ def test_the_rank_to_look_at_first_of_an_incident_is_asked_and_a_refusal_is_said
     async def story(reader: Reader) -> None:
         await reader.press("i", "enter")
         assert "incident 12" in reader.screen()[0]
-        await reader.press("s")
+        await reader.press("s", "e")
         assert [(job.job_id, rank) for job, rank, _ in reader.world.wishes] == [("48211", 11)]
         reader.world.problem = "to reach ranks on other hosts, run this on the service's head"
-        await reader.press("s")
+        await reader.press("s", "e")
         assert "run this on the service's head" in reader.screen()[-1]
 
     read(story)

@@ -24,6 +24,7 @@ from tidegauge.cli.top.columns import (
     scaled_sparkline,
     sparkline,
 )
+from tidegauge.core.memory_history import ChartScale
 
 amounts = st.lists(st.integers(0, 10**12), max_size=200)
 columns = st.lists(
@@ -126,7 +127,7 @@ def test_the_highest_is_seen_however_narrow_the_line(given_amounts: list[int], w
 def test_a_sparkline_goes_from_its_lowest_to_its_highest() -> None:
     assert sparkline([0, 10, 40, 80], 10) == " \u2582\u2585\u2588"
     assert sparkline([100 * GIB, 101 * GIB, 102 * GIB], 3) == "\u2581\u2585\u2588", "a leak of 2 % is seen"
-    assert sparkline([1000, 1001, 1000], 3) == "\u2581\u2582\u2581", "noise is no mountain"
+    assert sparkline([10_000, 10_001, 10_000], 3) == "\u2581\u2582\u2581", "noise is no mountain"
     assert sparkline([5, 5], 2) == "\u2581\u2581", "something is never drawn as nothing"
     assert sparkline([0, 0], 2) == "  "
     assert sparkline([], 10) == ""
@@ -134,17 +135,36 @@ def test_a_sparkline_goes_from_its_lowest_to_its_highest() -> None:
 
 def test_the_scale_stands_beside_the_bars_where_there_is_room() -> None:
     grown = [400 * MIB + n * 10 * MIB for n in range(30)]
-    assert scaled_sparkline(grown, 32).endswith("\u2588 400.0\u2013690.0 MiB")
+    assert scaled_sparkline(grown, 32).endswith("\u2588 470.0\u2013690.0 MiB"), "without the first quarter"
     assert len(scaled_sparkline(grown, 32)) == 32
     assert scaled_sparkline([900 * MIB, 3 * GIB], 32).endswith(" 900.0 MiB\u20133.0 GiB")
     assert scaled_sparkline([3 * GIB, 3 * GIB], 32).endswith("\u2581 3.0 GiB")
-    assert scaled_sparkline(grown, 12) == sparkline(grown, 12), "too narrow"
+    assert scaled_sparkline(grown, 12) == sparkline(grown, 6) + " +220M", "on a narrow line it is how much that is"
+    assert scaled_sparkline([1 * GIB, 2 * GIB + 100 * MIB], 12).endswith(" +1.1G")
+    assert scaled_sparkline(grown, 8) == sparkline(grown, 8), "too narrow"
     assert scaled_sparkline([], 32) == ""
+
+
+def test_a_leak_of_374_mib_on_a_gpu_of_80_gib_is_seen_with_its_size_also_after_the_model_was_loaded() -> None:
+    loading = [n * 9 * GIB for n in range(8)]
+    leaking = [78 * GIB + n * 374 * MIB // 23 for n in range(24)]
+    drawn = scaled_sparkline([*loading, *leaking], 45)
+    assert drawn.endswith("\u2588 78.0\u201378.4 GiB")
+    assert set(BLOCKS[2:]) <= set(drawn), "it rises in small steps"
+    narrow = scaled_sparkline([*loading, *leaking], 12)
+    assert (narrow[5], narrow[6:]) == ("\u2588", " +374M")
+
+
+def test_a_chart_takes_its_range_from_its_figures_but_not_from_the_first_quarter_of_a_life() -> None:
+    assert ChartScale.of([3, 5]) == (3, 5)
+    assert ChartScale.of([1, 1, 5, 6, 7, 8, 9, 9]) == (5, 9)
+    assert ChartScale(5, 9).share(1) == 0.0
+    assert ChartScale(0, 0).share(0) == 0.0
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 10))
 def test_bars_stand_on_the_ground(heights: list[int], lines: int) -> None:
-    drawn = bars(heights, 1000, lines)
+    drawn = bars(heights, ChartScale(0, 1000), lines)
     assert [len(text) for text in drawn] == [len(heights)] * lines
     for stack in zip(*drawn):
         filled = [BLOCKS.index(block) for block in stack]
@@ -152,4 +172,4 @@ def test_bars_stand_on_the_ground(heights: list[int], lines: int) -> None:
 
 
 def test_bars_are_as_high_as_their_amount() -> None:
-    assert bars([0, 25, 50, 100], 100, 2) == ["   \u2588", " \u2584\u2588\u2588"]
+    assert bars([0, 25, 50, 100], ChartScale(0, 100), 2) == ["   \u2588", " \u2584\u2588\u2588"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,3 +143,20 @@ def test_without_the_extra_it_names_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "rich", None)
     code, _, err = run(capsys)
     assert (code, "pip install 'tidegauge[agent]'" in err) == (3, True)
+
+
+def test_top_imports_nothing_that_its_first_screen_can_do_without() -> None:
+    """Ray, SQLAlchemy or torch alone would take longer than everything else until the first screen."""
+    code = (
+        "import sys, tidegauge.cli.main as m; m.build_parser('top');"
+        "import tidegauge.cli.top.app, tidegauge.cli.top.plain, tidegauge.settings;"
+        "import tidegauge.cluster.ray_service.service_control;"
+        "print(*{name.partition('.')[0] for name in sys.modules},"
+        " *(name for name in sys.modules if name.startswith('tidegauge.cli.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90)
+    loaded = set(done.stdout.split())
+    assert loaded >= {"textual", "pydantic", "tidegauge.cli.top.app"}
+    assert loaded.isdisjoint({"ray", "sqlalchemy", "torch", "numpy", "matplotlib", "jinja2", "kubernetes", "yaml"})
+    others = {"tidegauge.cli.demo.command", "tidegauge.cli.service.up", "tidegauge.cli.offline.estimate"}
+    assert loaded.isdisjoint(others), "the other commands are imported when they are called"

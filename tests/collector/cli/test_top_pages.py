@@ -196,10 +196,23 @@ def test_the_page_of_a_rank_says_what_is_the_matter_and_what_grows() -> None:
     assert "without .detach()" in " ".join(page)
     assert "on node7, GPU 0, pid 1000, step 200" in page
     assert "limit 80.0 GiB, host memory 4.0 GiB" in page
-    titles = [text for text in page if "GiB of " in text]
-    assert " ".join(titles[0].split()) == "used 30.7 GiB of 80.0 GiB allocated 29.0 GiB +12.0 MiB/step"
-    assert " ".join(titles[1].split()) == "cached 1.0 GiB of 20.0 GiB nontorch 700.0 MiB of 20.0 GiB"
+    titles = [" ".join(text.split()) for text in page if text.startswith(("used", "cached"))]
+    assert titles == [
+        "used 30.7 GiB of 80.0 GiB allocated 29.0 GiB +12.0 MiB/step",
+        "cached 1.0 GiB nontorch 700.0 MiB",
+    ]
     assert page[-1].startswith("over 29 s, until ")
+
+
+def test_charts_of_a_rank_have_their_own_ranges_or_go_to_the_limit() -> None:
+    def ends(*, is_whole: bool = False) -> list[str]:
+        page = [text_of(cells) for cells in rank_page(a_rank(), points(30), width=80, height=24, is_whole=is_whole)]
+        top = next(place for place, text in enumerate(page) if text.startswith("used "))
+        charts = page[top + 1 : next(place for place, text in enumerate(page) if text.startswith("cached"))]
+        return [" ".join(charts[place].split()[:2]) for place in (0, -1)]
+
+    assert ends() == ["30.7 GiB", "8.7 GiB"]
+    assert ends(is_whole=True) == ["80.0 GiB", "0 B"]
 
 
 def test_a_quiet_rank_and_a_suspected_one_are_told_as_such() -> None:

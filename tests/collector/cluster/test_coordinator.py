@@ -138,7 +138,7 @@ def test_a_silent_node_goes_stale_once_and_its_ranks_with_it(site: Site) -> None
     for _ in range(3):
         site.engine_lists("a")
     assert site.health() == {"node-a": NodeHealth.STALE}
-    assert site.kinds() == [EventKind.NODE_JOINED, EventKind.NODE_STALE]
+    assert site.kinds() == [EventKind.NODE_JOINED, EventKind.JOB_BEGAN, EventKind.NODE_STALE]
     (job,) = site.coordinator.jobs()
     assert (job.stale, job.running) == ((0, 1), True)
 
@@ -275,7 +275,7 @@ def test_coordinator_events_of_one_user_push_out_only_their_own(site: Site) -> N
     assert len(events) == MAX_EVENTS
     assert [event.seq for event in events] == sorted(event.seq for event in events)
     assert [event.kind for event in events if event.user_name != "mallory"] == [
-        EventKind.NODE_JOINED, EventKind.RANK_VERDICT, EventKind.RANK_VERDICT,
+        EventKind.NODE_JOINED, EventKind.JOB_BEGAN, EventKind.RANK_VERDICT, EventKind.RANK_VERDICT,
     ]  # fmt: skip
     assert events[-2].rank == MAX_EVENTS + 200, "of their own it is the oldest that go"
 

@@ -95,8 +95,8 @@ def test_job_info_is_served_by_the_coordinator(lab: Lab) -> None:
 def test_pages_for_programs_are_objects_with_a_list(lab: Lab) -> None:
     lab.report(rank_summary(0, verdict=LEAK))
     for path, key in (("nodes", "nodes"), ("jobs", "jobs"), ("events", "events")):
-        assert len(json.loads(lab.get(f"/api/v1/{path}"))[key]) == {"nodes": 1, "jobs": 1, "events": 2}[path]
-    assert [event["seq"] for event in json.loads(lab.get("/api/v1/events?after=1"))["events"]] == [2]
+        assert len(json.loads(lab.get(f"/api/v1/{path}"))[key]) == {"nodes": 1, "jobs": 1, "events": 3}[path]
+    assert [event["seq"] for event in json.loads(lab.get("/api/v1/events?after=1"))["events"]] == [2, 3]
     assert lab.get("/healthz") == b"ok\n"
 
 

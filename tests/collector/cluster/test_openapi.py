@@ -25,6 +25,7 @@ from waiting import PATIENCE_S
 JOB = "job_id=4711&attempt=0"
 ASKED = {
     "/api/v1/job": JOB,
+    "/api/v1/node": "node_id=node0",
     "/api/v1/memory": f"{JOB}&uid=1001",
     "/api/v1/job-record": "job_id=4711",
     "/api/v1/incident": "number=1",
@@ -47,6 +48,7 @@ FULL = {
     "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
     "/api/v1/ended-jobs": "jobs", "/api/v1/profiled-jobs": "jobs", "/api/v1/profiles": "profiles",
     "/api/v1/profile": "profile", "/api/v1/job-record": "incidents", "/api/v1/usage": "usage",
+    "/api/v1/node-overview": "nodes", "/api/v1/node": "ranks",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()
@@ -120,6 +122,8 @@ def test_a_real_answer_to_a_request_for_profiles_is_as_described(service: Coordi
     ("path", "query", "status"),
     [
         ("/api/v1/job", "", 400),
+        ("/api/v1/node", "", 400),
+        ("/api/v1/node", "node_id=none", 404),
         ("/api/v1/incidents", "limit=1001", 400),
         ("/api/v1/incident", "number=99", 404),
         ("/api/v1/evidence", "incident=99", 404),

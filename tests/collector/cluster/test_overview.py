@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 
 from jobs_of_ranks import jobs_of
-from sample_views import GIB, LEAK, MIB, gpu_view, identity, job_view, rank_summary
+from sample_views import GIB, LEAK, MIB, gpu_view, identity, job_view, rank_summary, uuid_of
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request
-from tidegauge.cluster.api.overview import MAX_JOBS, JobPage, Overview, job_line, job_page, overview
+from tidegauge.cluster.api.overview import (
+    MAX_JOBS,
+    MAX_NAMED_JOBS,
+    CardLine,
+    JobPage,
+    Overview,
+    job_line,
+    job_page,
+    node_page,
+    nodes_page,
+    overview,
+)
 from tidegauge.cluster.api.overview_api import Kept
 from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.cluster.views import NodeHealth, NodeStatus
@@ -189,3 +200,32 @@ def test_an_answer_that_could_not_be_made_is_tried_again_at_once() -> None:
     with pytest.raises(ValueError, match="away"):
         kept()
     assert kept() == "here"
+
+
+def test_a_nodes_line_has_what_each_card_holds_by_whom_and_counts_ranks_that_the_viewer_may_not_see() -> None:
+    ada = job(rank_summary(0, gpu=0, uuid=uuid_of(0)), rank_summary(1, gpu=1, uuid=uuid_of(1), alive=False))
+    grace = replace(job(rank_summary(0, gpu=1, uuid=uuid_of(1), user_name="grace")), job_id="9")
+    cards = (gpu_view(1, uuid=uuid_of(1), used_bytes=20 * GIB), gpu_view(0, uuid=uuid_of(0), used_bytes=None))
+    there = NodeStatus("id-0", "node-0", None, NodeHealth.OK, 1, "i", None, 0.5, 2, cards)
+    page = nodes_page([there], [ada], [ada, grace], cluster="lab", now_unix_s=5.0)
+    (line,) = page.nodes
+    held = ada.ranks[0].reserved_bytes + (ada.ranks[0].nontorch_bytes or 0)
+    assert line.cards == (
+        CardLine(0, cards[1].total_bytes, None, held, cards[1].other_processes_bytes, 1),
+        CardLine(1, cards[0].total_bytes, 20 * GIB, held, cards[0].other_processes_bytes, 1),
+    )
+    assert (line.jobs, line.more_jobs) == (("4711 ada",), 0)
+    assert from_wire(type(page), to_wire(page)) == page
+    whole = node_page(there, [ada], [ada, grace], line_of, now_unix_s=5.0)
+    assert [(one.job_id, one.user_name, one.rank.rank) for one in whole.ranks] == [("4711", "ada", 0)], "not the ended"
+    assert whole.node == line
+
+
+def test_pages_of_nodes_are_bounded() -> None:
+    there = NodeStatus("id-0", "node-0", None, NodeHealth.OK, 1, "i", None, 0.5, 2, ())
+    many = [replace(job(rank_summary(n)), job_id=f"{n}") for n in range(MAX_NAMED_JOBS + 3)]
+    page = nodes_page([there, there, there], many, many, cluster="lab", now_unix_s=5.0, most=2)
+    assert (len(page.nodes), page.left_out) == (2, 1)
+    assert (len(page.nodes[0].jobs), page.nodes[0].more_jobs) == (MAX_NAMED_JOBS, 3)
+    ranks = node_page(there, many, many, line_of, now_unix_s=5.0, most=4)
+    assert (len(ranks.ranks), ranks.left_out) == (4, MAX_NAMED_JOBS - 1)

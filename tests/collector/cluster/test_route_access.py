@@ -184,6 +184,8 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/job": Page(f"/api/v1/job?{job}", about_one=True),
         "/api/v1/job without uid": Page(f"/api/v1/job?{without_uid}", about_one=True),
         "/api/v1/overview": Page("/api/v1/overview"),
+        "/api/v1/node-overview": Page("/api/v1/node-overview"),
+        "/api/v1/node": Page("/api/v1/node?node_id=id"),
         "/api/v1/events": Page("/api/v1/events"),
         "/api/v1/heat-map": Page(f"/api/v1/heat-map?{job}", about_one=True),
         "/api/v1/memory": Page(f"/api/v1/memory?{job}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegauge.cli.arguments import add_examples
@@ -83,10 +83,15 @@ def _answer(args: argparse.Namespace) -> int:
     if args.json:
         print_json(answer)
         return FINE
-    answers, yours = [read(GradeAnswer, raw) for raw in answer["answers"]], read(GradeAnswer, answer.get("yours", {}))
-    counted = f"Incident {args.incident} counts as {answer_in_words(yours)}"
-    print_wrapped("", f"Recorded. {why_not_counted(yours, answers, when=day) or counted}")
+    print_wrapped("", recorded_words(args.incident, answer))
     return FINE
+
+
+def recorded_words(number: int, answer: Mapping[str, Any]) -> str:
+    """What the service's answer to a grade means, for the one who gave it."""
+    answers, yours = [read(GradeAnswer, raw) for raw in answer["answers"]], read(GradeAnswer, answer.get("yours", {}))
+    counted = f"Incident {number} counts as {answer_in_words(yours)}"
+    return f"Recorded. {why_not_counted(yours, answers, when=day) or counted}"
 
 
 def _table(args: argparse.Namespace) -> int:

@@ -25,27 +25,43 @@ def prepare_pause(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(args: argparse.Namespace) -> int:
-    files, switch = _switch(args)
-    try:
-        switch.pause(args.reason, _who(), time.time())
-    except OSError as error:
-        _not_written(files, error)
-    print("Actions are paused: no action on any job until `tidegauge policy resume`. Incidents are still recorded.")
-    if _tell_when(files):
-        print("Actions already handed to a scheduler cannot be undone; `tidegauge policy status` lists them.")
+    print("\n".join(pause_actions(args, args.reason)))
     return FINE
 
 
 def resume(args: argparse.Namespace) -> int:
+    print("\n".join(resume_actions(args)))
+    return FINE
+
+
+def pause_actions(args: argparse.Namespace, reason: str | None) -> list[str]:
+    """Set the switch, and return what to tell the user. Raises ``CommandError``: then nothing has changed."""
+    files, switch = _switch(args)
+    try:
+        switch.pause(reason, _who(), time.time())
+    except OSError as error:
+        _not_written(files, error)
+    lines = [
+        "Actions are paused: no action on any job until `tidegauge policy resume`. Incidents are still recorded.",
+        _when(files),
+    ]
+    if _may_run(files):
+        lines.append("Actions already handed to a scheduler cannot be undone; `tidegauge policy status` lists them.")
+    return lines
+
+
+def resume_actions(args: argparse.Namespace) -> list[str]:
+    """The same for the end of a pause."""
     files, switch = _switch(args)
     try:
         switch.resume(_who(), time.time())
     except OSError as error:
         _not_written(files, error)
-    print("Actions are no longer paused, and the circuit breakers are reset: only new events open them again.")
-    print("The policy decides which actions are taken: none on jobs in the modes observe and warn.")
-    _tell_when(files)
-    return FINE
+    return [
+        "Actions are no longer paused, and the circuit breakers are reset: only new events open them again.",
+        "The policy decides which actions are taken: none on jobs in the modes observe and warn.",
+        _when(files),
+    ]
 
 
 def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
@@ -67,17 +83,20 @@ def _not_written(files: StateFiles, error: OSError) -> NoReturn:
     ) from error
 
 
-def _tell_when(files: StateFiles) -> bool:
-    """Print when the change takes effect; true if a service runs, or may run."""
+def _when(files: StateFiles) -> str:
+    """When the change takes effect."""
+    return IN_FORCE if _may_run(files) else "No service is running here; this takes effect when one starts."
+
+
+def _may_run(files: StateFiles) -> bool:
+    """True if a service runs, or may run."""
     from tidegauge.cluster.ray_service.service_control import running_record
     from tidegauge.cluster.service_record import RecordError
 
     try:
-        runs = running_record(files) is not None
+        return running_record(files) is not None
     except RecordError:
-        runs = True
-    print(IN_FORCE if runs else "No service is running here; this takes effect when one starts.")
-    return runs
+        return True
 
 
 def _who() -> str:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.top.columns import job_columns, name_job_shortly, rank_columns
-from tidegauge.cli.top.model import JobRow, Selection, by_job, job_rows, rank_rows
+from tidegauge.cli.top.happened_screens import ChangesScreen, EndedScreen
+from tidegauge.cli.top.model import JobMeant, JobRow, Selection, by_job, count_words, job_of_line, job_rows, rank_rows
+from tidegauge.cli.top.node_screens import NodeScreen, NodesScreen
 from tidegauge.cli.top.page_screens import HelpScreen, IncidentScreen, RankScreen
 from tidegauge.cli.top.pages import Line, headline, job_headline
 from tidegauge.cli.top.screens import SeenTable, TableScreen, Top
 from tidegauge.cli.top.service import OpenIncidents, Service
 from tidegauge.cli.top.table import RowTable
-from tidegauge.cluster.api.overview import JobPage, Overview, RankLine
+from tidegauge.cluster.api.overview import JobPage, NodeLine, Overview, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_count
 
-TABLE_KEYS = "Enter open  tmgn sort  / filter  i incidents  r report  ? help"
+TABLE_KEYS = "Enter open  o sort  / filter  c nodes  e ended  l log  r report  ? help"
 
 
 class TopApp(Top):
@@ -29,23 +32,41 @@ class TopApp(Top):
     Screen { background: ansi_default; color: ansi_default; }
     Static { height: 1; }
     RowTable { height: 1fr; scrollbar-size-vertical: 1; background: ansi_default; }
-    #filter { display: none; border: none; height: 1; padding: 0 1; background: ansi_default; }
+    #filter-line { display: none; height: 1; }
+    #filter-prompt { width: 8; padding: 0 0 0 1; text-style: bold; }
+    #filter { display: none; border: none; width: 1fr; height: 1; padding: 0 1; background: ansi_default; }
+    QuestionScreen { align: center middle; }
+    #question { width: 76; max-width: 100%; height: auto; border: round ansi_bright_blue; padding: 0 1;
+                background: ansi_default; }
+    #question Static { height: auto; }
+    #reason { border: none; height: 1; padding: 0; background: ansi_default; text-style: underline; }
     VerticalScroll { scrollbar-size-vertical: 1; padding: 0 1; }
     VerticalScroll Static { height: auto; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", show=False, priority=True)]
 
-    def __init__(self, source: Service, first: Overview, *, user: str, choice: Selection, job: JobKey | None) -> None:
+    def __init__(
+        self, source: Service, first: Overview, *, user: str, choice: Selection, job: JobKey | None,
+        nodes: bool = False, node: NodeLine | None = None,
+    ) -> None:  # fmt: skip
+        """It begins with the ranks of ``job``, with all ``nodes`` or with one ``node``, else with all jobs."""
         super().__init__(source, cluster=first.cluster, user=user, choice=choice)
+        self.paused = first.actions.paused
         self._first = first
         self._job = job
+        self._starts_with_nodes = nodes
+        self._first_node = node
 
     def on_mount(self) -> None:
         self.theme = "ansi-dark"
         self.push_screen(ClusterScreen(self._first))
         if self._job is not None:
             self.push_screen(JobScreen(self._job))
+        if self._starts_with_nodes or self._first_node is not None:
+            self.show_nodes()
+        if self._first_node is not None:
+            self.push_screen(NodeScreen(self._first_node.node_id, self._first_node.hostname))
 
     def show_incident(self, number: int) -> None:
         self.push_screen(IncidentScreen(number))
@@ -53,11 +74,26 @@ class TopApp(Top):
     def show_help(self) -> None:
         self.push_screen(HelpScreen())
 
+    def show_nodes(self) -> None:
+        self._show(NodesScreen)
+
+    def show_ended(self) -> None:
+        self._show(EndedScreen)
+
+    def show_changes(self) -> None:
+        self._show(ChangesScreen)
+
+    def _show(self, screen: Callable[[], Screen[None]]) -> None:
+        """Open a screen above all jobs: Escape leads back there, however many were seen one after the other."""
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        self.push_screen(screen())
+
 
 class ClusterScreen(TableScreen[Overview, JobRow]):
     """The screen of all jobs."""
 
-    KEYS = f"{TABLE_KEYS}  u mine  q quit"
+    KEYS = f"{TABLE_KEYS}  q quit"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("u", "mine", show=False)]
 
     def __init__(self, first: Overview) -> None:
@@ -65,7 +101,13 @@ class ClusterScreen(TableScreen[Overview, JobRow]):
         self.seen = SeenTable(first, OpenIncidents(()))
 
     def ask(self) -> SeenTable[Overview]:
-        return SeenTable(self.top.source.overview(), self.top.ask_incidents())
+        seen = SeenTable(self.top.source.overview(), self.top.ask_incidents())
+        self.top.paused = seen.answer.actions.paused
+        return seen
+
+    def job_meant(self) -> JobMeant | None:
+        row = self.rows_table.current
+        return None if row is None else job_of_line(row.job)
 
     def path(self) -> Sequence[str]:
         return ()
@@ -83,8 +125,8 @@ class ClusterScreen(TableScreen[Overview, JobRow]):
         self.rows_table.empty = f"{hidden} jobs hidden; u and / change the filter" if hidden else none
         return rows
 
-    def rows_title(self, seen: SeenTable[Overview], shown: int) -> str:  # noqa: ARG002 - the headline counts jobs left out
-        return f"{format_count(shown, 'job')} {self.top.choice.words(whose=True)}"
+    def rows_title(self, seen: SeenTable[Overview], rows: Sequence[JobRow]) -> str:  # noqa: ARG002 - of what is shown
+        return f"{count_words(rows)}, {self.top.choice.words(whose=True)}"
 
     def incidents_title(self, seen: SeenTable[Overview], shown: int) -> str:  # noqa: ARG002 - the policy's line counts them
         return in_one_line(seen.answer.actions)
@@ -117,6 +159,9 @@ class JobScreen(TableScreen[JobPage, RankLine]):
         page, found = self.top.source.job(self._job), self.top.ask_incidents()
         return SeenTable(page, found._replace(lines=by_job(found.lines).get(self._job, ())))
 
+    def job_meant(self) -> JobMeant | None:
+        return None if self.seen is None else job_of_line(self.seen.answer.job)
+
     def path(self) -> Sequence[str]:
         return (f"job {name_job_shortly(self._job)}",)
 
@@ -131,10 +176,10 @@ class JobScreen(TableScreen[JobPage, RankLine]):
     def rows(self, seen: SeenTable[JobPage]) -> Sequence[RankLine]:
         return rank_rows(seen.answer.ranks, self.top.choice)
 
-    def rows_title(self, seen: SeenTable[JobPage], shown: int) -> str:
+    def rows_title(self, seen: SeenTable[JobPage], rows: Sequence[RankLine]) -> str:
         left_out = seen.answer.left_out
         more = f", {left_out:,} more not shown" if left_out else ""
-        return f"{format_count(shown, 'rank')} {self.top.choice.words(whose=False)}{more}"
+        return f"{format_count(len(rows), 'rank')} {self.top.choice.words(whose=False)}{more}"
 
     def incidents_title(self, seen: SeenTable[JobPage], shown: int) -> str:  # noqa: ARG002 - the page does not count them
         return "open incidents of this job" if shown else "no open incidents of this job"

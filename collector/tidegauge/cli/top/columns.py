@@ -134,47 +134,38 @@ def cut(text: str, width: int) -> str:
     return "" if width < 1 else set_cell_size(text, width - 1).rstrip() + CUT
 
 
-FLAT_SHARE = 0.01
-"""A range that is a smaller share of its highest amount is drawn as flat: it is noise."""
-MIN_SCALED_BARS = 6
-"""With fewer bars than this beside it, the scale is left out."""
+MIN_SCALED_BARS, MIN_BARS = 6, 3
+"""With fewer bars than this beside it, the range gives way to its size, and that to more bars."""
 
 
 def sparkline(amounts: Sequence[float], width: int) -> str:
-    """``amounts``, oldest first, as at most ``width`` bars from the lowest of them to the highest.
+    """``amounts``, oldest first, as at most ``width`` bars over their ``ChartScale``.
 
     A bar is the highest of its stretch of amounts, and is never empty for an amount above 0.
     """
     if not amounts or width < 1:
         return ""
-    low, high = min(amounts), max(amounts)
-    span = max(high - low, high * FLAT_SHARE) or 1
+    scale = ChartScale.of(amounts)
     return "".join(
-        BLOCKS[1 + round((amount - low) / span * 7) if amount > 0 else 0] for amount in squeezed(amounts, width)
+        BLOCKS[1 + round(scale.share(amount) * 7) if amount > 0 else 0] for amount in squeezed(amounts, width)
     )
 
 
 def scaled_sparkline(amounts: Sequence[int], width: int) -> str:
-    """``amounts`` of bytes as a sparkline and the range that it covers, as far as there is room: "▁▃█ 0.9–1.3 GiB"."""
-    scale = _scale(amounts)
-    room = width - len(scale) - 1
-    drawn = sparkline(amounts, room if room >= MIN_SCALED_BARS else width)
-    return f"{drawn} {scale}" if drawn and room >= MIN_SCALED_BARS else drawn
-
-
-def _scale(amounts: Sequence[int]) -> str:
+    """``amounts`` of bytes as a sparkline and the range that it covers, "▁▃█ 0.9–1.3 GiB", or on a narrow line how
+    much that is, "▁▃█ +374M"."""
     if not amounts:
         return ""
-    low, high = format_bytes(min(amounts)), format_bytes(max(amounts))
-    if low == high:
-        return high
-    unit = f" {high.split()[-1]}"
-    return f"{low.removesuffix(unit)}\N{EN DASH}{high}"
+    scale = ChartScale.of(amounts)
+    for words, least in ((scale.range_words, MIN_SCALED_BARS), (scale.growth_word, MIN_BARS)):
+        if (room := width - len(words) - 1) >= least:
+            return f"{sparkline(amounts, room)} {words}"
+    return sparkline(amounts, width)
 
 
-def bars(amounts: Sequence[float], ceiling: float, height: int) -> list[str]:
-    """``amounts`` as bars between 0 and ``ceiling`` (above 0), as ``height`` lines from the top."""
-    eighths = [max(round(min(amount / ceiling, 1.0) * height * 8), 1 if amount > 0 else 0) for amount in amounts]
+def bars(amounts: Sequence[float], scale: ChartScale, height: int) -> list[str]:
+    """``amounts`` as bars over ``scale``, as ``height`` lines from the top."""
+    eighths = [max(round(scale.share(amount) * height * 8), 1 if amount > 0 else 0) for amount in amounts]
     return ["".join(BLOCKS[min(max(each - low * 8, 0), 8)] for each in eighths) for low in reversed(range(height))]
 
 
@@ -243,7 +234,7 @@ def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
         Column("ranks", lambda row, _: _ranks(row.job), 7, 9, rank=3),
         Column("nodes", lambda row, _: Cell(str(row.job.nodes)), 5, rank=LUXURY, right=True),
         Column("step", lambda row, _: Cell(f"{row.job.step:,}"), 9, rank=LUXURY, right=True),
-        Column("memory", lambda row, width: _memory(row.job.first, width), 9, 32, rank=1),
+        Column("memory", lambda row, width: _memory(row.job.first, width), 12, 32, rank=1),
         Column("used", lambda row, _: share_cell(row.job.used_share), 4, right=True),
         Column("of a GPU", lambda row, _: bytes_cell(row.job.used_bytes), 9, rank=LUXURY, right=True),
         Column("rank", lambda row, _: _first_rank(row.job), 5, 6, rank=4, right=True),
@@ -299,7 +290,7 @@ def _ranks(job: JobLine) -> Cell:
 
 
 def _memory(rank: RankLine, width: int) -> Cell:
-    """The used memory over time between its own lowest and highest, as bars."""
+    """The used memory over time as bars, and the range that they cover."""
     return Cell(scaled_sparkline(rank.line, width), Tone.WATER if rank.alive else Tone.DIM)
 
 

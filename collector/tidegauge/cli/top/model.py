@@ -14,6 +14,8 @@ from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import name_job
+from tidegauge.core.units import format_count
 from tidegauge.core.verdicts import alarm_level
 
 
@@ -27,6 +29,19 @@ class Sort(str, Enum):
     GROWTH = "growth"
     """The order by growth per step, the largest first."""
     NAME = "name"
+    STATE = "state"
+    USER = "user"
+    HOST = "host"
+    RANKS = "ranks"
+    STEP = "step"
+    BYTES = "bytes"
+    """The order by memory in use, the largest first."""
+
+    @property
+    def next(self) -> Sort:
+        """The order after this one, round and round."""
+        orders = list(Sort)
+        return orders[(orders.index(self) + 1) % len(orders)]
 
     @property
     def words(self) -> str:
@@ -36,6 +51,12 @@ class Sort(str, Enum):
             Sort.MEMORY: "by share of memory used",
             Sort.GROWTH: "by growth per step",
             Sort.NAME: "by name",
+            Sort.STATE: "by state",
+            Sort.USER: "by user",
+            Sort.HOST: "by host",
+            Sort.RANKS: "by number of ranks",
+            Sort.STEP: "by step",
+            Sort.BYTES: "by memory used",
         }[self]
 
 
@@ -89,6 +110,26 @@ class JobRow(NamedTuple):
         return self.called.job_id != self.job.job_id
 
 
+class JobMeant(NamedTuple):
+    """The job that an act is about."""
+
+    key: JobKey
+    called: JobKey
+    """The key with the names that people see."""
+    user_name: str
+    scheduler: str | None
+    is_exempt: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"{name_job(self.called)} of {self.user_name}"
+
+
+def job_of_line(job: JobLine) -> JobMeant:
+    row = JobRow(job, ())
+    return JobMeant(row.key, row.called, job.user_name, job.scheduler, job.exempt)
+
+
 def key_of(job: JobLine) -> JobKey:
     """The key that identifies a job in the next answer."""
     return JobKey(job.job_id, job.attempt, job.uid, job.group)
@@ -100,14 +141,22 @@ def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentRow], choice: 
     rows = [
         JobRow(job, of_job.get(key_of(job), ()))
         for job in jobs
-        if choice.user in (None, job.user_name) and _has(choice.text, _said_of_job(job))
+        if choice.user in (None, job.user_name) and has_text(choice.text, _said_of_job(job))
     ]
     return sorted(rows, key=lambda row: (not row.job.running, _JOB_KEYS[choice.sort](row.job), *_by_name(row.job)))
 
 
+def count_words(rows: Sequence[JobRow]) -> str:
+    """How many jobs the rows are, as the headline counts them: "7 jobs, 1 ended" ("… in 9 groups of ranks")."""
+    living = [row.key.owned for row in rows if row.job.running]
+    running, ended = set(living), {row.key.owned for row in rows} - set(living)
+    groups = f" in {format_count(len(living), 'group')} of ranks" if len(living) > len(running) else ""
+    return f"{format_count(len(running), 'job')}{groups}" + (f", {len(ended):,} ended" if ended else "")
+
+
 def rank_rows(ranks: Iterable[RankLine], choice: Selection) -> list[RankLine]:
     """The selected ranks, sorted; ranks that have ended come last."""
-    rows = [rank for rank in ranks if _has(choice.text, _said_of_rank(rank))]
+    rows = [rank for rank in ranks if has_text(choice.text, _said_of_rank(rank))]
     return sorted(rows, key=lambda rank: (not rank.alive, _RANK_KEYS[choice.sort](rank), rank.rank))
 
 
@@ -116,7 +165,7 @@ def incident_rows(incidents: Iterable[IncidentRow], choice: Selection) -> list[I
     rows = [
         line
         for line in incidents
-        if choice.user in (None, line.incident.user_name) and _has(choice.text, _said_of_incident(line.incident))
+        if choice.user in (None, line.incident.user_name) and has_text(choice.text, _said_of_incident(line.incident))
     ]
     return sorted(rows, key=lambda line: (-line.incident.severity.level, -line.incident.number))
 
@@ -181,12 +230,24 @@ _JOB_KEYS: Mapping[Sort, Callable[[JobLine], Any]] = {
     Sort.MEMORY: lambda job: -(job.used_share or 0.0),
     Sort.GROWTH: lambda job: _growth(job.first),
     Sort.NAME: lambda _: 0,
+    Sort.STATE: lambda job: [-level for level in _alarm(job)],
+    Sort.USER: lambda job: job.user_name.casefold(),
+    Sort.HOST: lambda job: job.first.hostname,
+    Sort.RANKS: lambda job: -job.world_size,
+    Sort.STEP: lambda job: -job.step,
+    Sort.BYTES: lambda job: -job.used_bytes,
 }
 _RANK_KEYS: Mapping[Sort, Callable[[RankLine], Any]] = {
     Sort.TIME: _time,
     Sort.MEMORY: lambda rank: -(rank.used_share or 0.0),
     Sort.GROWTH: _growth,
     Sort.NAME: lambda _: 0,
+    Sort.STATE: lambda rank: [-level for level in alarm_level(rank.state, rank.severity)],
+    Sort.USER: lambda _: 0,
+    Sort.HOST: lambda rank: rank.hostname,
+    Sort.RANKS: lambda _: 0,
+    Sort.STEP: lambda rank: -rank.step,
+    Sort.BYTES: lambda rank: -rank.used_bytes,
 }
 
 
@@ -213,5 +274,5 @@ def _said_of_incident(incident: Incident) -> Iterable[str | None]:
     return incident.key.job.job_id, incident.job_name, incident.user_name, incident.key.cause.value, *hosts
 
 
-def _has(text: str, said: Iterable[str | None]) -> bool:
+def has_text(text: str, said: Iterable[str | None]) -> bool:
     return not text or any(text.casefold() in each.casefold() for each in said if each)

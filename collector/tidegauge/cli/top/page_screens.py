@@ -15,13 +15,16 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from tidegauge.cli.errors import CommandError
+from tidegauge.cli.top.acts import rank_question
 from tidegauge.cli.top.columns import name_job_shortly
+from tidegauge.cli.top.model import JobMeant, job_of_line
 from tidegauge.cli.top.pages import Line, help_lines, incident_headline, incident_lines, job_headline, rank_page
 from tidegauge.cli.top.screens import LiveScreen
 from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cli.top.table import text_of
 from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.memory_history import MemoryPoint
 
 T = TypeVar("T")
@@ -46,8 +49,8 @@ class IncidentSeen(NamedTuple):
 class PageScreen(LiveScreen[T], Generic[T]):
     """A screen of text that can be scrolled."""
 
-    KEYS = "Esc back  up, down scroll  s evidence  r report  ? help  q quit"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "evidence", show=False)]
+    KEYS = "Esc back  up, down scroll  s ask  a x P act  r report  ? help  q quit"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "ask", show=False)]
 
     @abstractmethod
     def lines(self, seen: T, *, width: int, height: int) -> list[Line]:
@@ -55,19 +58,17 @@ class PageScreen(LiveScreen[T], Generic[T]):
 
     @abstractmethod
     def rank_meant(self) -> tuple[JobKey, int] | None:
-        """The rank from which ``s`` requests evidence."""
+        """The rank that ``s`` asks for something."""
 
-    def action_evidence(self) -> None:
+    def action_ask(self) -> None:
         meant = self.rank_meant()
         if meant is None:
-            self.top.say("no rank to collect evidence from")
-        else:
-            self.run_worker(self._ask_evidence(*meant))
-        self._draw_lines()
-
-    async def _ask_evidence(self, job: JobKey, rank: int) -> None:
-        await self.top.ask_evidence(job, rank)
-        self._draw_lines()
+            self.top.say("no rank to ask here")
+            self.draw_lines()
+            return
+        job, rank = meant
+        found = self.job_meant()
+        self.top.confirm(rank_question(self.top.source, job, name_job(job) if found is None else found.words, rank))
 
     def body(self) -> ComposeResult:
         with VerticalScroll(id="page"):
@@ -86,10 +87,19 @@ class PageScreen(LiveScreen[T], Generic[T]):
 class RankScreen(PageScreen[RankSeen]):
     """The screen of one rank."""
 
+    KEYS = f"Esc back  z scale  {PageScreen.KEYS.removeprefix('Esc back  ')}"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("z", "zoom", show=False)]
+
     def __init__(self, job: JobKey, rank: int) -> None:
         super().__init__()
         self._job = job
         self._rank = rank
+        self._is_whole = False
+        """Charts go from 0 to the limit."""
+
+    def action_zoom(self) -> None:
+        self._is_whole = not self._is_whole
+        self.draw()
 
     def ask(self) -> RankSeen:
         page = self.top.source.job(self._job, rank=self._rank)
@@ -109,13 +119,16 @@ class RankScreen(PageScreen[RankSeen]):
 
     def lines(self, seen: RankSeen, *, width: int, height: int) -> list[Line]:
         brief = self.top.evidence_of(self._job, self._rank)
-        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief)
+        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief, is_whole=self._is_whole)
 
     def rank_meant(self) -> tuple[JobKey, int]:
         return self._job, self._rank
 
     def report_number(self) -> int | None:
         return self.top.incident_of(self._job)
+
+    def job_meant(self) -> JobMeant | None:
+        return None if self.seen is None else job_of_line(self.seen.job)
 
 
 class IncidentScreen(PageScreen[IncidentSeen]):
@@ -149,6 +162,12 @@ class IncidentScreen(PageScreen[IncidentSeen]):
 
     def report_number(self) -> int | None:
         return self._number
+
+    def job_meant(self) -> JobMeant | None:
+        if self.seen is None:
+            return None
+        incident = self.seen.story.incident
+        return JobMeant(incident.key.job, incident.called, incident.user_name, incident.scheduler)
 
 
 class HelpScreen(Screen[None]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_ranks, figures, rank_rows
@@ -34,9 +34,9 @@ from tidegauge.core.incidents.wording import (
     since,
     state_in_words,
 )
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.memory_history import ChartScale, MemoryPoint
 from tidegauge.core.text import one_line
-from tidegauge.core.units import format_bytes, format_count, format_duration
+from tidegauge.core.units import format_bytes, format_bytes_apart, format_count, format_duration
 from tidegauge.core.verdicts import LeakState, Severity, Signal, state_word
 
 Line = Sequence[Cell]
@@ -56,10 +56,18 @@ KEYS = (
     ("Escape", "back"),
     ("up, down", "move; also k, j, page up, page down, home, end, and the mouse"),
     ("Tab", "switch between the table and the open incidents; also i"),
-    ("t m g n", "sort by time to OOM, share of memory used, growth per step, name"),
+    ("t m g n", "sort by time to OOM, share of memory used, growth per step, name; o: the next order of all"),
     ("/", "filter by text in id, name, user, host or state; empty shows all"),
     ("u", "toggle between your own jobs and all jobs"),
-    ("s", "on a rank or incident: find the line that leaks and what holds it (on the head)"),
+    ("c", "nodes and their GPUs: who is on each, what is unattributed; Enter opens a node"),
+    ("e", "jobs that ended: how, their peak and limit; Enter opens one"),
+    ("l", "log of changes: nodes, jobs, verdicts, incidents, actions"),
+    ("s", "on a rank or incident: ask the rank for evidence, a snapshot or a memory profile"),
+    ("a", "acknowledge an incident: record whether it was a leak"),
+    ("x", "exempt a job from actions"),
+    ("P", "pause all actions, or resume them"),
+    ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),
+    ("z", "on a rank: charts over the range of their figures, or from 0 to the limit"),
     ("r", "show the URL of the incident's report; printed again on exit"),
     ("?", "this page"),
     ("q", "quit"),
@@ -73,7 +81,7 @@ _SIGNS = (
         "no training step yet; after five minutes growth is measured by time (see tidegauge.step())",
     ),
     ("stale", "the node is not reporting: last known figures"),
-    ("memory", "GPU memory of the rank over time, oldest first, from its lowest to its highest"),
+    ("memory", "GPU memory of the rank over time, oldest first, over the range beside it; +374M: a range of 374 MiB"),
     ("used", "highest share of the limit in use by any rank"),
     ("rank", "rank to look at first; alike: most ranks grow alike"),
     ("OOM in", "predicted time to out of memory, from\N{EN DASH}to; in steps if time is unknown"),
@@ -131,15 +139,15 @@ def incident_headline(incident: Incident) -> Line:
 def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Line]:
     """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
-    lines = [*_wrapped("", incident_sentence(incident, clock), width), ""]
+    lines = [*wrapped("", incident_sentence(incident, clock), width), ""]
     for name, text in figures(incident, now_s=now_s):
-        lines += _wrapped(f"{name:<12}", text, width)
+        lines += wrapped(f"{name:<12}", text, width)
     if incident.findings:
         lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
     entries = timeline(story.history, story.records)
     for start, text in below_ranks(incident, entries, story.records, story.status):
-        lines += _wrapped(start, text, width)
+        lines += wrapped(start, text, width)
     return [[Cell(cut(text, width))] for text in lines]
 
 
@@ -147,7 +155,7 @@ def help_lines(*, width: int) -> list[Line]:
     lines: list[Line] = [[Cell("Keys", Tone.STRONG)]]
     for names, texts in ((KEYS, "Signs"), (_SIGNS, "")):
         for name, text in names:
-            lines += [[Cell(line)] for line in _wrapped(f"  {name:<11}", text, width)]
+            lines += [[Cell(line)] for line in wrapped(f"  {name:<11}", text, width)]
         lines += [[], [Cell(texts, Tone.STRONG)]] if texts else []
     return lines
 
@@ -159,7 +167,7 @@ def _ranks_table(incident: Incident, width: int) -> list[str]:
     return plain_lines(header, cells) + ([f"and {more} more ranks"] if more else [])
 
 
-def _wrapped(start: str, text: str, width: int) -> list[str]:
+def wrapped(start: str, text: str, width: int) -> list[str]:
     """Wrap ``text`` behind ``start``; further lines are indented below it if that leaves room for words."""
     hang = len(start) if width - len(start) >= NARROWEST else 2
     lines = textwrap.wrap(text, max(width, 20), initial_indent=start, subsequent_indent=" " * hang)
@@ -173,8 +181,8 @@ class _Part:
     name: str
     amounts: tuple[int | None, ...]
     """Bytes, one per point; ``None`` if unknown."""
-    height_bytes: int
-    """Bytes at the full height of the chart."""
+    scale: ChartScale
+    """Bytes at the foot and the top of the chart."""
     signal: Signal | None = None
     """The detector's name of this part."""
 
@@ -186,8 +194,12 @@ def rank_page(
     width: int,
     height: int,
     evidence: EvidenceBrief | None = None,
+    is_whole: bool = False,
 ) -> list[Line]:
-    """The page of a rank, in at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines."""
+    """The page of a rank; ``is_whole``: its charts go from 0 to the limit, not over the range of their figures.
+
+    It has at most ``height`` lines if its text leaves room for charts of ``LOWEST_BARS`` lines.
+    """
     known = [_where(rank), *_in_pod(rank), _also(rank), *_on_host(rank)]
     lines: list[Line] = [
         *_verdict(rank, width),
@@ -197,7 +209,7 @@ def rank_page(
     ]
     if not points:
         return [*lines, [Cell("no readings since the coordinator started", Tone.DIM)]]
-    parts = _parts(rank, points)
+    parts = _parts(rank, points, is_whole=is_whole)
     side_by_side = 2 if width >= TWO_COLUMNS else 1
     across = (width - GAP * (side_by_side - 1)) // side_by_side
     room = (height - len(lines) - 1) * side_by_side // len(parts) - 1
@@ -232,19 +244,20 @@ def over_time(points: Sequence[MemoryPoint], amounts: Sequence[int | None], widt
     return columns + columns[-1:] * (width - len(columns))
 
 
-def _parts(rank: RankLine, points: Sequence[MemoryPoint]) -> tuple[_Part, ...]:
-    """Used memory and its three parts: allocated, cached and nontorch; the last two at four times the scale."""
-    used = tuple(point.used_bytes for point in points)
-    allocated = tuple(point.allocated_bytes for point in points)
-    cached = tuple(max(point.reserved_bytes - point.allocated_bytes, 0) for point in points)
-    nontorch = tuple(point.nontorch_bytes for point in points)
-    most = max(rank.limit_bytes or 0, *used, 1)
-    outside = [amount for amount in nontorch if amount is not None]
-    return (
-        _Part("used", used, most),
-        _Part("allocated", allocated, most, Signal.ALLOCATED),
-        _Part("cached", cached, max(most // 4, 1, *cached), Signal.RESERVED),
-        _Part("nontorch", nontorch, max(most // 4, 1, *outside), Signal.NONTORCH),
+def _parts(rank: RankLine, points: Sequence[MemoryPoint], *, is_whole: bool) -> tuple[_Part, ...]:
+    """Used memory and its three parts: allocated, cached and nontorch, each over its own range or up to the limit."""
+    amounts: Mapping[str, tuple[int | None, ...]] = {
+        "used": tuple(point.used_bytes for point in points),
+        "allocated": tuple(point.allocated_bytes for point in points),
+        "cached": tuple(max(point.reserved_bytes - point.allocated_bytes, 0) for point in points),
+        "nontorch": tuple(point.nontorch_bytes for point in points),
+    }
+    signals = {"allocated": Signal.ALLOCATED, "cached": Signal.RESERVED, "nontorch": Signal.NONTORCH}
+    most = max(rank.limit_bytes or 0, *filter(None, amounts["used"]), 1)
+    known = {name: [amount for amount in series if amount is not None] or [0] for name, series in amounts.items()}
+    return tuple(
+        _Part(name, series, ChartScale(0, most) if is_whole else ChartScale.of(known[name]), signals.get(name))
+        for name, series in amounts.items()
     )
 
 
@@ -314,23 +327,30 @@ def _on_host(rank: RankLine) -> list[str]:
 
 
 def _title(part: _Part, rank: RankLine, width: int) -> Line:
-    """The current amount, its growth and the chart's scale, in exactly ``width`` characters."""
+    """The current amount, its limit and its growth, in exactly ``width`` characters."""
     now = part.amounts[-1]
     cells = [Cell(f"{part.name} {'unknown' if now is None else format_bytes(now)}", Tone.STRONG)]
     if part.signal is not None and part.signal is rank.signal and rank.state is not LeakState.OK:
         speed = rate(rank.bytes_per_step)
         cells += [Cell(" "), Cell(f"+{speed}/step" if speed else "grows", Tone.ALARM)]
-    height = f" of {format_bytes(part.height_bytes)}"
+    limit = "" if part.signal is not None or not rank.limit_bytes else f" of {format_bytes(rank.limit_bytes)}"
     left = width - sum(len(cell.text) for cell in cells)
-    if len(height) <= left:
-        cells.insert(1, Cell(height, Tone.DIM))
-        left -= len(height)
+    if len(limit) <= left:
+        cells.insert(1, Cell(limit, Tone.DIM))
+        left -= len(limit)
     return [*cells, Cell(" " * left)]
 
 
 def _picture(part: _Part, points: Sequence[MemoryPoint], *, width: int, height: int) -> list[Line]:
-    columns = over_time(points, part.amounts, width)
-    return [[Cell(text, Tone.WATER)] for text in bars(columns, part.height_bytes, height)]
+    """The chart with the ends of its scale on its left."""
+    low, high = format_bytes_apart(part.scale.low, part.scale.low + part.scale.span)
+    margin = max(len(low), len(high))
+    columns = over_time(points, part.amounts, max(width - margin - 1, 1))
+    ends = [high, *[""] * (height - 2), low]
+    return [
+        [Cell(f"{end:>{margin}} ", Tone.DIM), Cell(text, Tone.WATER)]
+        for end, text in zip(ends, bars(columns, part.scale, height))
+    ]
 
 
 def _beside(pieces: Sequence[Line]) -> Line:

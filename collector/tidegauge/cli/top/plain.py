@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidegauge.cli.policy.status import in_one_line
@@ -21,9 +21,18 @@ from tidegauge.cli.top.columns import (
     rank_columns,
 )
 from tidegauge.cli.top.model import JobRow, Selection, by_job, incident_rows, job_rows, key_of, rank_rows
+from tidegauge.cli.top.nodes import (
+    NodeSort,
+    card_columns,
+    card_rows,
+    node_columns,
+    node_headline,
+    node_rows,
+    nodes_headline,
+)
 from tidegauge.cli.top.pages import headline, job_headline
 from tidegauge.cli.top.service import OpenIncidents
-from tidegauge.cluster.api.overview import JobPage, Overview
+from tidegauge.cluster.api.overview import JobPage, NodePage, Overview
 
 T = TypeVar("T")
 
@@ -51,6 +60,23 @@ def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Select
     of_job = by_job(incidents.lines)
     lines = [line for page in pages for line in of_job.get(key_of(page.job), ())]
     _print_incidents(incidents._replace(lines=tuple(lines)), Selection())
+
+
+def print_nodes(raw: Mapping[str, Any]) -> None:
+    """Print the nodes of the API's answer, the fullest first."""
+    rows = node_rows(raw, NodeSort.FULLEST, "")
+    _print_line([Cell(f"{raw['cluster']}   "), *nodes_headline(rows)])
+    _print_table(node_columns(), rows, empty="no nodes known")
+    if raw["left_out"]:
+        print(f"and {raw['left_out']:,} more nodes")
+
+
+def print_node(page: NodePage) -> None:
+    """Print the GPUs of one node and the ranks on them."""
+    _print_line([Cell(f"node {page.node.hostname}   "), *node_headline(page.node)])
+    _print_table(card_columns(), card_rows(page, ""), empty="no GPU reported")
+    if page.left_out:
+        print(f"and {page.left_out:,} more ranks")
 
 
 def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Selection) -> dict[str, Any]:

@@ -11,19 +11,23 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.times import clock
+from tidegauge.cli.top.acts import Question, exempt_question, grade_question, pause_question
 from tidegauge.cli.top.columns import Cell, Tone, cut, incident_columns
-from tidegauge.cli.top.model import IncidentRow, Selection, Sort, by_job, incident_rows
+from tidegauge.cli.top.dialog import Answered, QuestionScreen
+from tidegauge.cli.top.model import IncidentRow, JobMeant, Selection, Sort, by_job, incident_rows
 from tidegauge.cli.top.pages import Line
 from tidegauge.cli.top.service import OpenIncidents, Service
 from tidegauge.cli.top.table import RowTable, text_of
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.units import format_duration
 
 T = TypeVar("T")
@@ -48,6 +52,8 @@ class Top(App[None]):
         """URLs of the reports that were requested; they are printed again on exit."""
         self.incidents = OpenIncidents(())
         """The open incidents when they were last requested."""
+        self.paused: str | None = None
+        """Who paused all actions, when the cluster was last requested."""
         self._said: tuple[float, str] | None = None
 
     @abstractmethod
@@ -57,6 +63,43 @@ class Top(App[None]):
     @abstractmethod
     def show_help(self) -> None:
         """Open the screen of keys and signs."""
+
+    @abstractmethod
+    def show_nodes(self) -> None:
+        """Open the screen of all nodes."""
+
+    @abstractmethod
+    def show_ended(self) -> None:
+        """Open the screen of jobs that ended."""
+
+    @abstractmethod
+    def show_changes(self) -> None:
+        """Open the log of changes."""
+
+    def confirm(self, question: Question) -> None:
+        """Ask ``question``, do what is chosen, and show how it went as a message."""
+
+        def answered(answer: Answered | None) -> None:
+            if answer is not None:
+                self.run_worker(self._do(answer))
+            elif question.choices:
+                self.say("cancelled: nothing was done")
+                self._draw_message()
+
+        self.push_screen(QuestionScreen(question), answered)
+
+    async def _do(self, answer: Answered) -> None:
+        self.say(f"{answer.choice.label} \u2026")
+        self._draw_message()
+        try:
+            self.say(await asyncio.to_thread(answer.choice.do, answer.reason))
+        except CommandError as error:
+            self.say(str(error))
+        self._draw_message()
+
+    def _draw_message(self) -> None:
+        if isinstance(self.screen, LiveScreen):
+            self.screen.draw_lines()
 
     def choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
@@ -81,18 +124,18 @@ class Top(App[None]):
         lines = by_job(self.incidents.lines).get(job)
         return lines[0].incident.number if lines else None
 
+    def incident_words(self, number: int) -> str:
+        """Which incident it is, in a sentence."""
+        known = (line.incident for line in self.incidents.lines)
+        found = next((one for one in known if one.number == number), None)
+        if found is None:
+            return f"It is incident {number}."
+        return f"It is {found.key.cause.value} in {name_job(found.called)} of {found.user_name}."
+
     def evidence_of(self, job: JobKey, rank: int) -> EvidenceBrief | None:
         """The evidence on a rank in the most severe open incident that has any."""
         briefs = (brief for line in by_job(self.incidents.lines).get(job, ()) for brief in line.incident.evidence)
         return next((brief for brief in briefs if brief.rank == rank), None)
-
-    async def ask_evidence(self, job: JobKey, rank: int) -> None:
-        """Request evidence from a rank, and show the answer as a message."""
-        self.say(f"asking rank {rank} for evidence …")
-        try:
-            self.say(await asyncio.to_thread(self.source.ask_evidence, job, rank))
-        except CommandError as error:
-            self.say(str(error))
 
     def tell_report(self, number: int) -> None:
         """Show the URL of an incident's report."""
@@ -115,6 +158,12 @@ class LiveScreen(Screen[None], Generic[T]):
         Binding("escape", "back", show=False),
         Binding("question_mark", "help", show=False),
         Binding("r", "report", show=False),
+        Binding("c", "nodes", show=False),
+        Binding("e", "ended", show=False),
+        Binding("l", "changes", show=False),
+        Binding("a", "grade", show=False),
+        Binding("x", "exempt", show=False),
+        Binding("P", "pause", show=False),
         Binding("q", "app.quit", show=False),
     ]
 
@@ -154,7 +203,11 @@ class LiveScreen(Screen[None], Generic[T]):
         """Show the data in them."""
 
     def report_number(self) -> int | None:
-        """The incident whose report ``r`` shows."""
+        """The incident whose report ``r`` shows, and which ``a`` grades."""
+        return None
+
+    def job_meant(self) -> JobMeant | None:
+        """The job that ``x`` exempts."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -178,7 +231,7 @@ class LiveScreen(Screen[None], Generic[T]):
         if self.app.screen is self and not self._looking:
             self._looking = True
             self.run_worker(self._look())
-        self._draw_lines()
+        self.draw_lines()
 
     async def _look(self) -> None:
         try:
@@ -192,11 +245,12 @@ class LiveScreen(Screen[None], Generic[T]):
 
     def draw(self) -> None:
         """Show the last data with the current selection."""
-        self._draw_lines()
+        self.draw_lines()
         if self.seen is not None:
             self.draw_body(self.seen)
 
-    def _draw_lines(self) -> None:
+    def draw_lines(self) -> None:
+        """Draw the headlines, and the line of keys or the message in its place."""
         width = self.size.width
         when = "" if self.seen is None else clock(self.figures_unix_s(self.seen))
         path = cut(" \u203a ".join((f"tidegauge  {self.top.cluster}", *self.path())), max(width - len(when) - 3, 10))
@@ -223,13 +277,41 @@ class LiveScreen(Screen[None], Generic[T]):
     def action_help(self) -> None:
         self.top.show_help()
 
+    def action_nodes(self) -> None:
+        self.top.show_nodes()
+
+    def action_ended(self) -> None:
+        self.top.show_ended()
+
+    def action_changes(self) -> None:
+        self.top.show_changes()
+
+    def action_grade(self) -> None:
+        number = self.report_number()
+        if number is None:
+            self.top.say("no open incident here to acknowledge")
+            self.draw_lines()
+        else:
+            self.top.confirm(grade_question(self.top.source, number, self.top.incident_words(number)))
+
+    def action_exempt(self) -> None:
+        job = self.job_meant()
+        if job is None:
+            self.top.say("no job here to exempt from actions")
+            self.draw_lines()
+        else:
+            self.top.confirm(exempt_question(job))
+
+    def action_pause(self) -> None:
+        self.top.confirm(pause_question(self.top.source, self.top.cluster, self.top.paused))
+
     def action_report(self) -> None:
         number = self.report_number()
         if number is None:
             self.top.say("no report: no open incident here")
         else:
             self.top.tell_report(number)
-        self._draw_lines()
+        self.draw_lines()
 
 
 @dataclass(frozen=True)
@@ -240,43 +322,38 @@ class SeenTable(Generic[Answer]):
     incidents: OpenIncidents
 
 
-class TableScreen(LiveScreen[SeenTable[Answer]], Generic[Answer, Row]):
-    """A screen with a table of ``Row`` and the open incidents below it, sorted and filtered by keys."""
+class RowsScreen(LiveScreen[T], Generic[T, Row]):
+    """A screen with a table of ``Row`` that a text filters."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("t", "sort('time')", show=False),
-        Binding("m", "sort('memory')", show=False),
-        Binding("g", "sort('growth')", show=False),
-        Binding("n", "sort('name')", show=False),
-        Binding("slash", "filter", show=False),
-        Binding("i", "app.focus_next", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "filter", show=False)]
 
     @abstractmethod
     def table(self) -> RowTable[Row]:
         """Create the table."""
 
     @abstractmethod
-    def rows(self, seen: SeenTable[Answer]) -> Sequence[Row]:
+    def rows(self, seen: T) -> Sequence[Row]:
         """The rows of the table, sorted and filtered."""
 
     @abstractmethod
-    def rows_title(self, seen: SeenTable[Answer], shown: int) -> str:
-        """The title above the table of ``shown`` rows."""
+    def rows_title(self, seen: T, rows: Sequence[Row]) -> str:
+        """The title above the table of ``rows``."""
 
     @abstractmethod
-    def incidents_title(self, seen: SeenTable[Answer], shown: int) -> str:
-        """The title above ``shown`` incidents."""
+    def opened(self, row: Row) -> None:
+        """Open the screen of a row."""
 
-    def figures_unix_s(self, seen: SeenTable[Answer]) -> float:
-        return seen.answer.now_unix_s
+    def below(self) -> ComposeResult:
+        """The widgets between the table and the filter."""
+        yield from ()
 
     def body(self) -> ComposeResult:
         yield Static(id="rows-title", classes="title")
         yield self.table()
-        yield Static(id="incidents-title", classes="title")
-        yield RowTable(incident_columns(), lambda line: line.incident.number, id="incidents", empty="")
-        yield Input(id="filter", placeholder="filter text; Enter applies it, Escape shows all")
+        yield from self.below()
+        with Horizontal(id="filter-line"):
+            yield Static("filter:", id="filter-prompt")
+            yield Input(id="filter", placeholder="text; Enter applies it, Escape shows all")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -286,35 +363,20 @@ class TableScreen(LiveScreen[SeenTable[Answer]], Generic[Answer, Row]):
     def rows_table(self) -> RowTable[Row]:
         return cast("RowTable[Row]", self.query_one("#rows", RowTable))
 
-    @property
-    def incidents_table(self) -> RowTable[IncidentRow]:
-        return cast("RowTable[IncidentRow]", self.query_one("#incidents", RowTable))
-
-    def draw_body(self, seen: SeenTable[Answer]) -> None:
+    def draw_body(self, seen: T) -> None:
         rows = self.rows(seen)
-        self._line("#rows-title", [Cell(f" {self.rows_title(seen, len(rows))}", Tone.STRONG)])
+        self._line("#rows-title", [Cell(f" {self.rows_title(seen, rows)}", Tone.STRONG)])
         self.rows_table.show(rows)
-        found = seen.incidents
-        lines = incident_rows(found.lines, self.top.choice)
-        title = [Cell(f" {self.incidents_title(seen, len(lines))}", Tone.STRONG)]
-        title += [Cell(f"  unavailable: {cut(found.problem, 300)}", Tone.WARNING)] if found.problem else []
-        self._line("#incidents-title", title)
-        pane = self.incidents_table
-        if not lines and pane.has_focus:
-            self.rows_table.focus()
-        pane.display = bool(lines)
-        pane.styles.height = min(len(lines) + 1, max(self.size.height // 4, 3))
-        pane.show(lines)
+        self.draw_below(seen)
 
-    def action_sort(self, by: str) -> None:
-        self.top.choose(sort=Sort(by))
-        self.draw()
+    def draw_below(self, seen: T) -> None:
+        """Show the data in the widgets of ``below``."""
 
     def action_filter(self) -> None:
+        self._show_filter(True)
         field = self.query_one("#filter", Input)
-        field.display = True
         field.value = self.top.choice.text
-        field.focus()
+        self.set_focus(field)
 
     def action_back(self) -> None:
         if self.query_one("#filter", Input).has_focus:
@@ -331,8 +393,12 @@ class TableScreen(LiveScreen[SeenTable[Answer]], Generic[Answer, Row]):
     def on_input_submitted(self) -> None:
         self._leave_filter()
 
+    def _show_filter(self, is_shown: bool) -> None:
+        for name in ("#filter-line", "#filter"):
+            self.query_one(name).display = is_shown
+
     def _leave_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
+        self._show_filter(False)
         self.rows_table.focus()
         self.draw()
 
@@ -342,6 +408,51 @@ class TableScreen(LiveScreen[SeenTable[Answer]], Generic[Answer, Row]):
         else:
             self.opened(cast("Row", event.row))
 
+
+class TableScreen(RowsScreen[SeenTable[Answer], Row], Generic[Answer, Row]):
+    """A screen with a table of ``Row`` and the open incidents below it, sorted and filtered by keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "sort('time')", show=False),
+        Binding("m", "sort('memory')", show=False),
+        Binding("g", "sort('growth')", show=False),
+        Binding("n", "sort('name')", show=False),
+        Binding("o", "next_order", show=False),
+        Binding("i", "app.focus_next", show=False),
+    ]
+
     @abstractmethod
-    def opened(self, row: Row) -> None:
-        """Open the screen of a row."""
+    def incidents_title(self, seen: SeenTable[Answer], shown: int) -> str:
+        """The title above ``shown`` incidents."""
+
+    def figures_unix_s(self, seen: SeenTable[Answer]) -> float:
+        return seen.answer.now_unix_s
+
+    def below(self) -> ComposeResult:
+        yield Static(id="incidents-title", classes="title")
+        yield RowTable(incident_columns(), lambda line: line.incident.number, id="incidents", empty="")
+
+    @property
+    def incidents_table(self) -> RowTable[IncidentRow]:
+        return cast("RowTable[IncidentRow]", self.query_one("#incidents", RowTable))
+
+    def draw_below(self, seen: SeenTable[Answer]) -> None:
+        found = seen.incidents
+        lines = incident_rows(found.lines, self.top.choice)
+        title = [Cell(f" {self.incidents_title(seen, len(lines))}", Tone.STRONG)]
+        title += [Cell(f"  unavailable: {cut(found.problem, 300)}", Tone.WARNING)] if found.problem else []
+        self._line("#incidents-title", title)
+        pane = self.incidents_table
+        if not lines and pane.has_focus:
+            self.rows_table.focus()
+        pane.display = bool(lines)
+        pane.styles.height = min(len(lines) + 1, max(self.size.height // 4, 3))
+        pane.show(lines)
+
+    def action_sort(self, by: str) -> None:
+        self.top.choose(sort=Sort(by))
+        self.draw()
+
+    def action_next_order(self) -> None:
+        self.top.choose(sort=self.top.choice.sort.next)
+        self.draw()

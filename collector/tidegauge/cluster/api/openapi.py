@@ -19,7 +19,8 @@ from tidegauge.cluster.api.heat_map import COLUMNS, MAX_COLUMNS, MAX_ROWS, HeatM
 from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
-from tidegauge.cluster.api.overview import JobPage, Overview
+from tidegauge.cluster.api.overview import JobPage, NodePage, NodesPage, Overview
+from tidegauge.cluster.api.overview_api import MAX_NODE_ID_CHARS
 from tidegauge.cluster.api.profile_api import MAX_JOBS, MAX_RANKS_CHARS, ProfiledJob
 from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ProfileProblem, ServiceStatus
 from tidegauge.core.evidence import Evidence
@@ -145,6 +146,13 @@ PAGES: Mapping[str, ApiPage] = {
     ),
     "/api/v1/overview": ApiPage("One line for each job, the most severe first", Overview),
     "/api/v1/job": ApiPage("One job, with one line for each rank", JobPage, (*_JOB, _RANK), errors=(404,)),
+    "/api/v1/node-overview": ApiPage("One line for each node, with its GPUs and the jobs on it", NodesPage),
+    "/api/v1/node": ApiPage(
+        "One node with its GPUs, and one line for each rank on it", NodePage,
+        (Parameter("node_id", "As in `/api/v1/node-overview`.",
+                   {"type": "string", "minLength": 1, "maxLength": MAX_NODE_ID_CHARS}, required=True),),
+        errors=(404,),
+    ),
     "/api/v1/events": ApiPage(
         "Events, oldest first", {"events": tuple[Event, ...]},
         (Parameter("after", "Only events after this number.", _whole(default=0)),),

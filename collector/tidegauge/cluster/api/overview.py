@@ -15,7 +15,7 @@ from tidegauge.cluster.coordinator.grouping import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import JobKey
+from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
@@ -25,6 +25,11 @@ MAX_JOBS = 1000
 """Jobs in one overview, the most alarming first."""
 MAX_RANKS = 2048
 """Ranks on one job's page, the ones to look at first: about 2 MB."""
+
+MAX_NODES = 4000
+"""Nodes on one page."""
+MAX_NAMED_JOBS = 8
+"""Jobs that are named in the line of a node."""
 
 MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
 """How the memory of a rank on a node (the engine's id) went: bytes that it held, evenly over its life, oldest first."""
@@ -149,6 +154,74 @@ class JobPage:
     """Ranks that are not told."""
 
 
+class CardLine(NamedTuple):
+    """One GPU, or MIG instance, of a node. ``None`` means unknown."""
+
+    gpu: int
+    """NVML index."""
+    total_bytes: int | None
+    used_bytes: int | None
+    watched_bytes: int
+    """What its watched ranks hold of it, as far as is known; those that the viewer may not see count, too."""
+    other_processes_bytes: int | None
+    """Bytes of processes that are no watched rank and descend from none."""
+    ranks: int
+    """Watched ranks that are alive on it."""
+
+
+class NodeLine(NamedTuple):
+    """One node with its GPUs."""
+
+    node_id: str
+    hostname: str
+    health: NodeHealth
+    last_report_age_s: float | None
+    """``None``: no report yet."""
+    ranks: int
+    """Alive at the last report."""
+    cards: tuple[CardLine, ...]
+    jobs: tuple[str, ...] = ()
+    """Who is on it, "48211 ada", as far as the viewer may see them: the first ``MAX_NAMED_JOBS``."""
+    more_jobs: int = 0
+    """Further jobs that the viewer may see."""
+
+
+@dataclass(frozen=True)
+class NodesPage:
+    """All nodes, by name."""
+
+    cluster: str
+    now_unix_s: float
+    nodes: tuple[NodeLine, ...]
+    left_out: int = 0
+    """Nodes that are not told."""
+
+
+class RankOnCard(NamedTuple):
+    """A rank on a node, and whose it is; ``job_id`` to ``group`` identify the job in a request."""
+
+    job_id: str
+    attempt: int
+    uid: int
+    group: str
+    job_name: str | None
+    user_name: str
+    rank: RankLine
+    array: str | None = None
+    group_name: str = ""
+
+
+@dataclass(frozen=True)
+class NodePage:
+    """One node with the ranks on it that the viewer may see, by GPU."""
+
+    now_unix_s: float
+    node: NodeLine
+    ranks: tuple[RankOnCard, ...]
+    left_out: int = 0
+    """Ranks that are not told."""
+
+
 def overview(
     jobs: Sequence[JobView],
     nodes: Sequence[NodeStatus],
@@ -184,6 +257,85 @@ def job_page(
     stale = frozenset(job.stale)
     ranks = tuple(_rank_line(job, place, stale, memory_line) for place in first)
     return JobPage(now_unix_s, job_line(job, memory_line), ranks, len(asked) - len(ranks))
+
+
+def nodes_page(
+    nodes: Sequence[NodeStatus],
+    seen: Sequence[JobView],
+    every: Sequence[JobView],
+    *,
+    cluster: str,
+    now_unix_s: float,
+    most: int = MAX_NODES,
+) -> NodesPage:
+    """All nodes, with the names of the jobs ``seen``; the bytes of cards count the ranks of ``every`` job."""
+    held, named = _held(every), _named(seen)
+    lines = tuple(_node_line(node, held, named.get(node.node_id, ())) for node in nodes[:most])
+    return NodesPage(cluster, now_unix_s, lines, max(len(nodes) - most, 0))
+
+
+def node_page(
+    node: NodeStatus,
+    seen: Sequence[JobView],
+    every: Sequence[JobView],
+    memory_line: MemoryLine,
+    *,
+    now_unix_s: float,
+    most: int = MAX_RANKS,
+) -> NodePage:
+    """One node with at most ``most`` ranks of the jobs ``seen``."""
+    there = [
+        (job, place)
+        for job in seen
+        for place, (rank, node_id) in enumerate(zip(job.ranks, job.rank_nodes))
+        if node_id == node.node_id and rank.alive
+    ]
+    there.sort(key=lambda one: (one[0].ranks[one[1]].gpu is None, one[0].ranks[one[1]].gpu or 0))
+    ranks = tuple(
+        RankOnCard(
+            job.job_id, job.attempt, job.ranks[place].uid, job.group, job.job_name, job.user_name,
+            _rank_line(job, place, job.stale, memory_line), job_array_name(job), job.group_name,
+        )
+        for job, place in there[:most]
+    )  # fmt: skip
+    line = _node_line(node, _held(every), _named(seen).get(node.node_id, ()))
+    return NodePage(now_unix_s, line, ranks, max(len(there) - most, 0))
+
+
+_Held = Mapping[tuple[str, str | None], tuple[int, int]]
+"""Bytes and number of the living ranks by node and GPU's UUID."""
+
+
+def _held(jobs: Sequence[JobView]) -> _Held:
+    held: dict[tuple[str, str | None], tuple[int, int]] = {}
+    for job in jobs:
+        for rank, node_id in zip(job.ranks, job.rank_nodes):
+            if rank.alive:
+                size, count = held.get((node_id, rank.uuid), (0, 0))
+                more = rank.reserved_bytes + (rank.nontorch_bytes or 0)
+                held[node_id, rank.uuid] = size + more, count + 1
+    return held
+
+
+def _named(jobs: Sequence[JobView]) -> Mapping[str, Sequence[str]]:
+    """The jobs on each node as people call them."""
+    named: dict[str, dict[str, None]] = {}
+    for job in jobs:
+        words = f"{job_array_name(job) or known_as(job.job_id, job.job_name)} {job.user_name}"
+        for node_id in {node_id for rank, node_id in zip(job.ranks, job.rank_nodes) if rank.alive}:
+            named.setdefault(node_id, {})[words] = None
+    return {node_id: tuple(words) for node_id, words in named.items()}
+
+
+def _node_line(node: NodeStatus, held: _Held, jobs: Sequence[str]) -> NodeLine:
+    cards = []
+    for gpu in sorted(node.gpus, key=lambda gpu: gpu.gpu):
+        watched, ranks = held.get((node.node_id, gpu.uuid), (0, 0))
+        cards.append(CardLine(gpu.gpu, gpu.total_bytes, gpu.used_bytes, watched, gpu.other_processes_bytes, ranks))
+    return NodeLine(
+        node.node_id, node.hostname, node.health, node.last_report_age_s, node.ranks, tuple(cards),
+        tuple(jobs[:MAX_NAMED_JOBS]), max(len(jobs) - MAX_NAMED_JOBS, 0),
+    )  # fmt: skip
 
 
 class JobLines:

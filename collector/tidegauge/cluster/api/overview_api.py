@@ -14,10 +14,20 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from tidegauge import __version__
-from tidegauge.cluster.api.http_api import NotFoundError, Route, json_route
+from tidegauge.cluster.api.http_api import NotFoundError, Request, Route, json_route
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
-from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, Overview, job_page, overview
+from tidegauge.cluster.api.overview import (
+    MAX_JOBS,
+    JobLines,
+    JobPage,
+    NodePage,
+    Overview,
+    job_page,
+    node_page,
+    nodes_page,
+    overview,
+)
 from tidegauge.cluster.api.route_access import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
@@ -31,6 +41,9 @@ KEPT_S = 0.9
 REST = 30.0
 """How long an answer is kept beyond that, in times of the processor time that making it took."""
 MAX_REST_S = 10.0
+NODES_KEPT_S = 4.5
+"""How long a page of nodes is given again: screens of nodes ask every five seconds."""
+MAX_NODE_ID_CHARS = 256
 LINE_COLUMNS = 32
 """Points of a sparkline at most."""
 
@@ -84,6 +97,7 @@ class OverviewReads:
         self._wall_s = wall_s
         self._all_lines = JobLines(self._memory_line)  # for one thread at a time, as Kept has it
         self._overviews = Kept(lambda: self._overview(EVERYBODY), kept_s=KEPT_S, monotonic_s=monotonic_s)
+        self._all_nodes = Kept(lambda: self._nodes_of(EVERYBODY), kept_s=NODES_KEPT_S, monotonic_s=monotonic_s)
         self._answers = Kept(lambda: self._answer(self._overviews()), kept_s=KEPT_S, monotonic_s=monotonic_s)
 
     def overview(self, viewer: Viewer) -> Overview:
@@ -106,7 +120,27 @@ class OverviewReads:
             "/api/v1/job": json_route(
                 lambda request: self.job_page(JobAsked.of(request), request.viewer, rank=rank_asked(request))
             ),
+            "/api/v1/node-overview": self._nodes,
+            "/api/v1/node": json_route(self._node),
         }
+
+    def _nodes(self, request: Request) -> Response:
+        return Response(self._all_nodes() if request.viewer.sees_all else self._nodes_of(request.viewer))
+
+    def _nodes_of(self, viewer: Viewer) -> bytes:
+        every = self._jobs()
+        value = nodes_page(
+            self._coordinator.nodes(), seen_by(viewer, every), every, cluster=self._cluster, now_unix_s=self._wall_s()
+        )
+        return wire_json(to_wire(value))
+
+    def _node(self, request: Request) -> NodePage:
+        node_id = request.text("node_id", most_chars=MAX_NODE_ID_CHARS)
+        found = next((one for one in self._coordinator.nodes() if one.node_id == node_id), None)
+        if found is None:
+            raise NotFoundError("no such node; `tidegauge status` lists nodes")
+        every = self._jobs()
+        return node_page(found, seen_by(request.viewer, every), every, self._memory_line, now_unix_s=self._wall_s())
 
     def _told(self, viewer: Viewer) -> bytes:
         return self._answers() if viewer.sees_all else self._answer(self._overview(viewer))

@@ -52,6 +52,8 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/jobs": Access.OWN,
     "/api/v1/job": Access.OWN,
     "/api/v1/overview": Access.OWN,
+    "/api/v1/node-overview": Access.OWN,
+    "/api/v1/node": Access.OWN,
     "/api/v1/events": Access.OWN,
     "/api/v1/memory": Access.OWN,
     "/api/v1/heat-map": Access.OWN,

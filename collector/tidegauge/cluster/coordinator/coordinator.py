@@ -14,7 +14,7 @@ from itertools import islice
 from tidegauge.cluster.coordinator.event_log import EventLog
 from tidegauge.cluster.coordinator.evidence_index import EvidenceIndex
 from tidegauge.cluster.coordinator.forgotten_list import without_forgotten
-from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
+from tidegauge.cluster.coordinator.grouping import job_of, look_first, one_per_rank
 from tidegauge.cluster.coordinator.job_board import JobBoard
 from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT, KnownNode, RankOfProcess
 from tidegauge.cluster.coordinator.order_queue import OrderQueue
@@ -141,7 +141,7 @@ class Coordinator:
             node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id))
             if node.gone_s is not None or not node.is_news(summary):
                 return ReportReply(accepted=False, coordinator=self.incarnation)
-            before = node.summary
+            before, was_stale = node.summary, node.was_stale
             node.take_summary(summary, now_s)
             if _usable(before) != _usable(summary):
                 self._usable_bytes = None
@@ -155,6 +155,8 @@ class Coordinator:
                     EventKind.AGENT_RESTARTED, node,
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
+            if before is not None and was_stale:
+                self._events.tell(EventKind.NODE_BACK, node, f"{summary.hostname} reports again")
             self._take_ranks(node, summary.ranks, now_s)
             every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(node, summary.ranks))
             group_names = tuple(self._board.group_names(node, summary.ranks))
@@ -360,6 +362,8 @@ class Coordinator:
         at_unix_s = self._wall_s()
         for key, rank in reported.items():
             node.take_memory(key, rank, at_unix_s)
+            if rank.alive and not self._board.knows(job_of(rank)):
+                self._events.tell_job(node, rank)
             self._board.put(node, key, rank)
             if rank.alive:
                 node.ended_s.pop(key, None)

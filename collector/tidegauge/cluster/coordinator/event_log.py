@@ -25,7 +25,7 @@ class EventLog:
     """The latest ``MAX_EVENTS``. The next event replaces the oldest of the tenant, or of the nodes, with the most
     events.
 
-    All events of nodes are also logged, those of ranks as ``FewLines`` allows.
+    All events of nodes are also logged, verdicts of ranks as ``FewLines`` allows.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
@@ -45,6 +45,15 @@ class EventLog:
     def tell(self, kind: EventKind, node: KnownNode, text: str) -> None:
         self._add(kind, node, text)
         log.info("%s", text)
+
+    def tell_job(self, node: KnownNode, rank: RankSummary) -> None:
+        """Take the first rank of an attempt of a job."""
+        key = rank.identity.key
+        self._add(
+            EventKind.JOB_BEGAN, node,
+            f"job {key.job_id} attempt {key.attempt} of {rank.user_name} began: first report from {node.hostname}",
+            rank.tenant, job_id=key.job_id, attempt=key.attempt, user_name=rank.user_name,
+        )  # fmt: skip
 
     def tell_verdict(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
         """Take a rank's present verdict: an event if its state differs from the last event."""

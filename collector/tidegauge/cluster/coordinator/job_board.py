@@ -40,6 +40,10 @@ class JobBoard:
         self._touched: set[JobKey] = set()
         self._sorted: tuple[JobView, ...] = ()
 
+    def knows(self, job: JobKey) -> bool:
+        """Whether a rank of this attempt is known, running or ended."""
+        return job in self._places
+
     def put(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
         before, job = node.ranks.get(key), job_of(rank)
         node.ranks[key] = rank

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from tidegauge.core.ids import JobKey, short_job_name
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import time_left
-from tidegauge.core.memory_history import Scale
+from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import SEVERITY_MARKS, Band, LeakState, Severity, state_word
@@ -100,7 +100,7 @@ def sparkline(amounts: Sequence[int]) -> str:
     hundred MiB."""
     if len(amounts) < 2:
         return NOTHING
-    scale, step = Scale.of(amounts), _SPARK_WIDTH / (len(amounts) - 1)
+    scale, step = ChartScale.of(amounts), _SPARK_WIDTH / (len(amounts) - 1)
     points = " ".join(
         f"{place * step:.1f},{_SPARK_HEIGHT - 1 - scale.share(amount) * (_SPARK_HEIGHT - 2):.1f}"
         for place, amount in enumerate(amounts)
