@@ -15,6 +15,7 @@ from tidegauge.cli.top.model import IncidentRow, JobRow
 from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey, short_job_name
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
+from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
