@@ -33,6 +33,9 @@ class Access(Enum):
 
 ROUTE_ACCESS: Mapping[str, Access] = {
     "/healthz": Access.OPEN,
+    "/login": Access.OPEN,
+    "/logout": Access.OPEN,
+    "/api/v1/me": Access.SIGNED_IN,
     "/runbooks": Access.SIGNED_IN,
     "/api/v1/openapi.json": Access.SIGNED_IN,
     "/api/v1/status": Access.SIGNED_IN,
