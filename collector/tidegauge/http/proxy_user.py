@@ -1,4 +1,4 @@
-"""The user that a trusted proxy names in a header, as oauth2-proxy, Apache and Open OnDemand do.
+"""The user that a trusted proxy names in a header, as oauth2-proxy, nginx and Apache do.
 
 A header from any other address is ignored: anybody could send it.
 """
