@@ -6,8 +6,10 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,17 +46,24 @@ class Munged(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def munged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Munged]:
-    yield from running_munged(tmp_path_factory.mktemp("munge"))
+def munged() -> Iterator[Munged]:
+    with running_munged() as munged:
+        yield munged
 
 
-def running_munged(folder: Path) -> Iterator[Munged]:
+@contextmanager
+def running_munged() -> Iterator[Munged]:
+    # Not below pytest's folder, which every session of pytest closes to others again.
+    with tempfile.TemporaryDirectory(prefix="tidegauge-munge-") as folder:
+        Path(folder).chmod(0o755)
+        yield from serving(Path(folder))
+
+
+def serving(folder: Path) -> Iterator[Munged]:
     if not all(shutil.which(program) for program in ("munge", "unmunge", "munged")):
         missing("needs munge")
     if os.geteuid() != 0:
         missing("needs root: credentials of several users")
-    for above in (folder, folder.parent, folder.parent.parent):
-        above.chmod(0o755)
     key = folder / "key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
@@ -128,8 +137,8 @@ def test_a_credential_for_the_services_own_user_counts(munged: Munged) -> None:
     assert viewer.name == "nobody"
 
 
-def test_a_credential_of_another_cluster_is_none(munged: Munged, tmp_path: Path) -> None:
-    for other in running_munged(tmp_path):
+def test_a_credential_of_another_cluster_is_none(munged: Munged) -> None:
+    with running_munged() as other:
         assert refused(munged.door(), other.credential()).text == INVALID
 
 
