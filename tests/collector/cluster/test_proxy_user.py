@@ -10,7 +10,6 @@ import pytest
 from login_world import headers
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.route_access import Access
-from tidegauge.cluster.ray_service.login_methods import LoginSetupError, check_login_methods
 from tidegauge.http.access import LoginMethod, Refusal, Viewer
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.door import WebDoor
@@ -122,26 +121,3 @@ def test_a_header_that_only_this_server_would_see_makes_nobody_root(door: WebDoo
         assert b" 200 " not in answer[:20]
     finally:
         api.stop()
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"proxy_user_header": HEADER}, "set trusted_proxies too"),
-        ({"trusted_proxies": PROXY}, "set proxy_user_header too"),
-        ({"proxy_user_domain": "site.org"}, "proxy_user_domain is set without proxy_user_header"),
-        ({"proxy_user_header": "Cookie", "trusted_proxies": PROXY}, "such as X-Forwarded-User"),
-        ({"proxy_user_header": "X Y", "trusted_proxies": PROXY}, "such as X-Forwarded-User"),
-        ({"proxy_user_header": HEADER, "trusted_proxies": "10.0.0.7/24"}, "is no address and no CIDR"),
-        ({"proxy_user_header": HEADER, "trusted_proxies": "proxy.site"}, "is no address and no CIDR"),
-        ({"proxy_user_header": HEADER, "trusted_proxies": "0.0.0.0/0"}, "is every address"),
-        ({"proxy_user_header": HEADER, "trusted_proxies": f"{PROXY}, ::/0"}, "is every address"),
-        ({"munge_login": True, "munge_socket": "/nowhere"}, "munge"),
-    ],
-)
-def test_settings_that_cannot_work_are_told_at_the_start_with_the_next_step(
-    settings: dict[str, object], told: str
-) -> None:
-    with pytest.raises(LoginSetupError) as refused:
-        check_login_methods(Settings.model_validate(settings))
-    assert told in str(refused.value)
