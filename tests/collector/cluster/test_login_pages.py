@@ -262,6 +262,14 @@ def test_a_session_may_send_forms_of_this_site(site: Site) -> None:
     assert site.written == ["ada"]
 
 
+def test_a_form_of_a_session_that_has_ended_leads_to_the_login_and_back(site: Site) -> None:
+    cookie = site.log_in().cookie
+    site.tokens.write_text("")
+    answer = site.ask("/write?x=1", {**site.from_here, "Cookie": cookie}, form={"word": "x"})
+    assert (answer.status, answer.headers["Location"]) == (303, "/login?next=/write%3Fx%3D1")
+    assert site.written == []
+
+
 def test_a_logout_ends_the_session_and_opening_the_page_does_not(site: Site) -> None:
     cookie = site.log_in().cookie
     asked = site.ask("/logout", {**BROWSER, "Cookie": cookie})

@@ -243,17 +243,16 @@ class _Pages:
             return self._answer(self._routes, request, request.query, EVERYBODY)
         viewer = _admitted(request, access)
         if isinstance(viewer, Refusal):
-            return self._led_to_login(request) if self._is_for_login(request, viewer) else viewer
+            return self._refused(request, viewer)
         return self._in_turn(self._routes, request, request.query, viewer)
 
-    def _is_for_login(self, request: HttpRequest, refusal: Refusal) -> bool:
-        """Whether a person opened a page with a browser, and has yet to log in."""
+    def _refused(self, request: HttpRequest, refusal: Refusal) -> Response | Refusal:
+        """The refusal; a person with a browser, who has yet to log in, is led there."""
         headers = request.headers
         if refusal.status != 401 or LOGIN_PATH not in self._routes or "Authorization" in headers:
-            return False
-        return "text/html" in headers.get("Accept", "") and offers_login_page(self._door.login_methods())
-
-    def _led_to_login(self, request: HttpRequest) -> Response:
+            return refusal
+        if "text/html" not in headers.get("Accept", "") or not offers_login_page(self._door.login_methods()):
+            return refusal
         wanted = f"{request.path}?{request.query}" if request.query else request.path
         return Response(b"", headers=(("Location", f"{LOGIN_PATH}?next={quote(wanted, safe='/')}"),), status=303)
 
@@ -262,7 +261,7 @@ class _Pages:
         access = self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN)
         viewer = EVERYBODY if access is Access.OPEN else _admitted(request, access)
         if isinstance(viewer, Refusal):
-            return viewer
+            return self._refused(request, viewer)
         if path not in self._forms:
             return self._no_such_method(request)
         if viewer.name is None and access is not Access.OPEN:
