@@ -50,7 +50,7 @@ from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.views import JobView
-from tidegauge.http.access import OPEN_DOOR, Door
+from tidegauge.http.access import OPEN_DOOR, LoginDoor
 
 T = TypeVar("T")
 
@@ -340,7 +340,7 @@ class NoAsks:
 
 @contextmanager
 def serving(
-    store: Callable[[], LoopStore], status: LoopStatus, door: Door = OPEN_DOOR, *, jobs: Sequence[JobView] = (),
+    store: Callable[[], LoopStore], status: LoopStatus, door: LoginDoor = OPEN_DOOR, *, jobs: Sequence[JobView] = (),
     asks: ProfileAsks | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """The pages on loopback; yields the API's address."""

@@ -94,11 +94,34 @@ class Settings(BaseModel):
     authentication: whoever reaches the API sees everyone's jobs."""
     api_admins: str | None = None
     """Users, separated by commas, who see all jobs, incidents and evidence, and whose answer on whether an incident was
-    a leak overrides its owner's. Other users see their own. Default: none; commands on the head always see
-    everything."""
+    a leak overrides its owner's; ``group:NAME`` is a group of Kubernetes. Other users see their own. Default: none;
+    commands on the head always see everything."""
     metrics_readers: str | None = "prometheus"
     """Users, separated by commas, who may read /metrics and /sd, which cover all jobs: the user that Prometheus scrapes
     with. ``api_admins`` may read them too."""
+    session_hours: float = Field(default=12.0, gt=0, le=168)
+    """Hours after which a browser that logged in at /login must log in again (docs/web_access.md). 12: a working
+    day."""
+    munge_login: bool = False
+    """Whether users of the cluster may log in to the API with a MUNGE credential (``munge -n``), as Slurm's commands
+    do. Needs ``unmunge`` and a running munged on the head (docs/web_access.md)."""
+    munge_socket: Path | None = None
+    """Socket of munged on the head. Default: munge's own."""
+    kubernetes_login: bool = False
+    """Whether the API accepts bearer tokens of the Kubernetes cluster, which its API server checks (TokenReview). The
+    head's service account needs the right to create tokenreviews (docs/web_access.md)."""
+    kubernetes_login_audience: str | None = Field(default=None, min_length=1, max_length=253)
+    """Audience that these tokens must be made for (``kubectl create token --audience``). Default: the API server's own;
+    then somebody who gets hold of one could use the API server with it too."""
+    proxy_user_header: str | None = None
+    """Header in which a proxy in front of the API names the user, such as X-Forwarded-User (docs/web_access.md). Only
+    believed from ``trusted_proxies``. Default: none."""
+    trusted_proxies: str | None = None
+    """Addresses and CIDRs, separated by commas, of proxies whose ``proxy_user_header`` is believed, such as 10.0.0.7.
+    Everything at these addresses can act as any user. Default: none."""
+    proxy_user_domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]+$", max_length=253)
+    """Domain of names in that header that are mail addresses: with example.org, ada@example.org is the user ada; names
+    at other domains stay as they are. Default: none, names are taken as they are."""
     api_token_file: Path | None = None
     """For commands that use a service elsewhere (``--api``): file (mode 0600) with your token. The environment variable
     ``TIDEGAUGE_API_TOKEN`` works too. Default: no token."""

@@ -17,7 +17,7 @@ from sample_views import node_view
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.http import server as guarded_server
-from tidegauge.http.access import OPEN_DOOR, Door, Refusal
+from tidegauge.http.access import OPEN_DOOR, Door, LoginDoor, Refusal
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.door_start import ClosedDoor, open_door
 from tidegauge.http.server import MAX_HEADER_BYTES, App, HttpRequest, HttpServer, Response
@@ -288,7 +288,7 @@ def test_a_clients_certificate_has_to_name_one_of_the_allowed(tmp_path: Path, sa
                 ask(port, context)
 
 
-def _api(door: Door) -> tuple[Callable[[], None], Callable[[], int], Callable[[], None]]:
+def _api(door: LoginDoor) -> tuple[Callable[[], None], Callable[[], int], Callable[[], None]]:
     api = HttpApi(
         {"/healthz": json_route(lambda _: "ok")}, host="127.0.0.1", port=0, door=door, access={"/healthz": Access.OPEN}
     )

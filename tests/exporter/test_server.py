@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from email.message import Message
 
 import pytest
 
@@ -13,7 +14,7 @@ from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import node_view
 from tidegauge.core.views import NodeView
 from tidegauge.http import server as guarded_server
-from tidegauge.http.access import Refusal, Viewer
+from tidegauge.http.access import NO_HEADERS, Refusal, Viewer
 from tidegauge_exporter.metrics import server as metrics_server
 from tidegauge_exporter.metrics.server import CONNECTIONS_AT_ONCE, MetricsServer
 from waiting import PATIENCE_S
@@ -172,7 +173,7 @@ class GuestBook:
     def check_client(self, connection: object) -> None:
         raise AssertionError("there is no TLS")
 
-    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer | Refusal:
         assert peer == "127.0.0.1"
         if authorization is None:
             return Refusal(401, "who are you?", (("WWW-Authenticate", "Bearer"),))

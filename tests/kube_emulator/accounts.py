@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from kube_emulator.resources import SERVICE_ACCOUNTS
 from kube_emulator.store import Store, key_of
 
 ADMINS = "system:masters"
+API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
+"""Of tokens for the API server itself."""
 AUTHENTICATED = "system:authenticated"
 
 
@@ -43,6 +45,7 @@ class _BoundToken:
     name: str
     uid: str
     expires_s: float
+    audiences: frozenset[str]
 
 
 @dataclass
@@ -64,25 +67,34 @@ class Accounts:
                 self._users[known] = user
             return known
 
-    def bind_token(self, account: Mapping[str, Any], lifetime_s: float) -> str:
+    def bind_token(self, account: Mapping[str, Any], lifetime_s: float, audiences: Iterable[str] = ()) -> str:
         metadata = account["metadata"]
         token = secrets.token_urlsafe(32)
         expires_s = time.time() + lifetime_s
         with self._lock:
-            self._bound[token] = _BoundToken(metadata["namespace"], metadata["name"], metadata["uid"], expires_s)
+            self._bound[token] = _BoundToken(
+                metadata["namespace"], metadata["name"], metadata["uid"], expires_s,
+                frozenset(audiences) or frozenset({API_AUDIENCE}),
+            )  # fmt: skip
         return token
 
     def user_of(self, authorization: str | None) -> User:
         """By the request's ``Authorization`` header. Raises a 401 for a token that is none (any more)."""
         if not authorization:
             return ANONYMOUS
-        token = authorization.removeprefix("Bearer ").strip()
+        known = self.owner_of(authorization.removeprefix("Bearer ").strip())
+        if known is None or API_AUDIENCE not in known[1]:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        return known[0]
+
+    def owner_of(self, token: str) -> tuple[User, frozenset[str]] | None:
+        """Whose token it is, and for which audiences; ``None``: it is none (any more)."""
         with self._lock:
             user, bound = self._users.get(token), self._bound.get(token)
         if user is not None:
-            return user
+            return user, frozenset({API_AUDIENCE})
         if bound is not None and bound.expires_s > time.time():
             account = self.store.get(key_of(SERVICE_ACCOUNTS, bound.namespace, bound.name))
             if account is not None and account["metadata"]["uid"] == bound.uid:
-                return service_account(bound.namespace, bound.name)
-        raise ApiError(401, "Unauthorized", "Unauthorized")
+                return service_account(bound.namespace, bound.name), bound.audiences
+        return None

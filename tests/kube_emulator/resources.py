@@ -63,6 +63,7 @@ BUILT_IN: Sequence[ResourceType] = (
     ResourceType(_ADMISSION, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
     ResourceType("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False, _STATUS),
     ResourceType(_AUTHORIZATION, "v1", "subjectaccessreviews", "SubjectAccessReview", False, reviews=True),
+    ResourceType("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, reviews=True),
     ResourceType(_AUTHORIZATION, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, reviews=True),
 )
 

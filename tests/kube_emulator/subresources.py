@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kube_emulator import deletion, rbac
-from kube_emulator.accounts import User
+from kube_emulator.accounts import API_AUDIENCE, User
 from kube_emulator.api import Api
 from kube_emulator.clock import now
 from kube_emulator.errors import STALE, bad_request, conflict, not_found
@@ -73,20 +73,43 @@ def token(api: Api, request: Request) -> Reply:
         "kind": "TokenRequest",
         "apiVersion": "authentication.k8s.io/v1",
         "spec": {"audiences": [], "boundObjectRef": None, **(body.get("spec") or {}), "expirationSeconds": lifetime_s},
-        "status": {"token": api.accounts.bind_token(account, lifetime_s), "expirationTimestamp": now(lifetime_s)},
+        "status": {
+            "token": api.accounts.bind_token(account, lifetime_s, (body.get("spec") or {}).get("audiences") or ()),
+            "expirationTimestamp": now(lifetime_s),
+        },
     }
     return Reply(answer, 201)
 
 
 def review(api: Api, request: Request) -> Reply:
-    """``SubjectAccessReview`` and the one about oneself."""
+    """``SubjectAccessReview`` and the one about oneself; ``TokenReview``."""
     body: dict[str, Any] = request.object_body()
     spec = body.get("spec") or {}
+    if request.resource.kind == "TokenReview":
+        return _token_review(api, request, body, spec)
     user = request.user
     if request.resource.kind == "SubjectAccessReview":
         user = User(spec.get("user", ""), frozenset(spec.get("groups") or ()))
     kind = {"kind": request.resource.kind, "apiVersion": request.resource.api_version}
     return Reply({**body, **kind, "status": rbac.review(api.store, user, body)}, 201)
+
+
+def _token_review(api: Api, request: Request, body: dict[str, Any], spec: dict[str, Any]) -> Reply:
+    if not spec.get("token"):
+        raise bad_request("token is required for TokenReview in authentication")
+    known = api.accounts.owner_of(spec["token"])
+    wanted = frozenset(spec.get("audiences") or (API_AUDIENCE,))
+    status: dict[str, Any]
+    if known is None:
+        status = {"user": {}, "error": "[invalid bearer token, token lookup failed]"}
+    elif not wanted & known[1]:
+        why = f"token audiences {sorted(known[1])} is invalid for the target audiences {sorted(wanted)}"
+        status = {"user": {}, "error": f"[invalid bearer token, {why}]"}
+    else:
+        user = {"username": known[0].name, "groups": sorted(known[0].groups)}
+        status = {"authenticated": True, "user": user, "audiences": sorted(wanted & known[1])}
+    kind = {"kind": request.resource.kind, "apiVersion": request.resource.api_version}
+    return Reply({**body, **kind, "metadata": {"creationTimestamp": None}, "status": status}, 201)
 
 
 SUBRESOURCES = {"eviction": evict, "binding": bind, "token": token}

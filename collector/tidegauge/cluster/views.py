@@ -15,7 +15,7 @@ from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
-from tidegauge.http.access import DoorProblem
+from tidegauge.http.access import DoorProblem, LoginMethod
 
 
 class NodeHealth(str, Enum):
@@ -144,6 +144,8 @@ class ServiceStatus:
     """Every alive node has an agent that reports."""
     web_access_problem: DoorProblem | None
     """Of the coordinator's files on who may come in to its pages, as they are now."""
+    login_methods: tuple[LoginMethod, ...] = ()
+    """The ways to say who one is that are on; none: nobody is asked."""
 
 
 class AskState(str, Enum):

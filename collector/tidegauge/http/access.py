@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from email.message import Message
+from enum import Enum
 from typing import NamedTuple, Optional, Protocol, Union
 
 
@@ -20,6 +22,8 @@ class Viewer:
     """Jobs, incidents, decisions and evidence of everybody."""
     reads_metrics: bool
     """``/metrics`` and ``/sd``, which tell of all jobs."""
+    by_session: bool = False
+    """Known by the cookie of a login, which a logout ends."""
 
     def sees(self, user_name: Optional[str]) -> bool:
         """Whether the viewer may see a thing of ``user_name``, its owner as kernel or scheduler name it."""
@@ -59,6 +63,34 @@ class DoorProblem:
     """What to do next."""
 
 
+class LoginMethod(str, Enum):
+    """A way in which clients say who they are."""
+
+    TOKEN = "token"
+    """A line of ``api_tokens_file``."""
+    PASSWORD = "password"
+    """One of ``basic_auth_users``."""
+    MUNGE = "munge"
+    """A credential of this cluster's MUNGE."""
+    KUBERNETES = "kubernetes"
+    """A bearer token of the Kubernetes cluster."""
+    PROXY = "proxy"
+    """A header of a trusted proxy: nobody logs in here by it."""
+
+
+class LoggedIn(NamedTuple):
+    """A login that succeeded."""
+
+    name: str
+    cookie: str
+    """The value of ``Set-Cookie``."""
+
+
+NO_HEADERS: Message[str, str] = Message()
+"""Of a client that shows nothing but ``Authorization``."""
+NOBODY_ASKED = "this service asks nobody for a name: there is nothing to log in to"
+
+
 class Door(Protocol):
     """Guards a server. Every method is called from threads of connections, and at most reads files."""
 
@@ -68,8 +100,11 @@ class Door(Protocol):
     def check_client(self, connection: ssl.SSLSocket) -> None:
         """Check the client's certificate after the handshake. Raises ``ssl.SSLError`` if it is not accepted."""
 
-    def admit(self, authorization: Optional[str], peer: str) -> Union[Viewer, Refusal]:
-        """Admit or refuse by the request's ``Authorization`` header and the client's address."""
+    def admit(
+        self, authorization: Optional[str], peer: str, headers: Message[str, str] = NO_HEADERS
+    ) -> Union[Viewer, Refusal]:
+        """Admit or refuse by the request's ``Authorization`` header, the client's address, and all headers: a proxy's
+        word or the cookie of a login."""
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -87,8 +122,21 @@ class WatchedDoor(Door, Protocol):
         """The present problem with the files, also if nobody has connected since they changed."""
 
 
+class LoginDoor(WatchedDoor, Protocol):
+    """A door that browsers can log in at."""
+
+    def login_methods(self) -> frozenset[LoginMethod]:
+        """The ways in that are on; none: nobody is asked for a name."""
+
+    def log_in(self, authorization: str, peer: str, headers: Message[str, str]) -> Union[LoggedIn, Refusal]:
+        """Begin a session for whoever shows this ``Authorization``; the session that ``headers`` show ends."""
+
+    def log_out(self, headers: Message[str, str]) -> str:
+        """End the session that ``headers`` show, if any; returns the ``Set-Cookie`` that removes its cookie."""
+
+
 class OpenDoor:
-    """``WatchedDoor`` without TLS or names."""
+    """``LoginDoor`` without TLS or names."""
 
     headers: tuple[tuple[str, str], ...] = ()
     scheme = "http"
@@ -99,8 +147,22 @@ class OpenDoor:
     def check_client(self, connection: ssl.SSLSocket) -> None:
         """Never called: there is no TLS."""
 
-    def admit(self, authorization: Optional[str], peer: str) -> Union[Viewer, Refusal]:  # noqa: ARG002 - the port's
+    def admit(
+        self,
+        authorization: Optional[str],  # noqa: ARG002 - the port's
+        peer: str,  # noqa: ARG002 - the port's
+        headers: Message[str, str] = NO_HEADERS,  # noqa: ARG002 - the port's
+    ) -> Union[Viewer, Refusal]:
         return EVERYBODY
+
+    def login_methods(self) -> frozenset[LoginMethod]:
+        return frozenset()
+
+    def log_in(self, authorization: str, peer: str, headers: Message[str, str]) -> Union[LoggedIn, Refusal]:  # noqa: ARG002
+        return Refusal(403, NOBODY_ASKED)
+
+    def log_out(self, headers: Message[str, str]) -> str:  # noqa: ARG002 - the port's
+        return ""
 
     def problem(self) -> Optional[DoorProblem]:
         return None

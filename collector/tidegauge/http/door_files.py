@@ -67,14 +67,15 @@ def read_door_files(settings: Settings) -> tuple[DoorState, Signature]:
     return DoorState(config, context, tokens, bool(config.users) or settings.api_tokens_file is not None), before
 
 
-def check_not_weaker(old: DoorState, new: DoorState, settings: Settings) -> None:
-    """An emptied file must not open the door. Raises ``DoorFileError``."""
+def check_not_weaker(old: DoorState, new: DoorState, settings: Settings, *, asks_anyway: bool) -> None:
+    """An emptied file must not open the door; ``asks_anyway``: names are asked for without files too. Raises
+    ``DoorFileError``."""
     file = settings.web_config_file
     if file is None:
         return  # tokens alone switch neither
     if (old.context is None) is not (new.context is None):
         changed = "TLS was switched on or off"
-    elif old.asks_names and not new.asks_names:
+    elif old.asks_names and not new.asks_names and not asks_anyway:
         changed = "it has no basic_auth_users any more"
     else:
         return

@@ -12,11 +12,12 @@ import pwd
 import socket
 import struct
 import threading
+from email.message import Message
 from pathlib import Path
 from socketserver import UnixStreamServer
 from typing import Any
 
-from tidegauge.http.access import OpenDoor, Viewer
+from tidegauge.http.access import NO_HEADERS, OpenDoor, Viewer
 from tidegauge.http.server import App, GuardedMixIn, RequestHandler, serving_thread
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class LocalServing:
 class _LocalDoor(OpenDoor):
     """Admits everybody as an admin, under the kernel's name for them: the server has checked the user."""
 
-    def admit(self, authorization: str | None, peer: str) -> Viewer:  # noqa: ARG002 - the port's
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer:  # noqa: ARG002
         return Viewer(peer, sees_all=True, reads_metrics=True)
 
 

@@ -62,6 +62,26 @@ class Bucket:
         return True
 
 
+class TryLimit:
+    """Limits tries of each address, and of all together; not thread-safe."""
+
+    def __init__(
+        self, *, peer_burst: float, peer_every_s: float, all_burst: float, all_every_s: float, now_s: float
+    ) -> None:
+        self._peer_burst, self._peer_every_s = peer_burst, peer_every_s
+        self._peers: OrderedDict[str, Bucket] = OrderedDict()
+        self._all = Bucket(all_burst, all_every_s, now_s)
+
+    def take(self, peer: str, now_s: float) -> bool:
+        """Whether this address may try now."""
+        counted_as = _counted_as(peer)
+        bucket = self._peers.pop(counted_as, None) or Bucket(self._peer_burst, self._peer_every_s, now_s)
+        self._peers[counted_as] = bucket
+        if len(self._peers) > MAX_PEERS:
+            self._peers.popitem(last=False)
+        return bucket.take(now_s) and self._all.take(now_s)
+
+
 class Passwords:
     """Thread-safe. It makes one check at a time: several would only share the core."""
 
@@ -78,8 +98,10 @@ class Passwords:
         self._known: Mapping[Password, OrderedDict[bytes, None]] = {
             Password.RIGHT: OrderedDict(), Password.WRONG: OrderedDict(),
         }  # fmt: skip
-        self._peers: OrderedDict[str, Bucket] = OrderedDict()
-        self._all = Bucket(ALL_BURST, ALL_EVERY_S, monotonic_s())
+        self._tries = TryLimit(
+            peer_burst=PEER_BURST, peer_every_s=PEER_EVERY_S, all_burst=ALL_BURST, all_every_s=ALL_EVERY_S,
+            now_s=monotonic_s(),
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()
         self._at_it = 0
@@ -98,7 +120,7 @@ class Passwords:
             known = self._remembered(digest)
             if known is not None:
                 return known
-            if self._at_it > MAX_WAITING or not self._may_try(_counted_as(peer)):
+            if self._at_it > MAX_WAITING or not self._tries.take(peer, self._monotonic_s()):
                 return Password.NOT_NOW
             self._at_it += 1
         try:
@@ -148,14 +170,6 @@ class Passwords:
         digests[digest] = None
         if len(digests) > MAX_REMEMBERED:
             digests.popitem(last=False)
-
-    def _may_try(self, peer: str) -> bool:
-        now_s = self._monotonic_s()
-        bucket = self._peers.pop(peer, None) or Bucket(PEER_BURST, PEER_EVERY_S, now_s)
-        self._peers[peer] = bucket
-        if len(self._peers) > MAX_PEERS:
-            self._peers.popitem(last=False)
-        return bucket.take(now_s) and self._all.take(now_s)
 
 
 def dummy_hash(users: Mapping[str, bytes]) -> bytes:

@@ -52,6 +52,8 @@ class HttpRequest:
     """Who asks, or why they are not let in, as the server's door has it."""
     body: Callable[[int, str], Union[bytes, Refusal]]
     """The body, of so many bytes at most; what to do about a longer one. Not read before it is asked for."""
+    peer: str = ""
+    """The client's address."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,9 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
             return
         try:
-            answer = handler(HttpRequest(self.command, path, query, self.headers, self._admit, self._body))
+            answer = handler(
+                HttpRequest(self.command, path, query, self.headers, self._admit, self._body, self.address_string())
+            )
         except _GoneError:
             self.close_connection = True
             return
@@ -283,7 +287,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _admit(self) -> Union[Viewer, Refusal]:
         door: Door = self.server.door
-        return door.admit(self.headers.get("Authorization"), self.address_string())
+        return door.admit(self.headers.get("Authorization"), self.address_string(), self.headers)
 
     def _body(self, most_bytes: int, advice: str) -> Union[bytes, Refusal]:
         length = self.headers.get("Content-Length", "")
@@ -336,6 +340,9 @@ class _Head:
         self._left_bytes -= len(line)
         if self._left_bytes < 0:
             raise ConnectionError(f"a request of more than {MAX_HEADER_BYTES} bytes")
+        if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
+            # Python's parser would begin a new header there, which a proxy in front took for a part of this one.
+            raise ConnectionError("a carriage return within a line")
         return line
 
     def read(self, size: int) -> bytes:

@@ -64,8 +64,16 @@ def read_tokens(file: Path) -> tuple[ApiToken, ...]:
 
 
 def name_of(token: str, tokens: Sequence[ApiToken]) -> str | None:
-    """The name of a token. Compares with all, so that the time reveals nothing."""
-    shown = hashlib.sha256(token.encode(errors="replace")).digest()
+    """The name of a token."""
+    return name_of_digest(digest_of(token), tokens)
+
+
+def digest_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
+
+
+def name_of_digest(shown: bytes, tokens: Sequence[ApiToken]) -> str | None:
+    """The name of the token with this digest. Compares with all, so that the time reveals nothing."""
     name = None
     for one in tokens:
         if hmac.compare_digest(one.digest, shown):

@@ -48,6 +48,8 @@ class Site(NamedTuple):
     viewer: str | None
     """``None``: nobody is asked for a name."""
     sees_all: bool = True
+    by_session: bool = False
+    """The viewer can log out."""
     pages: Sequence[tuple[str, str]] = ()
     """Labels and addresses of all pages, relative to the page itself."""
     current: str = ""
@@ -65,6 +67,7 @@ def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", ve
         for label, address in site.pages
     )
     who = "" if site.viewer is None else f'<span class="viewer">{escape(site.viewer)}</span>'
+    who += ' <a class="viewer" href="logout">Log out</a>' if site.by_session else ""
     scope = "" if site.sees_all else '<span class="viewer">your jobs only</span>'
     # Without the script the page still is asked for again, a little later.
     again = f'<noscript><meta http-equiv="refresh" content="{max(site.refresh_s, 10)}"></noscript>\n'

@@ -153,6 +153,11 @@ true
 {{- end -}}
 {{- end -}}
 
+{{- /* "true" where the head's pages ask for a name. */ -}}
+{{- define "tidegauge.asksNames" -}}
+{{- if or (include "tidegauge.webAccess" .) .Values.webAccess.kubernetesLogin }}true{{ end -}}
+{{- end -}}
+
 {{- /* What these pages speak: none, server or mutual. */ -}}
 {{- define "tidegauge.tls" -}}
 {{- ternary .Values.webAccess.tls "none" (eq (include "tidegauge.webAccess" .) "true") -}}
@@ -197,7 +202,7 @@ httpGet: {path: /healthz, port: {{ .port }}{{ if eq $tls "server" }}, scheme: HT
 
 {{- /* `helm test` asks the head as anybody would: it needs what they need, and has no client certificate. */ -}}
 {{- define "tidegauge.tests" -}}
-{{- $closed := eq (include "tidegauge.webAccess" .) "true" -}}
+{{- $closed := eq (include "tidegauge.asksNames" .) "true" -}}
 {{- if and .Values.tests.enabled (ne (include "tidegauge.tls" .) "mutual") (or .Values.tests.existingSecret (not $closed)) -}}
 true
 {{- end -}}
@@ -234,8 +239,14 @@ checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
 {{- $web := .Values.webAccess -}}
 {{- if has "web.yml" $web.files }}{{ $_ := set $ours "web_config_file" "/etc/tidegauge/web/web.yml" }}{{ end -}}
 {{- if has "api-tokens" $web.files }}{{ $_ := set $ours "api_tokens_file" "/etc/tidegauge/web/api-tokens" }}{{ end -}}
-{{- $_ := set $ours "api_admins" (join "," $web.admins) -}}
-{{- $_ := set $ours "metrics_readers" (join "," $web.metricsReaders) -}}
+{{- end -}}
+{{- if .Values.webAccess.kubernetesLogin -}}
+{{- $_ := set $ours "kubernetes_login" true -}}
+{{- with .Values.webAccess.kubernetesLoginAudience }}{{ $_ := set $ours "kubernetes_login_audience" . }}{{ end -}}
+{{- end -}}
+{{- if include "tidegauge.asksNames" . -}}
+{{- $_ := set $ours "api_admins" (join "," .Values.webAccess.admins) -}}
+{{- $_ := set $ours "metrics_readers" (join "," .Values.webAccess.metricsReaders) -}}
 {{- end -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}

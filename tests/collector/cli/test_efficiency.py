@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from email.message import Message
 
 import pytest
 
@@ -12,7 +13,7 @@ from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
-from tidegauge.http.access import OpenDoor, Viewer
+from tidegauge.http.access import NO_HEADERS, OpenDoor, Viewer
 
 HOUR_S = 3600.0
 ROW = GpuUsage("train", "ada", 4, 0, 8, 320 * HOUR_S, 320 * HOUR_S * 80 * GIB, 320 * HOUR_S * 8 * GIB, 80 * GIB,
@@ -121,7 +122,7 @@ def test_without_runs_the_next_step_is_told(url: str, table: FakeUsage, capsys: 
 
 
 class EvesDoor(OpenDoor):
-    def admit(self, authorization: str | None, peer: str) -> Viewer:
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer:
         return Viewer("eve", sees_all=False, reads_metrics=False)
 
 

@@ -18,7 +18,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
 from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
-from tidegauge.http.access import Door
+from tidegauge.http.access import LoginDoor
 from tidegauge.http.door_start import open_door
 from tidegauge.http.tokens import make_token, token_line
 from tidegauge.settings import Settings
@@ -39,7 +39,7 @@ def tokens() -> dict[str, str]:
 
 
 @pytest.fixture
-def door(tmp_path: Path, tokens: dict[str, str]) -> Door:
+def door(tmp_path: Path, tokens: dict[str, str]) -> LoginDoor:
     file = tmp_path / "tokens"
     file.write_text("\n".join(token_line(name, token) for name, token in tokens.items()))
     file.chmod(0o600)
@@ -47,7 +47,7 @@ def door(tmp_path: Path, tokens: dict[str, str]) -> Door:
 
 
 @pytest.fixture
-def url(store: FakeStore, door: Door) -> Iterator[str]:
+def url(store: FakeStore, door: LoginDoor) -> Iterator[str]:
     with serving(store, STATUS, door) as url:
         yield url
 

@@ -65,6 +65,16 @@ def test_incidents_and_actions_are_a_line(url: str, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["actions"]["incidents_open"] == 3
 
 
+def test_status_tells_the_ways_to_log_in_and_of_an_older_service_none(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["status", "--api", url]) == 0
+    assert "logins" not in capsys.readouterr().out
+    monkeypatch.setitem(SERVICE, "login_methods", ["token", "munge", "kubernetes", "proxy", "of a newer service"])
+    assert main(["status", "--api", url]) == 0
+    assert "logins    API token, MUNGE, Kubernetes token, proxy header, of a newer service\n" in capsys.readouterr().out
+
+
 def test_a_coordinator_that_knows_no_incidents_is_no_error(older_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--api", older_url]) == 0
     printed = capsys.readouterr().out

@@ -109,3 +109,35 @@ def test_in_the_foreground_it_is_said_before_the_service_begins(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("tidegauge up: warning: the API, with /metrics, listens on 0.0.0.0")
+
+
+def test_a_head_that_asks_by_more_than_files_says_what_nodes_leave_open(
+    files: StateFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``/metrics`` of nodes, the head's too, knows passwords and tokens alone."""
+    said = warning(files, capsys, record(files, listen_host="0.0.0.0", munge_login=True))
+    assert said is not None
+    assert said.startswith("/metrics listens on 0.0.0.0 and asks nobody for a name")
+    tokens = tmp_path / "tokens"
+    tokens.write_text(token_line("ada", make_token()))
+    tokens.chmod(0o600)
+    both = record(files, listen_host="0.0.0.0", munge_login=True, api_tokens_file=str(tokens))
+    assert "without TLS" in (warning(files, capsys, both) or "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("munge_login=true", "there is no unmunge here: install munge"),
+        ("proxy_user_header=X-Forwarded-User", "set trusted_proxies too"),
+        ("kubernetes_login=true", "outside a pod, set kubernetes_kubeconfig"),
+    ],
+)
+def test_up_refuses_a_login_that_cannot_work_and_says_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, setting: str, told: str
+) -> None:
+    monkeypatch.setattr(service_control, "run_in_foreground", lambda _: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["up", "--foreground", "--set", f"state_dir={tmp_path}/s", "--set", setting]) == 2
+    assert told in capsys.readouterr().err

@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -25,7 +26,7 @@ from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
-from tidegauge.http.access import OPEN_DOOR, OpenDoor, Viewer
+from tidegauge.http.access import NO_HEADERS, OPEN_DOOR, OpenDoor, Viewer
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics.jobs import job_metrics
 from waiting import PATIENCE_S
@@ -111,7 +112,7 @@ def test_a_port_that_is_taken_costs_the_port_not_the_service(lab: Lab) -> None:
 
 
 class AdasDoor(OpenDoor):
-    def admit(self, authorization: str | None, peer: str) -> Viewer:
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer:
         return Viewer("ada", sees_all=False, reads_metrics=False)
 
 

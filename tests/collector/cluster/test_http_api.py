@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from email.message import Message
 from urllib.parse import quote
 
 import pytest
@@ -26,7 +27,7 @@ from tidegauge.cluster.api.http_api import (
     json_route,
 )
 from tidegauge.cluster.api.route_access import Access
-from tidegauge.http.access import OpenDoor, Refusal, Viewer
+from tidegauge.http.access import NO_HEADERS, OpenDoor, Refusal, Viewer
 from tidegauge.http.server import Response
 from waiting import PATIENCE_S
 
@@ -175,7 +176,7 @@ def test_other_methods_of_a_page_with_a_form_are_refused_with_those_that_it_has(
 class Named(OpenDoor):
     """Whoever shows a word is called that."""
 
-    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer | Refusal:
         if authorization is None:
             return Refusal(401, "who are you")
         return Viewer(authorization, sees_all=False, reads_metrics=False)

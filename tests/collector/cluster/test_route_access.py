@@ -121,6 +121,7 @@ def running_site(folder: Path) -> Iterator[Site]:
     tokens.write_text("\n".join(token_line(name, TOKENS[name]) for name in NAMES))
     tokens.chmod(0o600)
     settings = Settings(cluster="lab", api_tokens_file=tokens, api_admins="root")
+    door = open_door(settings, what="a test")
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     store = open_store(f"sqlite:///{folder}/t.db")
     at_bobs_job = UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits")
@@ -129,14 +130,13 @@ def running_site(folder: Path) -> Iterator[Site]:
     action_loop.turn()
     service = CoordinatorService(
         coordinator, AwayEngine(), exporter_pages(settings), action_loop, cluster="lab", host="127.0.0.1", port=0,
-        advertise_host="127.0.0.1", asks=EvidenceAsks(folder / "asks"),
+        advertise_host="127.0.0.1", asks=EvidenceAsks(folder / "asks"), door=door,
     )  # fmt: skip
     for name in UIDS:
         fill(store, name)
     ranks = tuple(rank for name in UIDS for rank in ranks_of(name))
     for sent_s in (1.0, 2.0):  # verdicts become events with the second report
         coordinator.report(NodeSummary("id", "node7", 321, "i", "node7:9494", sent_s, ranks))
-    door = open_door(settings, what="a test")
     api = HttpApi(service.routes(), forms=service.forms(), host="127.0.0.1", port=0, door=door)
     service._api = api  # /sd asks it for its own address
     api.start()
@@ -175,6 +175,9 @@ def pages(whose: str) -> dict[str, Page]:
         "/compare": Page("/compare"),
         "/ui/site.css": Page("/ui/site.css"),
         "/ui/site.js": Page("/ui/site.js"),
+        "/login": Page("/login"),
+        "/logout": Page("/logout"),
+        "/api/v1/me": Page("/api/v1/me"),
         "/runbooks": Page("/runbooks"),
         "/api/v1/openapi.json": Page("/api/v1/openapi.json"),
         "/api/v1/status": Page("/api/v1/status"),
@@ -240,11 +243,15 @@ def test_a_page_without_a_decision_is_for_admins_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", pages("ada"))
-def test_a_stranger_gets_nothing_but_health_and_how_the_pages_look(site: Site, name: str) -> None:
+def test_a_stranger_gets_nothing_but_health_and_the_forms_to_log_in_and_out(site: Site, name: str) -> None:
     for page in (pages("ada")[name].path, "/no-such-page"):
         status, body = site.ask(page, None)
-        if page in ("/healthz", "/ui/site.css", "/ui/site.js"):
+        if page == "/healthz":
+            assert (status, body) == (200, "ok\n")
+        elif page in ("/ui/site.css", "/ui/site.js"):
             assert status == 200
+        elif page in ("/login", "/logout"):
+            assert (status, "ada" in body, "bob" in body) == (200, False, False)
         else:
             assert status == 401
             assert json.loads(body).keys() == {"error"}, "not even which pages there are"
@@ -373,8 +380,12 @@ def grade_of(whose: str, grade: str = "not_a_leak") -> dict[str, str]:
     return {"incident": str(NUMBERS[whose]), "grade": grade}
 
 
+SESSIONS = ("/login", "/logout")
+"""Asked in ``test_login_pages``: they are for people without a name."""
+
+
 def test_every_form_is_asked_about_here(site: Site) -> None:
-    assert set(site.service.forms()) == {*FORMS, PROFILES}
+    assert set(site.service.forms()) == {*FORMS, PROFILES, *SESSIONS}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ RESOURCES = {
     "kueue.x-k8s.io": {"workloads"},
     "events.k8s.io": {"events"},
     "coordination.k8s.io": {"leases"},
+    "authentication.k8s.io": {"tokenreviews"},
     "admissionregistration.k8s.io": {"mutatingwebhookconfigurations"},
 }
 

@@ -175,3 +175,26 @@ def test_without_a_secret_nothing_of_it_is_there() -> None:
     assert (found.web_config_file, found.api_tokens_file) == (None, None)
     assert "/etc/tidegauge/web" not in json.dumps(rendered.objects)
     assert {probe["httpGet"].get("scheme") for probe in probes(rendered)} == {None}
+
+
+@pytest.mark.parametrize("namespaces", [[], ["team-a"]])
+def test_logins_by_kubernetes_need_no_secret_and_the_right_to_review_tokens(namespaces: list[str]) -> None:
+    admins = ["ada", "group:gpu-admins", "system:serviceaccount:ops:cron"]
+    values = {"kubernetesLogin": True, "kubernetesLoginAudience": "tidegauge", "admins": admins}
+    rendered = render(with_registry(webAccess=values, rbac={"namespaces": namespaces}))
+    found = settings_of(rendered)
+    assert (found.kubernetes_login, found.kubernetes_login_audience) == (True, "tidegauge")
+    assert comma_separated(found.api_admins) == admins
+    role = rendered.one("ClusterRole", "-logins")
+    assert role["rules"] == [
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
+    ]
+    binding = rendered.one("ClusterRoleBinding", "-logins")
+    assert [subject["name"].endswith("-head") for subject in binding["subjects"]] == [True]
+    assert "Anyone who can reach that port" not in rendered.notes
+    assert problems(rendered.objects, "1.33") == []
+
+
+def test_without_logins_by_kubernetes_nobody_may_review_tokens(closed: Rendered) -> None:
+    assert "tokenreviews" not in json.dumps(closed.objects)
+    assert settings_of(closed).kubernetes_login is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
-from tidegauge.http.access import OpenDoor, Viewer
+from tidegauge.http.access import NO_HEADERS, OpenDoor, Viewer
 from tidegauge.http.server import Response
 from tidegauge.settings import Settings
 
@@ -29,7 +30,7 @@ CLICK = "document.querySelector('button[value=not_a_leak]').click()"
 class AdasDoor(OpenDoor):
     """Everybody is ada, as a browser that remembers her password makes them."""
 
-    def admit(self, authorization: str | None, peer: str) -> Viewer:
+    def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer:
         return Viewer("ada", sees_all=False, reads_metrics=False)
 
 

@@ -16,9 +16,13 @@ from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.units import format_count
-from tidegauge.http.access import split_scheme
+from tidegauge.http.access import LoginMethod, split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
+METHOD_WORDS = {
+    LoginMethod.TOKEN: "API token", LoginMethod.PASSWORD: "password", LoginMethod.MUNGE: "MUNGE",
+    LoginMethod.KUBERNETES: "Kubernetes token", LoginMethod.PROXY: "proxy header",
+}  # fmt: skip
 MAX_PROBLEMS = 8
 """With memory profiles, that are printed."""
 
@@ -112,6 +116,8 @@ def _print(answer: Mapping[str, Any]) -> None:
             if loop.telling:
                 print(f"notifiers {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
         _print_profile_problems(answer["profile_problems"] or ())
+        if service.get("login_methods"):  # an older service tells none
+            print(f"logins    {', '.join(METHOD_WORDS.get(one, one) for one in service['login_methods'])}")
         _print_web_access(service.get("web_access_problem"))
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")

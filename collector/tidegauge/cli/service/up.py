@@ -53,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     check_installed()
-    _check_web_access(settings)
+    _check_web_access(settings, is_head=not args.join)
     os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
     from tidegauge.cluster.ray_service import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
@@ -103,24 +103,33 @@ def check_installed() -> None:
             need(module, extra="agent", what="the service")
 
 
-def _check_web_access(settings: Settings) -> None:
-    """Raise ``CommandError`` for invalid web access files; a running service would only close its pages."""
+def _check_web_access(settings: Settings, *, is_head: bool) -> None:
+    """Raise ``CommandError`` for invalid web access files, which would only close the pages of a running service, and
+    for ways to log in that cannot work here."""
+    from tidegauge.cluster.ray_service.login_methods import LoginSetupError, check_login_methods
     from tidegauge.http.config import WebConfigError
     from tidegauge.http.door_files import read_door_files
 
     try:
         read_door_files(settings)
-    except WebConfigError as error:
+        if is_head:
+            check_login_methods(settings)
+    except (WebConfigError, LoginSetupError) as error:
         raise UsageError(f"{error}; see docs/web_access.md") from error
 
 
 def _warning(spec: NodeSpec) -> str | None:
     """The warning about pages of this node that are open to others; ``None`` if there are none."""
+    from tidegauge.http.door_files import read_door_files
     from tidegauge.http.door_start import what_is_open
     from tidegauge.settings import Settings
 
     try:
-        return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")
+        settings = Settings(**spec.settings)
+        asks_by_more = settings.munge_login or settings.kubernetes_login or settings.proxy_user_header is not None
+        # Then the API asks for names in any case; /metrics of nodes knows those of files alone.
+        with_api = spec.is_head and not (asks_by_more and not read_door_files(settings)[0].asks_names)
+        return what_is_open(settings, what="the API, with /metrics," if with_api else "/metrics")
     except ValueError:
         # A file became invalid, which `tidegauge status` reports; or the service is of another version.
         return None

@@ -2,8 +2,8 @@
 
 Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, parameters
 are bounded numbers and texts, and a limited number of requests is served at a time. A body is read only from a form,
-only from a viewer with a name, and from a browser only if it comes from a page of this API. ``route_access`` says who
-may read which page.
+only from a viewer with a name (but for forms to log in and out), and from a browser only if it comes from a page of
+this API. ``route_access`` says who may read which page.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
-from tidegauge.http.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.http.access import EVERYBODY, OPEN_DOOR, LoginDoor, Refusal, Viewer
 from tidegauge.http.connections import ServerLimits
+from tidegauge.http.door import offers_login_page
 from tidegauge.http.local_server import LocalServing
 from tidegauge.http.server import HTML_TYPE, App, HttpRequest, HttpServer, Response
 
@@ -85,6 +86,7 @@ def _page_headers(*, form_action: str, referrer_policy: str) -> tuple[tuple[str,
 HTML_HEADERS = _page_headers(form_action="'none'", referrer_policy="no-referrer")
 FORM_HEADERS = _page_headers(form_action="'self'", referrer_policy="same-origin")
 """Of a page with a form that comes back here. With ``no-referrer`` a browser would not say that it comes from here."""
+LOGIN_PATH = "/login"
 NO_NAME = (
     "this service has no authentication, so it cannot tell who answers: on the head, its user or root answers with "
     "`tidegauge policy grade`, or asks with `tidegauge profile --now`; with authentication (docs/web_access.md) "
@@ -121,6 +123,13 @@ class Request:
     accept: str | None
     viewer: Viewer = EVERYBODY
     """Who asks: what they may see of an ``Access.OWN`` page is for its route to see to."""
+    sent: HttpRequest | None = None
+    """As it came; only the pages to log in and out look at it."""
+
+    @property
+    def http(self) -> HttpRequest:
+        assert self.sent is not None, "it came over HTTP"
+        return self.sent
 
     def number(self, name: str, *, default: int, most: int = 10**15 - 1) -> int:
         """A whole number from 0 to ``most`` from the query. Raises ``BadRequestError``."""
@@ -177,7 +186,7 @@ class HttpApi(HttpServer):
         *,
         host: str,
         port: int,
-        door: Door = OPEN_DOOR,
+        door: LoginDoor = OPEN_DOOR,
         access: Mapping[str, Access] = ROUTE_ACCESS,
         forms: Mapping[str, Route] = NO_FORMS,
         local_socket: Path | None = None,
@@ -188,7 +197,7 @@ class HttpApi(HttpServer):
         only. ``public_url``: the setting; a form may also come from a page there."""
         self._local_socket = local_socket
         # Slots of its own for each: what strangers ask for takes none from the head's own commands.
-        app, local_app = (_Pages(routes, forms, access, public_url).app() for _ in range(2))
+        app, local_app = (_Pages(routes, forms, access, public_url, one).app() for one in (door, OPEN_DOOR))
         self._local = None if local_socket is None else LocalServing(local_socket, local_app)
         super().__init__(app, host=host, port=port, door=door)
 
@@ -216,8 +225,9 @@ class _Pages:
 
     def __init__(
         self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-        public_url: str | None,
+        public_url: str | None, door: LoginDoor,
     ) -> None:  # fmt: skip
+        self._door = door
         self._routes = routes
         self._forms = forms
         self._access = access
@@ -233,16 +243,29 @@ class _Pages:
         if access is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
             return self._answer(self._routes, request, request.query, EVERYBODY)
         viewer = _admitted(request, access)
-        return viewer if isinstance(viewer, Refusal) else self._in_turn(self._routes, request, request.query, viewer)
+        if isinstance(viewer, Refusal):
+            return self._refused(request, viewer)
+        return self._in_turn(self._routes, request, request.query, viewer)
+
+    def _refused(self, request: HttpRequest, refusal: Refusal) -> Response | Refusal:
+        """The refusal; a person with a browser, who has yet to log in, is led there."""
+        headers = request.headers
+        if refusal.status != 401 or LOGIN_PATH not in self._routes or "Authorization" in headers:
+            return refusal
+        if "text/html" not in headers.get("Accept", "") or not offers_login_page(self._door.login_methods()):
+            return refusal
+        wanted = f"{request.path}?{request.query}" if request.query else request.path
+        return Response(b"", headers=(("Location", f"{LOGIN_PATH}?next={quote(wanted, safe='/')}"),), status=303)
 
     def _sent(self, request: HttpRequest) -> Response | Refusal:
         path = request.path
-        viewer = _admitted(request, self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN))
+        access = self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN)
+        viewer = EVERYBODY if access is Access.OPEN else _admitted(request, access)
         if isinstance(viewer, Refusal):
-            return viewer
+            return self._refused(request, viewer)
         if path not in self._forms:
             return self._no_such_method(request)
-        if viewer.name is None:
+        if viewer.name is None and access is not Access.OPEN:
             return Refusal(403, NO_NAME)
         if not is_from_here(request.headers, self._public_url):
             return Refusal(403, FROM_ELSEWHERE)
@@ -251,7 +274,10 @@ class _Pages:
         form = request.body(MAX_FORM_BYTES, "shorten the comment")
         if isinstance(form, Refusal):
             return form
-        return self._in_turn(self._forms, request, form.decode("ascii", "replace"), viewer)
+        body = form.decode("ascii", "replace")
+        if access is Access.OPEN:  # with limits of its own: strangers take no slot of those who are known
+            return self._answer(self._forms, request, body, viewer)
+        return self._in_turn(self._forms, request, body, viewer)
 
     def _no_such_method(self, request: HttpRequest) -> Refusal:
         allowed = METHODS_OF_FORMS if request.path in self._forms else METHODS
@@ -275,7 +301,7 @@ class _Pages:
             return Response(to_json({"error": "no such page", "pages": sorted(self._routes)}), status=404)
         try:
             fields = _of_form(query) if table is self._forms else _of_query(query)
-            return route(Request(fields, request.headers.get("Accept"), viewer))
+            return route(Request(fields, request.headers.get("Accept"), viewer, request))
         except (BadRequestError, NotFoundError, UnavailableError) as error:
             return Refusal(STATUS[type(error)], str(error))
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from tidegauge import __version__
 from tidegauge.cluster.api.heat_map import COLUMNS, MAX_COLUMNS, MAX_ROWS, HeatMap
 from tidegauge.cluster.api.http_api import FORM_TYPE
+from tidegauge.cluster.api.login_api import MAX_NAME_CHARS, MAX_NEXT_CHARS, MAX_SECRET_CHARS, ViewerFacts
 from tidegauge.cluster.api.loop_api import FEW, MANY
 from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, MAX_PIECES
 from tidegauge.cluster.api.overview import JobPage, NodePage, NodesPage, Overview
@@ -34,6 +35,7 @@ from tidegauge.core.jobs.right_size import SizedUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView
+from tidegauge.http.sessions import COOKIE, SECURE_COOKIE
 
 Schema = dict[str, Any]
 LARGEST = 10**15 - 1
@@ -111,6 +113,16 @@ _ANSWER = (
     Parameter("grade", "The answer.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
     Parameter("comment", "Why.", {"type": "string", "maxLength": MAX_COMMENT_CHARS}),
 )
+_NEXT = Parameter("next", "Path on this server to go on to.", {"type": "string", "maxLength": MAX_NEXT_CHARS})
+_LOGIN = (
+    _NEXT,
+    Parameter(
+        "token", "An API token, a MUNGE credential or a token of Kubernetes.",
+        {"type": "string", "maxLength": MAX_SECRET_CHARS},
+    ),
+    Parameter("name", "Without a token: the user.", {"type": "string", "maxLength": MAX_NAME_CHARS}),
+    Parameter("password", "The user's password.", {"type": "string", "maxLength": MAX_SECRET_CHARS}),
+)  # fmt: skip
 _EXPOSITIONS = (
     "text/plain; version=0.0.4; charset=utf-8",
     "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -138,6 +150,7 @@ class TargetGroup(NamedTuple):
 
 
 PAGES: Mapping[str, ApiPage] = {
+    "/api/v1/me": ApiPage("Who asks, what they see, and the ways to log in", ViewerFacts),
     "/api/v1/status": ApiPage("The service and its nodes", ServiceStatus),
     "/api/v1/nodes": ApiPage("Every node", {"nodes": tuple[NodeStatus, ...]}),
     "/api/v1/jobs": ApiPage(
@@ -302,6 +315,15 @@ PAGES: Mapping[str, ApiPage] = {
         (Parameter("incident", "The incident's number.", _whole(), required=True),), _HTML, (404,),
         form=Form(_GRADES, _ANSWER),
     ),
+    "/login": ApiPage(
+        "A form to log in with a browser", None,
+        (_NEXT, Parameter("again", "1: the browser was led here by this page.", {"type": "string"})), _HTML,
+        text="Begins no session. Whoever is logged in is led to next.",
+        form=Form("Log in: 303 with a session cookie, or the form with the reason", _LOGIN),
+    ),
+    "/logout": ApiPage(
+        "A form to log out", None, (), _HTML, form=Form("End the session: 303 to the form to log in", ()),
+    ),
     "/runbooks": ApiPage("What each alert means, and what to do", None, (), _HTML),
     "/sd": ApiPage("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
     "/metrics": ApiPage("Metrics of jobs, incidents and actions, for Prometheus", None, (), _EXPOSITIONS),
@@ -326,6 +348,10 @@ _OF_FORMS: Mapping[int, str] = {
 _SOMETIMES: Mapping[int, str] = {404: "No such incident or job, or it belongs to someone else."}
 
 
+_MUNGE = "`Munge CREDENTIAL`, where munge_login is on."
+_SESSION = f"Begun at /login; over TLS it is called {SECURE_COOKIE}."
+
+
 def openapi_document() -> Schema:
     schemas = Schemas()
     paths = {path: _methods(path, page, schemas) for path, page in PAGES.items()}
@@ -339,13 +365,15 @@ def openapi_document() -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{}, {"password": []}, {"token": []}],
+        "security": [{}, {"password": []}, {"token": []}, {"munge": []}, {"session": []}],
         "paths": paths,
         "components": {
             "schemas": {**schemas.components(), "Error": _ERROR},
             "securitySchemes": {
                 "password": {"type": "http", "scheme": "basic"},
                 "token": {"type": "http", "scheme": "bearer"},
+                "munge": {"type": "apiKey", "in": "header", "name": "Authorization", "description": _MUNGE},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _SESSION},
             },
         },
     }

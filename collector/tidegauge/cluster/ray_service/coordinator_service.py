@@ -20,6 +20,7 @@ from tidegauge import __version__
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.heat_map import HeatMaps
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
+from tidegauge.cluster.api.login_api import LoginPage, LoginPages, LogoutPage
 from tidegauge.cluster.api.loop_api import UNTOLD, loop_figures, loop_routes, store_errors
 from tidegauge.cluster.api.memory_api import curves_of_incident, evidence_routes, memory_routes
 from tidegauge.cluster.api.openapi import openapi_json
@@ -40,7 +41,7 @@ from tidegauge.cluster.web.routes import WebReads, web_routes
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
-from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
+from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, LoginDoor, LoginMethod, Viewer
 from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.reports.report import ReportParts
@@ -74,6 +75,9 @@ class Pages:
     """Asks whether an incident was a leak: a page for people."""
     runbooks: Callable[[], str]
     """What each alert means, and what to do: a page for people."""
+    login: LoginPage
+    """Asks who somebody is: a page for people."""
+    logout: LogoutPage
 
 
 def keep_pauses_short() -> None:
@@ -92,7 +96,7 @@ class CoordinatorService:
 
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionLoop, *, cluster: str, host: str,
-        port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
+        port: int, advertise_host: str, asks: EvidenceAsks, door: LoginDoor = OPEN_DOOR,
         local_socket: Path | None = None, public_url: str | None = None,
     ) -> None:  # fmt: skip
         """``door`` guards the API; ``local_socket`` is the socket for commands on this node; ``public_url`` is the
@@ -118,6 +122,7 @@ class CoordinatorService:
         )  # fmt: skip
         self._keeper = AgentReconciler(engine, coordinator, monotonic_s=time.monotonic)
         self._grades = GradePages(actions.store, actions.now_s, pages.grade)
+        self._logins = LoginPages(door, pages.login, pages.logout)
         self._started_unix_s = time.time()
         self._stopped = threading.Event()
         self._api: HttpApi | None = None
@@ -159,6 +164,7 @@ class CoordinatorService:
             jobs_leaking=sum(job.state is LeakState.LEAK for job in jobs),
             healthy=bool(present) and all(node.health is NodeHealth.OK for node in present),
             web_access_problem=_told(viewer, self._door.problem()),
+            login_methods=tuple(method for method in LoginMethod if method in self._door.login_methods()),
         )
 
     def routes(self) -> dict[str, Route]:
@@ -182,6 +188,7 @@ class CoordinatorService:
             **self._grades.routes(),
             **HeatMaps(overviews, self.coordinator.history_of).routes(),
             **web_routes(self._web_reads(overviews, records)),
+            **self._logins.routes(),
             "/api/v1/openapi.json": lambda _: Response(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address())),
@@ -190,7 +197,7 @@ class CoordinatorService:
         }
 
     def forms(self) -> dict[str, Route]:
-        return {**self._grades.forms(), **self._profile_pages.forms()}
+        return {**self._grades.forms(), **self._profile_pages.forms(), **self._logins.forms()}
 
     def _bind(self) -> HttpApi:
         api = self._api_at(self._port)

@@ -12,6 +12,7 @@ from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_exporter.metrics.service_discovery import http_sd
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
+from tidegauge_exporter.reports.login_page import render_login, render_logout
 from tidegauge_exporter.reports.report import report_parts
 from tidegauge_exporter.reports.report_content import incident_content
 from tidegauge_exporter.runbooks import runbooks_html
@@ -47,4 +48,8 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
             else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
         ),
         runbooks=runbooks_html,
+        login=lambda asked: render_login(
+            asked.methods, next_path=asked.next_path, viewer=asked.viewer, problem=asked.problem, goes_on=asked.goes_on
+        ),
+        logout=render_logout,
     )

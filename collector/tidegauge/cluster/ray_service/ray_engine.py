@@ -127,6 +127,7 @@ class CoordinatorActor:
         from tidegauge.cluster.pseudonym_key import pseudonyms_of
         from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService, keep_pauses_short
         from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
+        from tidegauge.cluster.ray_service.login_methods import open_login_methods
         from tidegauge.http.door_start import open_door
 
         accept_former_addresses()
@@ -152,7 +153,8 @@ class CoordinatorActor:
             coordinator, RayEngine(), exporter_pages(settings, pseudonyms=pseudonyms_of(settings, files)), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
-            door=open_door(settings, what="the API"), local_socket=files.api_socket, public_url=settings.public_url,
+            door=open_door(settings, what="the API", beside=open_login_methods(settings)),
+            local_socket=files.api_socket, public_url=settings.public_url,
         )  # fmt: skip
         self._service.start()
         announce(files.api, self._service.url)

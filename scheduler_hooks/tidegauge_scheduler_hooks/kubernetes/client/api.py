@@ -120,6 +120,10 @@ class ClientApi:
         name = str((body.get("metadata") or {}).get("name") or "")
         return self._object(ApiCall("create", resource, namespace, name), "POST", dict(body))
 
+    def review(self, resource: Resource, body: Object) -> Object:
+        """The answer to a question, such as a TokenReview, which the server does not keep and which has no name."""
+        return self._ask(ApiCall("create", resource, None), "POST", {}, dict(body))
+
     def patch(
         self,
         resource: Resource,

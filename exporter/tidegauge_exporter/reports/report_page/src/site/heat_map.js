@@ -104,7 +104,7 @@ export function heatMap(place) {
 
   const load = async () => {
     try {
-      const answer = await fetch(place.dataset.heatMap, { headers: { Accept: "application/json" } });
+      const answer = await fetch(place.dataset.heatMap, { headers: { Accept: "application/json", "X-Requested-With": "fetch" } });
       if (answer.ok) {
         data = await answer.json();
         if (!at) said.textContent = data.rows.length ? "Point at the map, or move in it with the arrow keys; a click opens the rank." : "No limit is known of any rank.";

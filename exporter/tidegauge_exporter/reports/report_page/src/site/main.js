@@ -21,7 +21,7 @@ async function show(address) {
   const asked = (latest += 1);
   let answer;
   try {
-    answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
+    answer = await fetch(address, { headers: { Accept: "text/html", "X-Requested-With": "fetch" }, cache: "no-store" });
     if (!answer.ok) throw new Error(answer.status === 401 || answer.redirected ? "log in again" : `status ${answer.status}`);
     if (new URL(answer.url).pathname !== new URL(address, location.href).pathname) {
       location.reload(); // to where one logs in
