@@ -92,6 +92,8 @@ class FakeSlack:
         self.messages: list[FakeMessage] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self._uploads: dict[str, FakeFile] = {}
+        self.down: dict[str, Fault] = {}
+        """What every call of a method gets, for as long as it is here."""
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
@@ -171,7 +173,7 @@ class FakeSlack:
     def next_fault(self, method: str) -> Fault | None:
         with self._lock:
             waiting = self._faults[method]
-            return waiting.popleft() if waiting else None
+            return waiting.popleft() if waiting else self.down.get(method)
 
     def wait_for_the_end(self) -> None:
         self._closing.wait()

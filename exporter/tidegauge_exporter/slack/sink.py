@@ -20,7 +20,7 @@ from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
 from tidegauge_exporter.notify.retries import Attempts, is_due
-from tidegauge_exporter.notify.storms import Storms
+from tidegauge_exporter.notify.storms import UPDATES, Storms
 from tidegauge_exporter.notify.story_lines import (
     StoryLine,
     digest,
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 300.0
 """Pause between updates of a thread's head for figures alone; state and severity are updated at once."""
+PLOTS = "plots"
+"""The kind of attempts that upload a file."""
 MAX_DIGITS = 15
 BORN = "born"
 """The key of the time since which incidents are posted; those that were over before are not."""
@@ -78,7 +80,8 @@ class SlackSink:
         self._alerts = AlertPosts(chat, journal, channel=channel, links=links, look=look, wall_s=wall_s)
 
     def take(self, stories: Sequence[Story]) -> None:
-        """Post new threads and updates. Heads of threads come first, so that many replies delay no incident."""
+        """Post new threads and updates. Heads of threads come first, so that many replies delay no incident. While one
+        of Slack's methods fails (to post, to update, to upload), what the others do goes on."""
         now_s = self._wall_s()
         if self._journal.said(SLACK, BORN) is None:
             self._journal.say(SLACK, BORN, repr(now_s))
@@ -87,11 +90,13 @@ class SlackSink:
             threads = [(story, thread) for story in stories if (thread := self._thread(story)) is not None]
             for story, thread in threads:
                 if self._is_outdated(story, thread, now_s):
-                    self._attempts.make(f"the news of {_name(story)}", partial(self._show, story, thread, now_s))
+                    news = partial(self._show, story, thread, now_s)
+                    self._attempts.make(f"the news of {_name(story)}", news, kind=UPDATES)
             self._storms.update(stories, now_s, self._attempts)
             for story, thread in threads:
                 if not thread.in_storm:
-                    self._attempts.make(f"the plot of {_name(story)}", partial(self._plot, story, now_s))
+                    plot = partial(self._plot, story, now_s)
+                    self._attempts.make(f"the plot of {_name(story)}", plot, kind=PLOTS)
                     self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
 
     def take_group(self, group: AlertGroup) -> None:
