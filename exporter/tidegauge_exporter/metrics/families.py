@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from tidegauge.core.text import one_line
+from tidegauge.core.version import __version__
 
 T = TypeVar("T")
 
@@ -127,11 +128,29 @@ class Samples:
         return [family for family in self._families.values() if family.samples]
 
 
+BUILD_INFO = Metric(
+    "tidegauge_build_info", MetricKind.INFO, "Version of the Tidegauge that runs there.", ("version",), "package"
+)
+
+
+class _Build(Collector):
+    """The version of this process."""
+
+    def describe(self) -> list[Family]:
+        return empty_families([BUILD_INFO])
+
+    def collect(self) -> list[Family]:
+        samples = Samples([BUILD_INFO])
+        samples.add(BUILD_INFO, (__version__,), INFO_VALUE)
+        return samples.families()
+
+
 class ServiceRegistry(CollectorRegistry):
-    """A registry with prometheus_client's ``process_*`` and ``python_*`` of this process."""
+    """A registry with the version, and prometheus_client's ``process_*`` and ``python_*``, of this process."""
 
     def __init__(self) -> None:
         super().__init__(auto_describe=False)
+        self.register(_Build())
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self)
 

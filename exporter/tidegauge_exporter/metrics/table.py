@@ -13,7 +13,7 @@ from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
 from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
-from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, MetricKind, ReadMetric
+from tidegauge_exporter.metrics.families import BUILD_INFO, JOB_LABELS, Metric, MetricKind, ReadMetric
 
 
 def _of_agent(
@@ -375,3 +375,5 @@ COORDINATOR_TABLE: tuple[Metric, ...] = (
     JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, *USAGE_METRICS, COLLECT_SUCCESS,
 )  # fmt: skip
 """Rows of the coordinator's ``/metrics``."""
+SERVICE_TABLE: tuple[Metric, ...] = (BUILD_INFO,)
+"""Rows of every page of a service of ours."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
 from tidegauge_exporter.notify.retries import Attempts
@@ -40,6 +41,13 @@ class OwnerWay(Protocol):
     def told(self) -> str:
         """The way in words: "email"."""
 
+    @property
+    def deliveries(self) -> Deliveries:
+        """Counts of what was sent that way."""
+
+    def check(self) -> None:
+        """As ``ports.Sink.check``."""
+
     def reaches(self, user_name: str) -> bool:
         """True if the user of the cluster has an address there."""
 
@@ -62,6 +70,7 @@ class OwnerNotifier:
 
     def __init__(self, way: OwnerWay, journal: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
         self.name = way.name
+        self.deliveries = way.deliveries
         self._way = way
         self._journal = journal
         self._wall_s = wall_s
@@ -82,6 +91,9 @@ class OwnerNotifier:
             return self._tell(decision, story)
         finally:
             self._telling.release()
+
+    def check(self) -> None:
+        self._way.check()
 
     def take(self, stories: Sequence[Story]) -> None:
         """Reply to the messages that the owner got with the actions since."""

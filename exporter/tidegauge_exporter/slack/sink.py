@@ -16,6 +16,7 @@ from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.notify.alert_posts import AlertPosts
+from tidegauge_exporter.notify.deliveries import CountedChat, Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
@@ -65,6 +66,8 @@ class SlackSink:
         wall_s: Callable[[], float],
         release_all: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.deliveries = Deliveries(wall_s=wall_s)
+        chat = CountedChat(chat, self.deliveries)
         self._chat = chat
         self._journal = journal
         self._channel = channel
@@ -98,6 +101,9 @@ class SlackSink:
                     plot = partial(self._plot, story, now_s)
                     self._attempts.make(f"the plot of {_name(story)}", plot, kind=PLOTS)
                     self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
+
+    def check(self) -> None:
+        self._chat.check(owners=False, plots=self._draw is not None)
 
     def take_group(self, group: AlertGroup) -> None:
         """Take a notification of Alertmanager: it releases incidents, and other alerts are posted.
@@ -200,6 +206,7 @@ class SlackSink:
             uploaded = upload_plot(self._chat, self._draw, story, thread=thread.posted, now_unix_s=now_s)
         except RefusedError as error:
             log.warning("the plot of %s was refused and is left out: %s", _name(story), error)
+            self.deliveries.drop()
         self._write(story, replace(thread, plotted=worst.value))
         return uploaded
 
