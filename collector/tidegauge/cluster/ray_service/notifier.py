@@ -62,7 +62,11 @@ def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets)
     return NotifyConfig(
         cluster=settings.cluster,
         state_dir=files.root,
-        links=Links(grafana_url=settings.grafana_url, service_url=settings.public_url),
+        links=Links(
+            grafana_url=settings.grafana_url,
+            service_url=settings.public_url,
+            alertmanager_url=settings.alertmanager_url,
+        ),
         alertmanager_url=settings.alertmanager_url,
         listen_host=settings.listen_host,
         notify_port=settings.notify_port,
