@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from tidegauge.core.incidents import Closure
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.deliveries import Deliveries
@@ -78,6 +79,8 @@ class OwnerNotifier:
         self._telling = threading.Lock()
         self._threads: Mapping[int, str] = {}
         """Keys in the journal by number of the incident."""
+        self._late: set[str] = set()
+        """Keys of warnings that are being sent late."""
 
     def tell(self, decision: Decision, story: Story) -> str:
         """Notify the owner of the incident's job of a decision; returns the way in words.
@@ -136,14 +139,22 @@ class OwnerNotifier:
         return True
 
     def _tell_late(self, story: Story) -> bool:
-        """Send the latest notification that went out another way alone, because this way or this process was away."""
+        """Send the latest notification that went out another way alone, because this way or this process was away: also
+        after the job has ended, but not once nothing is wrong any more."""
         known = [record for record in story.decisions if _was_told(record) and self._is_missing(record)]
-        if not (known and story.incident.is_open and self._wall_s() - ended_s(known[-1]) <= LATE_S):
+        if not known or story.incident.closure is Closure.RECOVERED:
             return False
-        latest = known[-1].decision
-        if not self._way.reaches(story.incident.user_name):
+        latest, key = known[-1].decision, _told_key(known[-1].decision)
+        if self._wall_s() - ended_s(known[-1]) > LATE_S:
+            if key in self._late:
+                self._late.remove(key)
+                self.deliveries.drop()
+            return False
+        if key not in self._late and not self._way.reaches(story.incident.user_name):
             return False  # they were told where they could be
+        self._late.add(key)
         self.tell(latest, story)
+        self._late.remove(key)
         thread = self._thread(story)
         for record in known[:-1]:
             if thread is not None:
