@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -46,6 +46,8 @@ class Metric:
     """The origin of the number, in the words of that place."""
     unit: str | None = None
     """``None`` for counts, states and infos."""
+    from_start: tuple[str, ...] = field(default=(), kw_only=True)
+    """Values of its only label that have a series at 0 from the start, so that ``increase()`` sees the first event."""
 
     @property
     def exposed_unit(self) -> str:
