@@ -102,7 +102,7 @@ GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000
 """Bound of one target's samples: beyond it a real Prometheus 2.42 did not finish a scrape within its default timeout.
-Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
+Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 250."""
 
 
 def _finite(value: float | None) -> float | None:
