@@ -15,10 +15,8 @@ from tidegauge_exporter.slack.messages import alert_message, storm_message
 
 LINKS = Links("https://grafana.example/", "https://tidegauge.example/")
 
-AS_SHIPPED = {
-    "runbook_url": "http://localhost:9495/runbooks#tidegaugeagentdown",
-    "dashboard_url": "http://localhost:3000/d/tidegauge-fleet?var-cluster=lab&from=now-6h&to=now",
-}
+RUNBOOK = "http://localhost:9495/runbooks#tidegaugeagentdown"
+DASHBOARD = "http://localhost:3000/d/tidegauge-fleet?var-cluster=lab&from=now-6h&to=now"
 """What the rules of deploy/observability say."""
 
 
@@ -29,6 +27,10 @@ def read(message: Message) -> str:
 def alert(name: str = "TidegaugeAgentDown", *, firing: bool = True, **annotations: str) -> Alert:
     labels = {"alertname": name, "severity": "critical", "hostname": "node0"}
     return Alert(firing, labels, {"summary": "no agent on node0", **annotations}, "f", "2027-01-15T08:00:00Z")
+
+
+def as_shipped(name: str = "TidegaugeAgentDown") -> Alert:
+    return alert(name, dashboard_url=DASHBOARD, runbook_url=RUNBOOK)
 
 
 class TestAlerts:
@@ -60,7 +62,7 @@ class TestAlerts:
         assert links(message.blocks) == {"Runbook": "https://tidegauge.example/runbooks#tidegaugeagentdown"}
 
     def test_links_of_our_alerts_to_this_machine_lead_to_the_configured_addresses(self) -> None:
-        group = AlertGroup("k", True, (alert(**AS_SHIPPED),), {"alertname": "x"}, "http://localhost:9093")
+        group = AlertGroup("k", True, (as_shipped(),), {"alertname": "x"}, "http://localhost:9093")
         to = replace(LINKS, alertmanager_url="https://am.example/")
         assert links(alert_message(group, links=to).blocks) == {
             "Runbook": "https://tidegauge.example/runbooks#tidegaugeagentdown",
@@ -77,10 +79,10 @@ class TestAlerts:
         assert "Silence" in links(alert_message(group, links=Links()).blocks)
 
     def test_links_of_our_alerts_stay_without_settings_and_those_of_others_always(self) -> None:
-        ours, theirs = AlertGroup("k", True, (alert(**AS_SHIPPED),)), AlertGroup("k", True, (alert("X", **AS_SHIPPED),))
-        as_shipped = {"Runbook": AS_SHIPPED["runbook_url"], "Dashboard": AS_SHIPPED["dashboard_url"]}
-        assert links(alert_message(ours, links=Links()).blocks) == as_shipped
-        assert links(alert_message(theirs, links=LINKS).blocks) == as_shipped
+        ours, theirs = AlertGroup("k", True, (as_shipped(),)), AlertGroup("k", True, (as_shipped("X"),))
+        unchanged = {"Runbook": RUNBOOK, "Dashboard": DASHBOARD}
+        assert links(alert_message(ours, links=Links()).blocks) == unchanged
+        assert links(alert_message(theirs, links=LINKS).blocks) == unchanged
 
     def test_a_runbook_elsewhere_is_kept_because_it_may_be_the_one_that_survives_the_service(self) -> None:
         kept = alert(runbook_url="https://docs.example/runbooks#tidegaugecoordinatordown")
