@@ -8,7 +8,15 @@ import promql_parser
 from promql_parser import AggModifierType, LabelModifierType, VectorMatchCardinality
 
 from tidegauge_exporter.metrics.families import JOB_LABELS
-from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, GROUP_LABELS, NODE_TABLE, POD_LABELS, RANK_LABELS
+from tidegauge_exporter.metrics.notifications import NOTIFIER_TABLE
+from tidegauge_exporter.metrics.table import (
+    COORDINATOR_TABLE,
+    GROUP_LABELS,
+    NODE_TABLE,
+    POD_LABELS,
+    RANK_LABELS,
+    SERVICE_TABLE,
+)
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.values import RecordingRule
 
@@ -32,7 +40,10 @@ class UnknownLabelError(Exception):
 
 
 def _series() -> dict[str, Labels]:
-    scraped = {metric.name: _scraped(metric.labels) for metric in (*NODE_TABLE, *COORDINATOR_TABLE)}
+    scraped = {
+        metric.name: _scraped(metric.labels)
+        for metric in (*NODE_TABLE, *COORDINATOR_TABLE, *NOTIFIER_TABLE, *SERVICE_TABLE)
+    }
     known = {**_FOREIGN, **scraped}
     for group in RECORDING:
         for rule in group.rules:

@@ -215,8 +215,8 @@ class Settings(BaseModel):
     """URL of Alertmanager, such as http://127.0.0.1:9093. Incidents are posted there as alerts, and Alertmanager
     decides when to notify: grouping, silences, time intervals. Default: none; incidents go to Slack directly."""
     notify_port: int = Field(default=9496, ge=0, le=65535)
-    """Port of /alerts, the webhook that Alertmanager posts to for messages on Slack; it listens on ``listen_host``. 0
-    picks a free port."""
+    """Port of the notifier: /alerts, the webhook that Alertmanager posts to for messages on Slack, and /metrics; it
+    listens on ``listen_host``. 0 picks a free port, which /sd does not list."""
     notify_token_file: Path | None = None
     """File (mode 0600) with the password that Alertmanager's webhook must present (docs/notify.md). The environment
     variable ``TIDEGAUGE_NOTIFY_TOKEN`` works too. Default: none; then whoever reaches /alerts can post made-up alerts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
+from tidegauge.http.loopback import is_loopback
 
 FLEET: Final = "tidegauge-fleet"
 JOB: Final = "tidegauge-job"
@@ -15,6 +16,9 @@ RANK: Final = "tidegauge-rank"
 INCIDENTS: Final = "tidegauge-incidents"
 EFFICIENCY: Final = "tidegauge-efficiency"
 """Uids of the dashboards; links of other people rely on them."""
+
+DASHBOARDS: Final = "tidegauge-"
+"""The beginning of each of them."""
 
 TimeRange = tuple[float, float | None]
 """Begin and end of the shown time in unix seconds; without an end: until now."""
@@ -28,6 +32,8 @@ class Links:
     """Grafana as people reach it (setting ``grafana_url``)."""
     service_url: str | None = None
     """The coordinator's API as people reach it (setting ``public_url``), which has reports and runbooks."""
+    alertmanager_url: str | None = None
+    """Alertmanager as the notifier reaches it (setting ``alertmanager_url``)."""
 
     def fleet(self, cluster: str, shown: TimeRange) -> str | None:
         return self._dashboard(FLEET, shown, cluster=cluster)
@@ -58,6 +64,30 @@ class Links:
     def exemption(self) -> str | None:
         """The ways in which an owner keeps Tidegauge from acting on a job."""
         return self._page("runbooks#keep-my-job-running")
+
+    # Rules are shipped with addresses of this machine, and Alertmanager calls itself by its own; people are elsewhere.
+
+    def alert_runbook(self, alert: str, annotated: str | None) -> str | None:
+        """The runbook of one of our alerts: ``annotated`` at the alert, unless that is on this machine."""
+        if annotated and not _is_here(annotated):
+            return annotated
+        return self.runbook(alert) or annotated
+
+    def alert_dashboard(self, annotated: str | None) -> str | None:
+        """The dashboard ``annotated`` at one of our alerts, in the configured Grafana if it is on this machine."""
+        _, found, rest = (annotated or "").partition(f"/d/{DASHBOARDS}")
+        if not (annotated and found and self.grafana_url and _is_here(annotated)):
+            return annotated
+        return f"{self.grafana_url.rstrip('/')}{found}{rest}"
+
+    def alertmanager(self, external_url: str) -> str | None:
+        """Alertmanager for people: as it calls itself (``external_url``), unless that is on this machine, and they are
+        elsewhere."""
+        if not _is_here(external_url):
+            return external_url
+        if self.alertmanager_url and not _is_here(self.alertmanager_url):
+            return self.alertmanager_url
+        return external_url if self.service_url is None or _is_here(self.service_url) else None
 
     def _page(self, path: str) -> str | None:
         """A page of the coordinator."""
@@ -102,6 +132,10 @@ def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link
     if incident.key.cause.is_growth:
         chosen.append(Link("Say whether it is a leak", links.grade(incident.number)))
     return [link for link in chosen if link.url is not None and is_web(link.url)]
+
+
+def _is_here(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def is_web(url: str) -> bool:

@@ -16,19 +16,24 @@ from typing import TypeVar
 from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.http.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.values import AlertGroup
+from tidegauge_exporter.metrics.notifications import NotifierFigures, notifier_metrics
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
+from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus
+from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus, Sink, SinkFigures
 from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
-from tidegauge_exporter.notify.ports import Chat, PlotDrawer, Sink, StoryFeed
+from tidegauge_exporter.notify.ports import Chat, PlotDrawer, StoryFeed
 from tidegauge_exporter.notify.pseudonyms import PseudonymSink
 from tidegauge_exporter.notify.receiver import Receiver
+from tidegauge_exporter.notify.threads import SLACK
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
 
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+PLOTS = "plots"
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class NotifyService:
         journal: DeliveryJournal,
         *,
         owners: tuple[OwnerNotifier, ...],
-        receiver: Receiver | None,
+        receiver: Receiver,
         missing: tuple[PartStatus, ...],
         wall_s: Callable[[], float],
     ) -> None:
@@ -83,25 +88,26 @@ class NotifyService:
 
     @property
     def port(self) -> int | None:
-        """The port for Alertmanager's webhook; ``None`` without a channel for alerts."""
-        return None if self._receiver is None or not self._receiver.listens else self._receiver.port
+        """The port of Alertmanager's webhook and of ``/metrics``; ``None`` before ``start``, or if it is taken."""
+        return self._receiver.port if self._receiver.listens else None
 
     def start(self) -> None:
         """Start all parts. If the port for Alertmanager is taken, ``status`` says so; Slack gets incidents directly."""
-        if self._receiver is not None:
-            try:
-                self._receiver.start()
-            except OSError as error:
-                self._missing += (
-                    _problem("alerts", f"the port for Alertmanager cannot be had: {error}", self._wall_s),
-                )
+        try:
+            self._receiver.start()
+        except OSError as error:
+            self._missing += (
+                _problem("alerts", f"the port for Alertmanager and /metrics cannot be had: {error}", self._wall_s),
+            )
         self._notifier.start()
 
-    def stop(self) -> None:
-        if self._receiver is not None:
-            self._receiver.stop()
-        if self._notifier.stop():
-            self._journal.close()
+    def stop(self) -> bool:
+        """End all parts. False: a receiver hangs, and the journal stays in use; call again later."""
+        self._receiver.stop()
+        if not self._notifier.stop():
+            return False
+        self._journal.close()
+        return True
 
     def status(self) -> NotifierStatus:
         """The states of the parts, with those that could not be built, and the journal if it cannot be written."""
@@ -115,13 +121,13 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
     journal = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
     builder = _Builder(config, journal, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
-    chat = builder.build("slack", config.slack_token, builder.chat, extra="slack")
+    chat = builder.build(SLACK, config.slack_token, builder.chat, extra="slack")
     mail = builder.build("mail", config.mail_server, builder.mail)
-    draws = "plots" if chat is not None or mail is not None else None
-    draw = builder.build("plots", draws, builder.draw, extra="slack")
-    slack = receiver = None
+    draws = PLOTS if chat is not None or mail is not None else None
+    draw = builder.build(PLOTS, draws, builder.draw, extra="slack")
+    slack = None
     if chat is not None and config.slack_channel:
-        slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
+        slack = builder.slack(chat, draw, config.slack_channel, alertmanager)
     ways: list[OwnerWay] = [] if chat is None else [builder.slack_way(chat, draw)]
     ways += [] if mail is None else [mail(draw)]
     owners = tuple(OwnerNotifier(way, journal, wall_s=wall_s) for way in ways)
@@ -131,10 +137,10 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
     if config.pseudonyms is not None:
         names = config.pseudonyms
         sinks = [sink if isinstance(sink, OwnerNotifier) else PseudonymSink(sink, names) for sink in sinks]
-    return NotifyService(
-        Notifier(feed, sinks, wall_s=wall_s), journal,
-        owners=owners, receiver=receiver, missing=tuple(builder.missing), wall_s=wall_s,
-    )  # fmt: skip
+    notifier, missing = Notifier(feed, sinks, wall_s=wall_s), tuple(builder.missing)
+    receiver = builder.receiver(None if slack is None else slack.take_group, notifier, missing)
+    builder.listens = lambda: receiver.listens
+    return NotifyService(notifier, journal, owners=owners, receiver=receiver, missing=missing, wall_s=wall_s)
 
 
 class _Builder:
@@ -143,6 +149,8 @@ class _Builder:
         self._journal = journal
         self._wall_s = wall_s
         self.missing: list[PartStatus] = []
+        self.listens: Callable[[], bool] = lambda: False
+        """Whether Alertmanager's webhook has a port."""
 
     def build(
         self, name: str, wanted: str | None, make: Callable[[str], Part], *, extra: str | None = None
@@ -193,23 +201,36 @@ class _Builder:
 
     def slack(
         self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None
-    ) -> tuple[SlackSink, Receiver]:
-        """The channel and the receiver. Incidents wait for Alertmanager while it works and the receiver listens."""
+    ) -> SlackSink:
+        """The channel. Incidents wait for Alertmanager while it works and its webhook has a port."""
 
         def release_all() -> bool:
-            return alertmanager is None or alertmanager.is_away() or not receiver.listens
+            return alertmanager is None or alertmanager.is_away() or not self.listens()
 
-        sink = SlackSink(
+        return SlackSink(
             chat, self._journal,
             channel=channel, cluster=self._config.cluster, links=self._config.links,
             wait_for_release=alertmanager is not None, release_all=release_all,
             look=messages, draw=draw, wall_s=self._wall_s,
         )  # fmt: skip
-        receiver = Receiver(
-            sink.take_group, host=self._config.listen_host, port=self._config.notify_port,
-            token=self._config.notify_token, door=self._config.door,
+
+    def receiver(
+        self, take_group: Callable[[AlertGroup], None] | None, notifier: Notifier, missing: tuple[PartStatus, ...]
+    ) -> Receiver:
+        """The HTTP server. Receivers of ``missing`` are on its ``/metrics`` as such that do not work."""
+        left_out = tuple(
+            SinkFigures(part.name, works=False, deliveries=Deliveries().figures())
+            for part in missing
+            if part.name != PLOTS
+        )
+
+        def figures() -> NotifierFigures:
+            return NotifierFigures((*notifier.figures(), *left_out), notifier.status().service.problem is None)
+
+        return Receiver(
+            take_group, host=self._config.listen_host, port=self._config.notify_port, token=self._config.notify_token,
+            door=self._config.door, metrics=notifier_metrics(figures, cluster=self._config.cluster),
         )  # fmt: skip
-        return sink, receiver
 
     def grafana(self, url: str) -> Sink:
         from tidegauge_exporter.grafana.client import GrafanaClient

@@ -281,6 +281,19 @@ SERVICE_RUNBOOK: tuple[RunbookEntry, ...] = (
         when_to_silence="When the owner knows.",
         commands=("tidegauge jobs",),
     ),
+    RunbookEntry(
+        "TidegaugeNotificationsFailing",
+        means="A receiver of notifications (Slack, mail, Grafana, Alertmanager) fails or refuses, or something has "
+        "waited for it for 15 minutes; or the notifier is down.",
+        affects="Whoever is notified by that receiver: operators, or owners of jobs. Incidents and actions go on. An "
+        "action that needs a delivered warning waits for it.",
+        first_look="`tidegauge status`, line `notifiers`: the receiver's problem and what to do.",
+        what_to_do="Correct the token, scope, password or address that it names. A corrected file is used within 10 s, "
+        "without a restart; a changed setting takes one. What was not sent waits and is sent then.",
+        escalate="To the admins of the Slack workspace, the mail server or Grafana.",
+        when_to_silence="While the receiver is under maintenance.",
+        commands=("tidegauge status", "tail -n 50 STATE_DIR/logs/notifier.log", "tidegauge notify"),
+    ),
 )
 
 RUNBOOK: tuple[RunbookEntry, ...] = (*JOB_RUNBOOK, *SERVICE_RUNBOOK)

@@ -20,7 +20,8 @@ import pytest
 from tidegauge.cli.main import build_parser
 from tidegauge.cluster.api.openapi import openapi_document
 from tidegauge.settings import Settings
-from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
+from tidegauge_exporter.metrics.notifications import NOTIFIER_TABLE
+from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE, SERVICE_TABLE
 from tidegauge_exporter.runbooks import JOB_RUNBOOK, SERVICE_RUNBOOK
 from tidegauge_scheduler_hooks.policy.models import Policy
 
@@ -34,7 +35,7 @@ def contract() -> dict[str, list[str]]:
     return {
         "metrics": sorted(
             f"{row.name} {row.kind.value} {','.join(row.labels)} {row.unit or '-'}"
-            for row in {*NODE_TABLE, *COORDINATOR_TABLE}
+            for row in {*NODE_TABLE, *COORDINATOR_TABLE, *NOTIFIER_TABLE, *SERVICE_TABLE}
         ),
         "commands": sorted(_commands(build_parser(), "tidegauge")),
         "settings": sorted(Settings.model_fields),

@@ -309,9 +309,12 @@ def test_a_node_without_ranks_and_gpus_still_says_how_it_is() -> None:
         "tidegauge_collect_success",
         "tidegauge_collect_duration_seconds",
         "tidegauge_series_dropped_total",
+        "tidegauge_rings_skipped_total",
         "tidegauge_records_lost_total",
+        "tidegauge_poll_deferred_total",
         "tidegauge_records_refused_total",
         "tidegauge_detector_points_total",
+        "tidegauge_claims_overruled_total",
     }
 
 

@@ -130,6 +130,7 @@ def test_the_alerts_are_those_that_others_rely_on() -> None:
         "TidegaugeUserBreakerOpen",
         "TidegaugeStoreDown",
         "TidegaugeSeriesDropped",
+        "TidegaugeNotificationsFailing",
     }
 
 

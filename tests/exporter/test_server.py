@@ -141,7 +141,7 @@ def test_scrapes_at_once_each_get_a_whole_page(server: MetricsServer) -> None:
     for thread in threads:
         thread.join()
     assert len(pages) == 8
-    assert all(page.endswith(b'tidegauge_claims_overruled_total{claim="job_id"} 1.0\n') for page in pages)
+    assert all(page.endswith(b'tidegauge_claims_overruled_total{claim="uuid"} 0.0\n') for page in pages)
 
 
 def test_connections_that_ask_nothing_lock_no_scraper_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,3 +78,13 @@ def test_service_discovery_marks_tls_targets_with_the_https_scheme() -> None:
 
 def test_a_node_with_an_ipv6_address_is_named_in_brackets() -> None:
     assert advertised_address("[::]:9494", "fd00::7") == "[fd00::7]:9494"
+
+
+def test_the_notifier_is_a_target_on_the_coordinators_host_with_its_scheme() -> None:
+    groups = http_sd([], cluster="lab", coordinator_address="https://[fd00::7]:9495", notifier_port=9496)
+    assert groups[1] == {
+        "targets": ["[fd00::7]:9496"],
+        "labels": {
+            "__scheme__": "https", "__meta_tidegauge_component": "notifier", "__meta_tidegauge_cluster": "lab",
+        },
+    }  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -92,6 +92,10 @@ class FakeSlack:
         self.messages: list[FakeMessage] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self._uploads: dict[str, FakeFile] = {}
+        self.down: dict[str, Fault] = {}
+        """What every call of a method gets, for as long as it is here."""
+        self.failed: Counter[str] = Counter()
+        """Calls that got it, by method."""
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
@@ -171,7 +175,10 @@ class FakeSlack:
     def next_fault(self, method: str) -> Fault | None:
         with self._lock:
             waiting = self._faults[method]
-            return waiting.popleft() if waiting else None
+            if waiting or method not in self.down:
+                return waiting.popleft() if waiting else None
+            self.failed[method] += 1
+            return self.down[method]
 
     def wait_for_the_end(self) -> None:
         self._closing.wait()
@@ -182,11 +189,17 @@ class FakeSlack:
             self.calls.append((method, arguments))
             if token != self.token:
                 return _error("invalid_auth" if token else "not_authed")
+            if method == "auth.test":
+                return {"ok": True, "url": f"{self.url}/", "team": "Rose", "user": "tidegauge", "bot_id": "B0TIDEGAUGE"}
             if method not in SCOPE_OF:
                 return _error("unknown_method")
             if SCOPE_OF[method] not in self.scopes:
                 return _error("missing_scope", needed=SCOPE_OF[method], provided=",".join(sorted(self.scopes)))
             return getattr(self, "_" + method.replace(".", "_"))(arguments)  # type: ignore[no-any-return]
+
+    def headers(self, token: str) -> dict[str, str]:
+        """The scopes of the token, as in each of Slack's answers."""
+        return {"X-OAuth-Scopes": ",".join(sorted(self.scopes))} if token == self.token else {}
 
     def keep_file(self, file_id: str, content: bytes) -> bool:
         """The bytes of a file that was announced."""

@@ -34,6 +34,9 @@ class Workspace(Protocol):
     def answer(self, method: str, token: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """What Slack says to a call."""
 
+    def headers(self, token: str) -> Mapping[str, str]:
+        """What each answer to this token says beside its body."""
+
     def keep_file(self, file_id: str, content: bytes) -> bool:
         """The bytes of a file; false if nobody announced it."""
 
@@ -79,11 +82,11 @@ def _handler(slack: Workspace) -> type[BaseHTTPRequestHandler]:
             if is_file:
                 return Fault(200, f"OK - {len(body)}") if slack.keep_file(name, body) else Fault(404, "no such file")
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            return Fault(200, slack.answer(name, token, self._arguments(body)))
+            return Fault(200, slack.answer(name, token, self._arguments(body)), slack.headers(token))
 
         def _arguments(self, body: bytes) -> dict[str, Any]:
             if self.headers.get_content_type() == "application/json":
-                arguments: dict[str, Any] = json.loads(body)
+                arguments: dict[str, Any] = json.loads(body or b"{}")
                 return arguments
             return {key: values[-1] for key, values in parse_qs(body.decode()).items()}
 

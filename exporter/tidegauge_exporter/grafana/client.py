@@ -119,6 +119,11 @@ class GrafanaClient:
     def close(self) -> None:
         self._api.s.close()
 
+    def check(self) -> None:
+        """Return if this is a Grafana that accepts the token. What the token may write shows when something is
+        written."""
+        self._ask("GET", "/annotations?limit=1", lambda raw: [_stored_annotation(one) for one in raw])
+
     def folder(self, uid: str) -> Folder | None:
         return self._find("GET", f"/folders/{_part(uid)}", lambda raw: Folder(uid=raw["uid"], title=raw["title"]))
 

@@ -10,6 +10,7 @@ from tidegauge_exporter.grafana.annotations import AnnotationText, annotations_o
 from tidegauge_exporter.grafana.values import GrafanaRefusedError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from tidegauge_exporter.grafana.client import GrafanaClient
@@ -40,6 +41,7 @@ class GrafanaSink:
     name = NAME
 
     def __init__(self, client: GrafanaClient, journal: AnnotationJournal, *, cluster: str, links: Links) -> None:
+        self.deliveries = Deliveries()
         self._client = client
         self._journal = journal
         self._cluster = cluster
@@ -53,6 +55,9 @@ class GrafanaSink:
         refused = [refusal for remark in remarks if (refusal := self._tell(remark)) is not None]
         if refused:
             raise refused[0]
+
+    def check(self) -> None:
+        self._client.check()
 
     def _tell(self, remark: AnnotationText) -> GrafanaRefusedError | None:
         """Returns a refusal of this annotation alone; raises one that the next annotation would meet as well."""
@@ -70,14 +75,18 @@ class GrafanaSink:
         if said is None:
             annotation_id = self._find(remark)
             if annotation_id is None:
-                self._say(remark, self._client.annotate(remark.annotation), wanted)
+                with self.deliveries.attempt():
+                    made = self._client.annotate(remark.annotation)
+                self._say(remark, made, wanted)
                 return
         else:
             number, _, state = said.partition(" ")
             if state in (wanted, FINAL, GONE):
                 return
             annotation_id = int(number)
-        if self._client.change_annotation(annotation_id, remark.annotation):
+        with self.deliveries.attempt():
+            changed = self._client.change_annotation(annotation_id, remark.annotation)
+        if changed:
             self._say(remark, annotation_id, wanted)
         else:
             log.info("annotation %d (%s) was deleted in Grafana and is left so", annotation_id, remark.key)

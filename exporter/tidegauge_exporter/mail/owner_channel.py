@@ -19,6 +19,7 @@ from tidegauge_exporter.mail.html_parts import PLOT, MailText
 from tidegauge_exporter.mail.mail_text import evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import PlotDrawer, Posted, RefusedError
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
@@ -123,6 +124,9 @@ class MailServer(Protocol):
     def send(self, mail: bytes, *, sender: str, recipient: str) -> None:
         """Send a mail. Raises ``RetryLaterError``, ``RefusedError`` and ``UnknownRecipientError``."""
 
+    def check(self) -> None:
+        """Return if the server is there and accepts the login. Raises ``RetryLaterError`` and ``RefusedError``."""
+
 
 class MailWay:
     """The ``OwnerWay`` by mail. ``sender`` and ``domain`` are checked; ``draw=None``: no plots. In a ``Posted``,
@@ -140,6 +144,7 @@ class MailWay:
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.deliveries = Deliveries(wall_s=wall_s)
         self._server = server
         self._sender = sender
         self._domain = domain
@@ -153,6 +158,9 @@ class MailWay:
 
     name = "mail"
     told = "email"
+
+    def check(self) -> None:
+        self._server.check()
 
     def reaches(self, user_name: str) -> bool:
         address = address_of(user_name, self._domain)
@@ -202,7 +210,8 @@ class MailWay:
         envelope = Envelope(self._sender, address, self._message_id(what), references)
         mail = as_mail(letter, envelope, at_unix_s=self._wall_s(), png=png)
         try:
-            self._server.send(mail, sender=self._sender, recipient=address)
+            with self.deliveries.attempt():
+                self._server.send(mail, sender=self._sender, recipient=address)
         except UnknownRecipientError as error:
             self._strangers[address] = self._monotonic_s() + STRANGER_FOR_S
             log.warning("no mail to %s for %.0f s: %s", address, STRANGER_FOR_S, error)

@@ -10,8 +10,8 @@ import smtplib
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from tidegauge.http.loopback import is_loopback
@@ -23,6 +23,7 @@ TLS_PORT: Final = 465
 """The port at which TLS begins with the first byte (RFC 8314)."""
 TIMEOUT_S: Final = 15.0
 """Bound of one mail as a whole; a message to an owner must be sent or given up within half a minute."""
+OK: Final = 250
 BUSY_S: Final = 60.0
 """Wait after a reply 4yz; servers with greylisting want minutes."""
 AWAY_S: Final = 15.0
@@ -87,22 +88,39 @@ class SmtpServer:
         Raises ``RetryLaterError`` and its kind ``UncertainError``, ``RefusedError`` and its kind
         ``UnknownRecipientError``.
         """
+        try:
+            with self._session() as connection:
+                connection.sendmail(sender, [recipient], mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            raise self._of_recipient(recipient, error) from None
+        except smtplib.SMTPSenderRefused as error:
+            raise self._of_reply(error, f"does not take mail from {sender} (setting mail_from)") from None
+
+    def check(self) -> None:
+        """Connect, log in and hang up. Raises ``RetryLaterError`` and ``RefusedError``."""
+        with self._session() as connection:
+            code, reply = connection.noop()
+            if code != OK:
+                raise smtplib.SMTPResponseException(code, reply)
+
+    @contextmanager
+    def _session(self) -> Iterator[_Patient]:
+        """A connection after the login, which is closed in the end; errors of the block about the sender or the
+        recipient pass."""
         connection = None
         try:
             connection = self._connected()
             try:
                 self._introduce(connection)
-                connection.sendmail(sender, [recipient], mail)
+                yield connection
                 with suppress(OSError, smtplib.SMTPException):
                     connection.quit()
             finally:
                 connection.close()
-        except smtplib.SMTPRecipientsRefused as error:
-            raise self._of_recipient(recipient, error) from None
+        except (smtplib.SMTPRecipientsRefused, smtplib.SMTPSenderRefused):
+            raise
         except smtplib.SMTPAuthenticationError as error:
             raise self._of_reply(error, "does not take the login of mail_user") from None
-        except smtplib.SMTPSenderRefused as error:
-            raise self._of_reply(error, f"does not take mail from {sender} (setting mail_from)") from None
         except smtplib.SMTPNotSupportedError:
             raise RefusedError(
                 f"the mail server {self._server} has no login that we know: take mail_user away, or name another port"

@@ -10,13 +10,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tidegauge.core.views import NodeView, RankView
-from tidegauge_exporter.metrics.families import INFO_VALUE, ReadMetric, Samples, empty_families, labels_of
+from tidegauge_exporter.metrics.families import INFO_VALUE, Metric, ReadMetric, Samples, empty_families, labels_of
 from tidegauge_exporter.metrics.table import (
     CLAIMS_OVERRULED,
     COLLECT_DURATION,
@@ -62,7 +62,7 @@ class NodeCollector(Collector):
         self._view = view
         self._clock = clock
         self._lock = threading.Lock()
-        self._dropped: Counter[str] = Counter({DUPLICATE: 0, BUDGET: 0})
+        self._dropped: Counter[str] = Counter()
         self._view_failed = False
 
     def describe(self) -> Sequence[Family]:
@@ -95,8 +95,7 @@ class NodeCollector(Collector):
             self._dropped.update(dropped)
             totals = self._dropped.copy()
         totals.update(view.series_dropped)
-        for reason, count in totals.items():
-            samples.add(SERIES_DROPPED, (reason,), count)
+        _add_counts(samples, SERIES_DROPPED, totals)
         return samples
 
     def _note_view(self, error: Exception | None) -> None:
@@ -179,15 +178,18 @@ def _add_self(samples: Samples, view: NodeView) -> None:
     for source, duration_s in view.collect_duration_s.items():
         if source != VIEW:
             samples.add(COLLECT_DURATION, (source,), duration_s)
-    for reason, count in view.rings_skipped.items():
-        samples.add(RINGS_SKIPPED, (reason,), count)
+    _add_counts(samples, RINGS_SKIPPED, view.rings_skipped)
     samples.add(RECORDS_LOST, (), view.records_lost)
-    for reason, count in view.poll_deferred.items():
-        samples.add(POLL_DEFERRED, (reason,), count)
+    _add_counts(samples, POLL_DEFERRED, view.poll_deferred)
     samples.add(RECORDS_REFUSED, (), view.records_refused)
     samples.add(DETECTOR_POINTS, (), view.detector_points)
-    for claim, count in view.claims_overruled.items():
-        samples.add(CLAIMS_OVERRULED, (claim,), count)
+    _add_counts(samples, CLAIMS_OVERRULED, view.claims_overruled)
+
+
+def _add_counts(samples: Samples, metric: Metric, counts: Mapping[str, int]) -> None:
+    """Add the counts by the metric's label, and a 0 for each further value that is there from the start."""
+    for value, count in {**dict.fromkeys(metric.from_start, 0), **counts}.items():
+        samples.add(metric, (value,), count)
 
 
 def _rank_labels(rank: RankView, view: NodeView) -> dict[str, str]:

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from tidegauge.core.profile.categories import Category
 from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
 from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, ReadMetric
+from tidegauge_exporter.metrics.notifications import NOTIFIER_METRICS
 from tidegauge_exporter.metrics.table import (
+    COLLECT_SUCCESS,
     GPU_LABELS,
     GPU_METRICS,
     GROUP_LABELS,
@@ -23,6 +25,7 @@ from tidegauge_exporter.metrics.table import (
     RANK_PROFILE,
     SAMPLES_PER_TARGET,
     SELF_METRICS,
+    SERVICE_TABLE,
 )
 
 
@@ -74,6 +77,15 @@ def page() -> str:
             "## Incidents and actions, on the coordinator only\n",
             _LOOP,
             _table(LOOP_METRICS, with_labels=True),
+            "## The notifier about itself\n",
+            "On the port of Alertmanager's webhook (9496, `notify_port`), also while the coordinator is down. `sink`",
+            "is a receiver as `tidegauge status` names it: `alertmanager`, `slack` (the operators' channel),",
+            "`slack owners`, `mail`, `grafana`; those that are configured are there from the start.",
+            f'`{COLLECT_SUCCESS.name}{{source="stories"}}` on this page is 1 while the coordinator answers the',
+            "notifier. A warning that the policy sends to an owner waits in the coordinator, not here.\n",
+            _table(NOTIFIER_METRICS, with_labels=True),
+            "## On every page\n",
+            _table(SERVICE_TABLE, with_labels=True),
             "## What ended jobs had and needed, on the coordinator only\n",
             "Of the last seven days, read from the database every ten minutes. `by` is `job`, `user`, `account`,",
             "`partition` or `namespace`, `name` which one; the 50 of each that left most GPU memory unused.",
@@ -103,9 +115,9 @@ _INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.metrics.docs_page 
 exporter/tidegauge_exporter/metrics/table.py; edit that. -->
 # Metrics
 
-Every node serves `/metrics` (port 9494 unless configured otherwise), the coordinator serves its own (port 9495) and
-`/sd`, the list of all of them for Prometheus' `http_sd_configs`; an example is
-`deploy/observability/prometheus/prometheus.yml`. Both speak Prometheus' text format 0.0.4 and OpenMetrics 1.0, as they
+Every node serves `/metrics` (port 9494 unless configured otherwise), the notifier its own (port 9496), and the
+coordinator its own (port 9495) and `/sd`, the list of all of them for Prometheus' `http_sd_configs`; an example is
+`deploy/observability/prometheus/prometheus.yml`. All speak Prometheus' text format 0.0.4 and OpenMetrics 1.0, as they
 are asked; a node's page can be cut down to some metrics (`?name[]=`) and compressed. prometheus-client writes them, and
 adds its `process_*` and `python_*` about the process that is scraped. A Python program of your own can serve a node's
 metrics in its own registry: `registry.register(NodeCollector(view))` of `tidegauge_exporter.metrics.collector`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from tidegauge.core.text import one_line
+from tidegauge.core.version import __version__
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ class Metric:
     """The origin of the number, in the words of that place."""
     unit: str | None = None
     """``None`` for counts, states and infos."""
+    from_start: tuple[str, ...] = field(default=(), kw_only=True)
+    """Values of its only label that have a series at 0 from the start, so that ``increase()`` sees the first event."""
 
     @property
     def exposed_unit(self) -> str:
@@ -127,11 +130,29 @@ class Samples:
         return [family for family in self._families.values() if family.samples]
 
 
+BUILD_INFO = Metric(
+    "tidegauge_build_info", MetricKind.INFO, "Version of the Tidegauge that runs there.", ("version",), "package"
+)
+
+
+class _Build(Collector):
+    """The version of this process."""
+
+    def describe(self) -> list[Family]:
+        return empty_families([BUILD_INFO])
+
+    def collect(self) -> list[Family]:
+        samples = Samples([BUILD_INFO])
+        samples.add(BUILD_INFO, (__version__,), INFO_VALUE)
+        return samples.families()
+
+
 class ServiceRegistry(CollectorRegistry):
-    """A registry with prometheus_client's ``process_*`` and ``python_*`` of this process."""
+    """A registry with the version, and prometheus_client's ``process_*`` and ``python_*``, of this process."""
 
     def __init__(self) -> None:
         super().__init__(auto_describe=False)
+        self.register(_Build())
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self)
 

@@ -53,11 +53,11 @@ class MetricsServer(HttpServer):
         registry = ServiceRegistry()
         registry.register(NodeCollector(view))
         routes: Routes = {
-            ("GET", "/metrics"): _for_readers(_metrics(registry)),
-            (None, "/metrics"): _for_readers(lambda _: Refusal(405, "use GET here", (("Allow", "GET"),))),
-            (None, "/"): _for_readers(lambda _: Response(_INDEX, HTML_TYPE)),
+            ("GET", "/metrics"): for_readers(metrics_handler(registry)),
+            (None, "/metrics"): for_readers(lambda _: Refusal(405, "use GET here", (("Allow", "GET"),))),
+            (None, "/"): for_readers(lambda _: Response(_INDEX, HTML_TYPE)),
             (None, "/healthz"): lambda _: Response(b"ok\n", TEXT_TYPE),
-            (None, None): _for_readers(lambda _: Refusal(404, "not found: try /metrics or /healthz")),
+            (None, None): for_readers(lambda _: Refusal(404, "not found: try /metrics or /healthz")),
         }
         super().__init__(App(routes, LIMITS, "agent", text_error), host=host, port=port, door=door)
 
@@ -68,7 +68,7 @@ class MetricsServer(HttpServer):
         return address if self.door.scheme == "http" else f"{self.door.scheme}://{address}"
 
 
-def _for_readers(handler: Handler) -> Handler:
+def for_readers(handler: Handler) -> Handler:
     """The handler, for viewers who may read metrics."""
 
     def guarded(request: HttpRequest) -> Response | Refusal:
@@ -84,7 +84,9 @@ def _for_readers(handler: Handler) -> Handler:
     return guarded
 
 
-def _metrics(registry: ServiceRegistry) -> Handler:
+def metrics_handler(registry: ServiceRegistry) -> Handler:
+    """The handler of ``/metrics``: the registry's families, compressed and cut down to ``name[]`` as asked."""
+
     def metrics(request: HttpRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         names = parse_qs(request.query).get("name[]")

@@ -34,17 +34,25 @@ def advertised_address(bound: str, hostname: str) -> str:
 
 
 def http_sd(
-    nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: str | None = None
+    nodes: Iterable[NodeSummary],
+    *,
+    cluster: str,
+    coordinator_address: str | None = None,
+    notifier_port: int | None = None,
 ) -> list[ScrapeTargets]:
     """The scrape targets, one group a node so that each keeps its own labels, in a stable order.
 
     A node whose ``/metrics`` is not served is left out; of two nodes with one address the first by name is kept.
-    ``coordinator_address`` is that of the coordinator's own ``/metrics``. A target with TLS has the label
-    ``__scheme__``, which overrides the scrape's ``scheme``.
+    ``coordinator_address`` is that of the coordinator's own ``/metrics``, and ``notifier_port`` that of the notifier's
+    on the same host, which is a target also while it is down. A target with TLS has the label ``__scheme__``, which
+    overrides the scrape's ``scheme``.
     """
     groups: dict[str, ScrapeTargets] = {}
     if coordinator_address is not None:
         groups[coordinator_address] = _group(coordinator_address, component="coordinator", cluster=cluster)
+        if notifier_port is not None:
+            beside = f"{coordinator_address.rpartition(':')[0]}:{notifier_port}"
+            groups[beside] = _group(beside, component="notifier", cluster=cluster)
     for node in sorted(nodes, key=lambda node: (node.hostname, node.node_id)):
         address = node.metrics_address
         if address is not None and address not in groups:

@@ -13,14 +13,14 @@ from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
 from tidegauge_exporter.metrics.coordinator_rows import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS, USAGE_METRICS
-from tidegauge_exporter.metrics.families import JOB_LABELS, Metric, MetricKind, ReadMetric
+from tidegauge_exporter.metrics.families import BUILD_INFO, JOB_LABELS, Metric, MetricKind, ReadMetric
 
 
 def _of_agent(
     what: str, text: str, labels: tuple[str, ...] = (), *, kind: MetricKind = MetricKind.COUNTER,
-    source: str = "node agent", unit: str | None = None,
+    source: str = "node agent", unit: str | None = None, from_start: tuple[str, ...] = (),
 ) -> Metric:  # fmt: skip
-    return Metric(f"tidegauge_{what}", kind, text, labels, source, unit)
+    return Metric(f"tidegauge_{what}", kind, text, labels, source, unit, from_start=from_start)
 
 
 COLLECT_SUCCESS = _of_agent(
@@ -42,8 +42,17 @@ SERIES_DROPPED = _of_agent(
     "ranks: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a tenant "
     "(`ranks`).",
     ("reason",),
+    from_start=("duplicate", "budget", "duplicate_rank", "ranks"),
 )
-RINGS_SKIPPED = _of_agent("rings_skipped_total", "Ring files refused, by reason.", ("reason",))
+RINGS_SKIPPED = _of_agent(
+    "rings_skipped_total",
+    "Ring files refused, by reason; reasons of evidence files begin with `evidence_`.",
+    ("reason",),
+    from_start=(
+        "geometry", "hard_link", "identity", "magic", "mount", "name", "not_regular", "owner", "permission", "process",
+        "replaced", "symlink", "too_many", "truncated", "unreadable", "version",
+    ),
+)  # fmt: skip
 RECORDS_LOST = _of_agent(
     "records_lost_total",
     "Readings that a rank overwrote before the agent had read them.",
@@ -55,6 +64,7 @@ POLL_DEFERRED = _of_agent(
     "(`opened`), rings with unread records (`records`), rings of processes that are gone (`orphans`), folders of "
     "containers whose tenant used up its time (`containers`).",
     ("reason",),
+    from_start=("opened", "records", "orphans", "containers"),
 )
 RECORDS_REFUSED = _of_agent("records_refused_total", "Readings refused because of impossible values.")
 DETECTOR_POINTS = _of_agent(
@@ -66,6 +76,7 @@ CLAIMS_OVERRULED = _of_agent(
     "Claims of ranks about themselves that the kernel, the driver, the scheduler or its prolog contradicts, or with "
     "too many ranks (`rank`) or labels (`labels`), by claim.",
     ("claim",),
+    from_start=("attempt", "job_id", "job_user", "labels", "rank", "scheduler", "uuid"),
 )
 SELF_METRICS = (
     COLLECT_SUCCESS,
@@ -91,7 +102,7 @@ GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000
 """Bound of one target's samples: beyond it a real Prometheus 2.42 did not finish a scrape within its default timeout.
-Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
+Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 250."""
 
 
 def _finite(value: float | None) -> float | None:
@@ -375,3 +386,5 @@ COORDINATOR_TABLE: tuple[Metric, ...] = (
     JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, *USAGE_METRICS, COLLECT_SUCCESS,
 )  # fmt: skip
 """Rows of the coordinator's ``/metrics``."""
+SERVICE_TABLE: tuple[Metric, ...] = (BUILD_INFO,)
+"""Rows of every page of a service of ours."""

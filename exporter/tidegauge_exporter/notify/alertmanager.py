@@ -20,6 +20,7 @@ from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
+from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.retries import is_due
 
@@ -58,6 +59,7 @@ class AlertmanagerSink:
     def __init__(
         self, url: str, *, cluster: str, links: Links, wall_s: Callable[[], float], timeout_s: float = TIMEOUT_S
     ) -> None:
+        self.deliveries = Deliveries(wall_s=wall_s)
         self._client = HttpClient(
             url, timeout_s=timeout_s, max_answer_bytes=MAX_ANSWER_BYTES,
             looks_like="the address of an Alertmanager looks like http://127.0.0.1:9093, without a password",
@@ -73,6 +75,9 @@ class AlertmanagerSink:
         self._settled: frozenset[int] = frozenset()
         """Incidents without alerts of an earlier process."""
         self._failing_since_unix_s: float | None = None
+
+    def check(self) -> None:
+        self._ask("GET", "/api/v2/receivers")
 
     def take(self, stories: Sequence[Story]) -> None:
         """Post new and ended alerts at once, and the others once a minute."""
@@ -178,12 +183,16 @@ class AlertmanagerSink:
     def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         if self._failing_since_unix_s is None:
             self._failing_since_unix_s = self._wall_s()  # until this has worked
+        with self.deliveries.attempt():
+            self._ask("POST", "/api/v2/alerts", json.dumps(alerts).encode())
+        self._failing_since_unix_s = None
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> None:
         try:
-            answer = self._client.ask("POST", "/api/v2/alerts", json.dumps(alerts).encode(), {})
+            answer = self._client.ask(method, path, body, {})
         except NoResponseError as error:
             raise RetryLaterError(f"Alertmanager at {self._url} does not answer: {error}") from error
         self._check(answer)
-        self._failing_since_unix_s = None
 
     def _check(self, answer: HttpAnswer) -> None:
         status, _, body = answer

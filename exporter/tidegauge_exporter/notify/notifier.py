@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, Sink, StoryFeed
+from tidegauge_exporter.notify.deliveries import Deliveries, DeliveryFigures
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, StoryFeed
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,37 @@ PATIENCE_S = 10.0
 """Time for which a sink may ask for a moment (Slack takes one message a second) before that is a problem."""
 HANGS_AFTER_S = 60.0
 """Time after which a sink without an answer hangs; sinks answer or fail within seconds."""
+CHECK_EVERY_S = 3600.0
+"""Pause between two checks of a sink that works; the first is made at the start."""
+CHECK_AGAIN_S = 60.0
+"""Pause between two checks of a sink with a problem."""
 MAX_OWED = 2_000
 """Closed incidents that are kept for a sink that is away; the oldest of more than that are dropped."""
+
+
+class Sink(Protocol):
+    """A recipient of stories: Alertmanager, Slack, Grafana. Each has a thread of its own."""
+
+    @property
+    def name(self) -> str:
+        """The name in logs and metrics, such as ``slack``."""
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """Counts of what was sent there."""
+
+    def check(self) -> None:
+        """Ask the service whether it is there and accepts our token or password, without sending anything to people.
+
+        Raises ``RetryLaterError`` and ``RefusedError``, whose message says what to do.
+        """
+
+    def take(self, stories: Sequence[Story]) -> None:
+        """Bring the service in line with these stories: every round gets all of them, most of them unchanged.
+
+        Sends nothing twice, also after a restart. Raises ``RetryLaterError`` (a later round does the rest) and
+        ``RefusedError``.
+        """
 
 
 class PartStatus(NamedTuple):
@@ -38,6 +68,21 @@ class PartStatus(NamedTuple):
     problem: str | None
     """A sentence for people; ``None``: it works."""
     since_unix_s: float
+    is_tried: bool = True
+    """False: it has no problem because nothing has been sent or checked yet."""
+
+
+class SinkFigures(NamedTuple):
+    """The state of one sink in numbers."""
+
+    name: str
+    works: bool | None
+    """``None``: not tried yet."""
+    deliveries: DeliveryFigures
+    pending: int = 0
+    """Incidents whose latest state the sink has not taken."""
+    oldest_pending_s: float = 0.0
+    """Seconds for which the first of them has waited; 0 without any."""
 
 
 class _Result(NamedTuple):
@@ -69,7 +114,18 @@ class SinkWorker:
         self._began_s: float | None = None
         """Start of the present call of the sink, on the monotonic clock."""
         self._problem: str | None = None
+        """The problem with the latest stories."""
+        self._check_problem: str | None = None
+        self._next_check_s = float("-inf")
+        self._is_checked = False
+        """Whether a check has ever succeeded."""
+        self._told: str | None = None
+        """The problem that was logged."""
         self._since_unix_s = wall_s()
+        self._taken: Mapping[int, Story] = {}
+        """Stories that the sink has taken."""
+        self._waits_since_s: Mapping[int, float] = {}
+        """Incidents with another story than the one taken, and since when, on the monotonic clock."""
 
     def deliver(self, stories: Sequence[Story]) -> None:
         """Replace the stories by the coordinator's latest."""
@@ -80,14 +136,35 @@ class SinkWorker:
             if len(closed) > MAX_OWED:
                 log.error("%s has been away for too long: %d closed incidents are never told there", self.name,
                           len(closed) - MAX_OWED)  # fmt: skip
+                self._sink.deliveries.drop(len(closed) - MAX_OWED)
             self._mail = {**{number: self._mail[number] for number in closed[-MAX_OWED:]}, **mail}
             self._owed = set(self._mail)
             self._news = True
+            self._note_pending(self._waits_since_s)
 
     def wait_s(self) -> float | None:
         """Seconds until the next ``hand_over``; ``None``: not before the next delivery."""
         with self._lock:
             return max(0.0, self._not_before_s - self._monotonic_s()) if self._news else None
+
+    def check_wait_s(self) -> float:
+        """Seconds until the next ``check``."""
+        with self._lock:
+            return max(0.0, self._next_check_s - self._monotonic_s())
+
+    def check(self) -> None:
+        """Ask the sink whether it would work. Blocks as long as the sink does; never raises."""
+        with self._lock:
+            self._began_s = self._monotonic_s()
+        problem = self._checked()
+        with self._lock:
+            now_s, self._began_s = self._monotonic_s(), None
+            if problem is None and self._check_problem is not None:
+                self._not_before_s = float("-inf")  # a person has corrected it, and waits to see whether it helped
+            self._is_checked = self._is_checked or problem is None
+            self._check_problem = problem
+            self._next_check_s = now_s + (CHECK_EVERY_S if problem is None else CHECK_AGAIN_S)
+            self._note()
 
     def hand_over(self) -> None:
         """Give the sink its stories. Blocks as long as the sink does; never raises."""
@@ -103,20 +180,59 @@ class SinkWorker:
                 self._worked_s = now_s
                 taken = self._mail.keys() - self._delivered - self._owed
                 self._mail = {number: story for number, story in self._mail.items() if number not in taken}
+                self._taken = {story.incident.number: story for story in stories}
+                self._note_pending({})
             else:
                 self._owed |= owed & self._mail.keys()
                 self._news = True
+                self._next_check_s = min(self._next_check_s, now_s + CHECK_AGAIN_S)
             if result.problem is None or now_s - self._worked_s >= result.patience_s:
-                self._note(result.problem)
+                self._problem = result.problem
+                self._note()
 
     def status(self) -> PartStatus:
         with self._lock:
-            problem = self._problem
-            if self._began_s is not None:
-                busy_s = self._monotonic_s() - self._began_s
-                if busy_s > HANGS_AFTER_S:
-                    problem = f"it was asked {busy_s:.0f} s ago, and has not answered"
-            return PartStatus(self.name, problem, self._since_unix_s)
+            problem = self._present_problem()
+            has_sent = self._sink.deliveries.figures().last_success_unix_s is not None
+            is_tried = problem is not None or self._is_checked or has_sent
+            return PartStatus(self.name, problem, self._since_unix_s, is_tried)
+
+    def figures(self) -> SinkFigures:
+        problem, is_tried = self.status()[1::2]
+        with self._lock:
+            oldest_s = min(self._waits_since_s.values(), default=None)
+            return SinkFigures(
+                self.name,
+                False if problem is not None else True if is_tried else None,
+                self._sink.deliveries.figures(),
+                len(self._waits_since_s),
+                0.0 if oldest_s is None else self._monotonic_s() - oldest_s,
+            )
+
+    def _present_problem(self) -> str | None:
+        if self._began_s is not None:
+            busy_s = self._monotonic_s() - self._began_s
+            if busy_s > HANGS_AFTER_S:
+                return f"it was asked {busy_s:.0f} s ago, and has not answered"
+        return self._problem or self._check_problem
+
+    def _note_pending(self, since_s: Mapping[int, float]) -> None:
+        """Note which incidents wait, those of ``since_s`` since then and the others since now."""
+        now_s = self._monotonic_s()
+        waiting = [number for number, story in self._mail.items() if self._taken.get(number) is not story]
+        self._waits_since_s = {number: since_s.get(number, now_s) for number in waiting}
+
+    def _checked(self) -> str | None:
+        """The problem that a check finds."""
+        try:
+            self._sink.check()
+        except (RetryLaterError, RefusedError) as error:
+            return str(error)
+        except Exception as error:
+            if self._check_problem is None:
+                log.exception("the check of %s failed", self.name)
+            return f"a defect: {error!r}; the log has the traceback"
+        return None
 
     def _tried(self, stories: Sequence[Story]) -> _Result:
         try:
@@ -131,15 +247,16 @@ class SinkWorker:
             return _Result(f"a defect: {error!r}; the log has the traceback", DEFECT_WAIT_S)
         return _Result(None, 0.0)
 
-    def _note(self, problem: str | None) -> None:
-        before = self._problem
+    def _note(self) -> None:
+        """Log when a problem begins or ends."""
+        before, problem = self._told, self._problem or self._check_problem
         if (problem is None) is not (before is None):
             self._since_unix_s = self._wall_s()
         if problem is None and before is not None:
             log.info("%s is told again what happens", self.name)
         elif problem is not None and before is None:
             log.warning("%s cannot be told what happens: %s", self.name, problem)
-        self._problem = problem
+        self._told = problem
 
 
 FETCH_EVERY_S = 2.0
@@ -252,6 +369,9 @@ class Notifier:
     def status(self) -> NotifierStatus:
         return NotifierStatus(self._fetch.status, tuple(worker.status() for worker in self._workers))
 
+    def figures(self) -> tuple[SinkFigures, ...]:
+        return tuple(worker.figures() for worker in self._workers)
+
     def _keep_fetching(self) -> None:
         while not self._stopping.is_set():
             wait_s = self._fetch.step()
@@ -262,8 +382,11 @@ class Notifier:
     def _keep_telling(self, worker: SinkWorker) -> None:
         while not self._stopping.is_set():
             with self._delivered:
-                wait_s = worker.wait_s()
-                if wait_s is None or wait_s > 0.0:
-                    self._delivered.wait(wait_s)
+                waits_s = [wait_s for wait_s in (worker.wait_s(), worker.check_wait_s()) if wait_s is not None]
+                if min(waits_s) > 0.0:
+                    self._delivered.wait(min(waits_s))
                     continue
-            worker.hand_over()
+            if worker.check_wait_s() == 0.0:
+                worker.check()
+            if worker.wait_s() == 0.0:
+                worker.hand_over()

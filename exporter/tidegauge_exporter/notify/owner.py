@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from tidegauge.core.incidents import Closure
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
 from tidegauge_exporter.notify.retries import Attempts
@@ -40,6 +42,13 @@ class OwnerWay(Protocol):
     def told(self) -> str:
         """The way in words: "email"."""
 
+    @property
+    def deliveries(self) -> Deliveries:
+        """Counts of what was sent that way."""
+
+    def check(self) -> None:
+        """As ``ports.Sink.check``."""
+
     def reaches(self, user_name: str) -> bool:
         """True if the user of the cluster has an address there."""
 
@@ -62,6 +71,7 @@ class OwnerNotifier:
 
     def __init__(self, way: OwnerWay, journal: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
         self.name = way.name
+        self.deliveries = way.deliveries
         self._way = way
         self._journal = journal
         self._wall_s = wall_s
@@ -69,6 +79,8 @@ class OwnerNotifier:
         self._telling = threading.Lock()
         self._threads: Mapping[int, str] = {}
         """Keys in the journal by number of the incident."""
+        self._late: set[str] = set()
+        """Keys of warnings that are being sent late."""
 
     def tell(self, decision: Decision, story: Story) -> str:
         """Notify the owner of the incident's job of a decision; returns the way in words.
@@ -82,6 +94,9 @@ class OwnerNotifier:
             return self._tell(decision, story)
         finally:
             self._telling.release()
+
+    def check(self) -> None:
+        self._way.check()
 
     def take(self, stories: Sequence[Story]) -> None:
         """Reply to the messages that the owner got with the actions since."""
@@ -124,14 +139,22 @@ class OwnerNotifier:
         return True
 
     def _tell_late(self, story: Story) -> bool:
-        """Send the latest notification that went out another way alone, because this way or this process was away."""
+        """Send the latest notification that went out another way alone, because this way or this process was away: also
+        after the job has ended, but not once nothing is wrong any more."""
         known = [record for record in story.decisions if _was_told(record) and self._is_missing(record)]
-        if not (known and story.incident.is_open and self._wall_s() - ended_s(known[-1]) <= LATE_S):
+        if not known or story.incident.closure is Closure.RECOVERED:
             return False
-        latest = known[-1].decision
-        if not self._way.reaches(story.incident.user_name):
+        latest, key = known[-1].decision, _told_key(known[-1].decision)
+        if self._wall_s() - ended_s(known[-1]) > LATE_S:
+            if key in self._late:
+                self._late.remove(key)
+                self.deliveries.drop()
+            return False
+        if key not in self._late and not self._way.reaches(story.incident.user_name):
             return False  # they were told where they could be
+        self._late.add(key)
         self.tell(latest, story)
+        self._late.remove(key)
         thread = self._thread(story)
         for record in known[:-1]:
             if thread is not None:

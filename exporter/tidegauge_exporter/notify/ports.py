@@ -1,4 +1,4 @@
-"""Ports and errors of the notifier: stories, sinks, chats, messages, plots."""
+"""Ports and errors of the notifier: stories, chats, messages, plots."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ class Chat(Protocol):
     def direct(self, user_name: str) -> str | None:
         """The conversation with this user of the cluster; ``None``: no Slack account is known."""
 
+    def check(self, *, owners: bool, plots: bool) -> None:
+        """Return if the chat accepts the token, and the app may do what is asked of it: post messages, and write to
+        ``owners`` and upload ``plots`` too."""
+
 
 MAX_RETRY_AFTER_S = 3600.0
 
@@ -55,6 +59,10 @@ class RetryLaterError(Exception):
     def __init__(self, message: str, *, after_s: float = 30.0) -> None:
         super().__init__(message)
         self.after_s = after_s
+
+
+class NotYetError(RetryLaterError):
+    """Nothing was sent: its turn, or the end of a pause that the service asked for, has not come."""
 
 
 def retry_after_s(header: str | None) -> float:
@@ -75,21 +83,6 @@ class StoryFeed(Protocol):
 
     def stories(self, *, closed_since_unix_s: float) -> Sequence[Story]:
         """Stories of all open incidents, and of those that were closed since then. Raises ``RetryLaterError``."""
-
-
-class Sink(Protocol):
-    """A recipient of stories: Alertmanager, Slack, Grafana. Each has a thread of its own."""
-
-    @property
-    def name(self) -> str:
-        """The name in logs and metrics, such as ``slack``."""
-
-    def take(self, stories: Sequence[Story]) -> None:
-        """Bring the service in line with these stories: every round gets all of them, most of them unchanged.
-
-        Sends nothing twice, also after a restart. Raises ``RetryLaterError`` (a later round does the rest) and
-        ``RefusedError``.
-        """
 
 
 class MessageFormat(Protocol):

@@ -1,4 +1,5 @@
-"""The HTTP server for Alertmanager's webhook: ``POST /alerts``, and ``GET /healthz``. Loopback by default.
+"""The HTTP server for Alertmanager's webhook: ``POST /alerts``; and ``GET /metrics`` and ``/healthz``. Loopback by
+default.
 
 Answers: 200, delivered. 400, 413, 415: invalid, and Alertmanager gives up. 403: Slack refuses, and a person has to act;
 Alertmanager tries again at the group's next turn. 503: it should try again at once.
@@ -116,26 +117,34 @@ OK = Response(to_json({"ok": True}))
 
 
 class Receiver(HttpServer):
-    """The server that hands each notification to ``take_group``, in threads of its own."""
+    """The server that hands each notification to ``take_group``, in threads of its own. ``take_group=None``: there is
+    no channel for alerts."""
 
     def __init__(
         self,
-        take_group: Callable[[AlertGroup], None],
+        take_group: Callable[[AlertGroup], None] | None,
         *,
+        metrics: Handler | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
         door: Door = OPEN_DOOR,
     ) -> None:
-        """``token``: the password of callers (``Authorization: Bearer``). Of ``door`` only TLS and headers count."""
-        pages = to_json({"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
+        """``token``: the password of callers of ``/alerts`` (``Authorization: Bearer``), to whom of ``door`` only TLS
+        and headers count; ``metrics``: answers ``GET /metrics``."""
+        pages = to_json({"error": "no such page", "pages": ["/alerts (POST)", "/metrics", "/healthz"]})
         routes: Routes = {
-            ("POST", "/alerts"): _alerts(take_group, token),
+            ("POST", "/alerts"): _without_channel if take_group is None else _alerts(take_group, token),
+            **({} if metrics is None else {("GET", "/metrics"): metrics}),
             ("POST", None): lambda _: Refusal(404, "no such page: Alertmanager's webhook belongs to /alerts"),
             ("GET", "/healthz"): lambda _: OK,
             ("GET", None): lambda _: Response(pages, status=404),
         }
         super().__init__(App(routes, LIMITS, "notifier"), host=host, port=port, door=door)
+
+
+def _without_channel(_: HttpRequest) -> Refusal:
+    return Refusal(404, "there is no channel for alerts: set slack_token_file and slack_channel (docs/slack.md)")
 
 
 def _alerts(take_group: Callable[[AlertGroup], None], token: str | None) -> Handler:

@@ -32,6 +32,8 @@ and its head and its entry in the journal grow with its incidents."""
 FORGET_S = 7 * 86400.0
 """Seconds after which a storm is over if the coordinator has forgotten some of its incidents."""
 OPENINGS = "begun"
+UPDATES = "updates"
+"""The kind of attempts that rewrite a message."""
 
 
 class _Known(NamedTuple):
@@ -129,7 +131,7 @@ class Storms:
         news = {story.incident.number: _Known.of(story) for story in stories if story.incident.number in placed}
         self._known = {**known, **news}
         for key, storm in self._going_on():
-            attempts.make("the head of a storm", partial(self._update, key, storm, now_s))
+            attempts.make("the head of a storm", partial(self._update, key, storm, now_s), kind=UPDATES)
 
     def _update(self, key: str, storm: Storm, now_s: float) -> bool:
         known = [self._known[number] for number in storm.numbers if number in self._known]

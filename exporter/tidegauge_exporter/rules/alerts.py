@@ -276,6 +276,7 @@ _LEFT: Final = (
 THE_NODE: Final = "{{ with $labels.hostname }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}"
 ACTION: Final = "{{ $labels.action }}"
 REASON: Final = "{{ $labels.reason }}"
+SINK: Final = "{{ with $labels.sink }}{{ . }}{{ else }}the notifier is down{{ end }}"
 CLUSTER: Final = "{{ with $labels.cluster }} (cluster {{ . }}){{ end }}"
 
 SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
@@ -374,6 +375,18 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             f"Scrapes of {THE_NODE} drop series (reason: {REASON}): ranks claim the same labels, or there are more "
             "ranks than a target may export.",
             for_s=900,
+        ),
+        AlertRule(
+            "TidegaugeNotificationsFailing",
+            "min by (cluster, sink) (tidegauge_notification_sink_works) == 0\n"
+            "or max by (cluster, sink) (tidegauge_notifications_oldest_pending_seconds) > 900\n"
+            'or max by (cluster, instance) (up{job="tidegauge",component="notifier"}) == 0',
+            AlertSeverity.WARNING,
+            Board.INCIDENTS,
+            f"Notifications failing: {SINK}{CLUSTER}",
+            f"For ten minutes Tidegauge has not been able to notify people: {SINK}. Incidents and actions go on; the "
+            "notifications wait. `tidegauge status` shows the cause.",
+            for_s=600,
         ),
     ),
 )

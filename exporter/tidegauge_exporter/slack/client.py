@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import Any, Final, NamedTuple
 from urllib.error import URLError
@@ -24,7 +24,14 @@ from slack_sdk.web.file_upload_v2_result import FileUploadV2Result
 
 from tidegauge.http.loopback import is_loopback
 from tidegauge_exporter.messages.text import tidy
-from tidegauge_exporter.notify.ports import Message, Posted, RefusedError, RetryLaterError, retry_after_s
+from tidegauge_exporter.notify.ports import (
+    Message,
+    NotYetError,
+    Posted,
+    RefusedError,
+    RetryLaterError,
+    retry_after_s,
+)
 from tidegauge_exporter.slack.people import People
 
 # Slack's errors: those worth another try, and those that a person has to resolve.
@@ -47,8 +54,8 @@ _RETRIED: Final = frozenset(
     }
 )
 _TOKEN: Final = (
-    "Slack rejects the token. Put the bot token of the installed app (xoxb-...) into slack_token_file or "
-    "TIDEGAUGE_SLACK_TOKEN, and restart (docs/slack.md)"
+    "Slack rejects the token. Put the bot token of the installed app (xoxb-...) into slack_token_file, which is read "
+    "again by itself, or into TIDEGAUGE_SLACK_TOKEN and restart (docs/slack.md)"
 )
 _DEFECT: Final = "Slack rejects the format of this message: a Tidegauge bug, please report it"
 _CHANNEL: Final = (
@@ -111,10 +118,7 @@ def refusal(
     if status == 429 or name in ("ratelimited", "rate_limited"):
         return RetryLaterError(f"Slack rate-limits {method}", after_s=retry_after_s(retry_after))
     if name == "missing_scope":
-        scopes = ", ".join(re.findall(r"[a-z.:_-]{1,40}", needed)[:5]) or "a scope"
-        return RefusedError(
-            f"the Slack app lacks {scopes} ({method}): add it under OAuth & Permissions and install the app again"
-        )
+        return _lacking(re.findall(r"[a-z.:_-]{1,40}", needed)[:5] or ["a scope"], method)
     if name in _MENDED_BY:
         return RefusedError(f"{_MENDED_BY[name]} ({method}: {name})")
     if status >= 500:
@@ -123,6 +127,13 @@ def refusal(
         return RetryLaterError(f"Slack answers {method} with {name}", after_s=SOON_S)
     told = name if status == 200 else f"HTTP {status}, {name}"
     return RetryLaterError(f"Slack answers {method} with {told}", after_s=UNKNOWN_S)
+
+
+def _lacking(scopes: Iterable[str], method: str) -> RefusedError:
+    return RefusedError(
+        f"the Slack app lacks {', '.join(scopes)} ({method}): add it under OAuth & Permissions and install the app "
+        "again"
+    )
 
 
 # One HTTP request to Slack: through the site's proxy or directly, within a time, and to nobody else.
@@ -183,6 +194,8 @@ MAX_WAIT_S: Final = 2.0
 """Longest wait of a caller for the channel's turn, so that a parent and its first replies go out in one round."""
 UPLOAD: Final = "files.completeUploadExternal"
 """The method that stands for three calls: an address for the file, the file, and its place in a thread."""
+SCOPES_HEADER: Final = "x-oauth-scopes"
+"""The header of Slack's answers that lists the token's scopes."""
 MAX_CHANNELS: Final = 2_000
 """Bound of channels whose last message is remembered."""
 STRANGER_FOR_S: Final = 300.0
@@ -306,6 +319,24 @@ class SlackChat:
         self._conversations[who] = channel["id"]
         return self._conversations[who]
 
+    def check(self, *, owners: bool, plots: bool) -> None:
+        """``auth.test``, and the scopes that Slack names in its answer; a gateway may leave them out. Whether the app
+        is in a channel no method tells without a further scope."""
+        granted: list[str] = []
+
+        def test() -> SlackResponse:
+            answer = self._client.auth_test()
+            named = {name.lower(): str(value) for name, value in answer.headers.items()}.get(SCOPES_HEADER, "")
+            granted.extend(re.findall(r"[a-z.:_-]+", named))
+            return answer
+
+        self._ask("auth.test", test)
+        needed = ["chat:write", *["files:write"] * plots, *["im:write"] * owners]
+        needed += ["users:read.email"] * (owners and self._people.have_emails())
+        missing = [scope for scope in needed if scope not in granted]
+        if granted and missing:
+            raise _lacking(missing, "auth.test")
+
     def _user_of_email(self, email: str) -> str | None:
         answer = self._ask(
             "users.lookupByEmail", lambda: self._client.users_lookupByEmail(email=email), harmless=UNKNOWN_PERSON
@@ -329,7 +360,7 @@ class SlackChat:
         """Raise ``RetryLaterError`` during a silence of the method."""
         silence = self._silences.get(method)
         if silence is not None and (left_s := silence.until_s - self._monotonic_s()) > 0:
-            raise RetryLaterError(silence.why, after_s=left_s)
+            raise NotYetError(silence.why, after_s=left_s)
 
     def _learn(self, channel: str, where: str) -> None:
         """Remember the id of a channel, by which its turns count from now on."""
@@ -346,7 +377,7 @@ class SlackChat:
             key = self._ids.get(channel, channel)
             turn_s = max(self._next_post_s.get(key, now_s), now_s)
             if turn_s - now_s > MAX_WAIT_S:
-                raise RetryLaterError(f"{method}: one message a second in a channel", after_s=turn_s - now_s)
+                raise NotYetError(f"{method}: one message a second in a channel", after_s=turn_s - now_s)
             if len(self._next_post_s) >= MAX_CHANNELS:
                 self._next_post_s = {one: at_s for one, at_s in self._next_post_s.items() if at_s > now_s}
             self._next_post_s[key] = turn_s + POST_EVERY_S

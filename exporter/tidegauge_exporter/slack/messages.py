@@ -242,6 +242,8 @@ _ALERT_SIGNS: Final = {
     "warning": OPEN_SIGNS[Severity.WARNING],
     "info": OPEN_SIGNS[Severity.NOTE],
 }
+OUR_ALERTS: Final = "Tidegauge"
+"""The beginning of the names of our own alerts."""
 RUNBOOK_URL: Final = "runbook_url"
 DASHBOARD_URL: Final = "dashboard_url"
 """Annotations of an alert that hold addresses."""
@@ -307,13 +309,14 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     )
 
 
-def silence_url(group: AlertGroup) -> str | None:
-    """Alertmanager's page for a silence of this group; ``None`` without its address."""
+def silence_url(group: AlertGroup, links: Links) -> str | None:
+    """Alertmanager's page for a silence of this group; ``None`` without an address that people reach."""
     matched: Mapping[str, str] = group.group_labels or ({"alertname": group.alerts[0].name} if group.alerts else {})
-    if not group.external_url or not matched:
+    address = links.alertmanager(group.external_url)
+    if not address or not matched:
         return None
     matchers = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(matched.items()))
-    return f"{group.external_url.rstrip('/')}/#/silences/new?filter={quote('{' + matchers + '}', errors='replace')}"
+    return f"{address.rstrip('/')}/#/silences/new?filter={quote('{' + matchers + '}', errors='replace')}"
 
 
 def _escaped(value: str) -> str:
@@ -325,9 +328,11 @@ def _alert_links(group: AlertGroup, alerts: Sequence[Alert], links: Links) -> li
     if not alerts:
         return []
     first = alerts[0]
-    runbook = first.annotations.get(RUNBOOK_URL) or (links.runbook(first.name) if first.name else None)
-    chosen = [Link("Runbook", runbook), Link("Dashboard", first.annotations.get(DASHBOARD_URL))]
-    return [*chosen, *([Link("Silence", silence_url(group))] if group.firing else [])]
+    runbook, dashboard = first.annotations.get(RUNBOOK_URL), first.annotations.get(DASHBOARD_URL)
+    if first.name.startswith(OUR_ALERTS):
+        runbook, dashboard = links.alert_runbook(first.name, runbook), links.alert_dashboard(dashboard)
+    chosen = [Link("Runbook", runbook), Link("Dashboard", dashboard)]
+    return [*chosen, *([Link("Silence", silence_url(group, links))] if group.firing else [])]
 
 
 def _alert_line(alert: Alert) -> str:

@@ -7,6 +7,7 @@ import logging
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import CountedChat, Deliveries
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, MessageFormat, PlotDrawer, Posted, RefusedError, RetryLaterError
 
@@ -17,7 +18,8 @@ class SlackWay:
     """The ``OwnerWay`` by direct messages. ``draw=None``: no plots."""
 
     def __init__(self, chat: Chat, *, cluster: str, links: Links, look: MessageFormat, draw: PlotDrawer | None) -> None:
-        self._chat = chat
+        self.deliveries = Deliveries()
+        self._chat = CountedChat(chat, self.deliveries)
         self._cluster = cluster
         self._links = links
         self._look = look
@@ -25,6 +27,9 @@ class SlackWay:
 
     name = "slack owners"
     told = "Slack DM"
+
+    def check(self) -> None:
+        self._chat.check(owners=True, plots=self._draw is not None)
 
     def reaches(self, user_name: str) -> bool:
         return self._chat.direct(user_name) is not None
@@ -49,6 +54,7 @@ class SlackWay:
             upload_plot(self._chat, self._draw, story, thread=posted, now_unix_s=now_unix_s)
         except (RetryLaterError, RefusedError) as error:
             log.warning("the plot for the owner of incident %d is left out: %s", story.incident.number, error)
+            self.deliveries.drop()
 
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:  # noqa: ARG002 - the thread says it
         self._chat.post(posted.channel, self._look.owner_followup(record), thread=posted)

@@ -42,6 +42,11 @@ class People:
             return None
         return f"{user_name}@{self._domain}"
 
+    def have_emails(self) -> bool:
+        """True if some user is looked up on Slack by an e-mail address."""
+        self._refresh()
+        return self._domain is not None or any("@" in who for who in self._known.values())
+
     def _refresh(self) -> None:
         if self._file is None:
             return

@@ -16,11 +16,12 @@ from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.notify.alert_posts import AlertPosts
+from tidegauge_exporter.notify.deliveries import CountedChat, Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
 from tidegauge_exporter.notify.retries import Attempts, is_due
-from tidegauge_exporter.notify.storms import Storms
+from tidegauge_exporter.notify.storms import UPDATES, Storms
 from tidegauge_exporter.notify.story_lines import (
     StoryLine,
     digest,
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 300.0
 """Pause between updates of a thread's head for figures alone; state and severity are updated at once."""
+PLOTS = "plots"
+"""The kind of attempts that upload a file."""
 MAX_DIGITS = 15
 BORN = "born"
 """The key of the time since which incidents are posted; those that were over before are not."""
@@ -63,6 +66,8 @@ class SlackSink:
         wall_s: Callable[[], float],
         release_all: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.deliveries = Deliveries(wall_s=wall_s)
+        chat = CountedChat(chat, self.deliveries)
         self._chat = chat
         self._journal = journal
         self._channel = channel
@@ -78,7 +83,8 @@ class SlackSink:
         self._alerts = AlertPosts(chat, journal, channel=channel, links=links, look=look, wall_s=wall_s)
 
     def take(self, stories: Sequence[Story]) -> None:
-        """Post new threads and updates. Heads of threads come first, so that many replies delay no incident."""
+        """Post new threads and updates. Heads of threads come first, so that many replies delay no incident. While one
+        of Slack's methods fails (to post, to update, to upload), what the others do goes on."""
         now_s = self._wall_s()
         if self._journal.said(SLACK, BORN) is None:
             self._journal.say(SLACK, BORN, repr(now_s))
@@ -87,12 +93,17 @@ class SlackSink:
             threads = [(story, thread) for story in stories if (thread := self._thread(story)) is not None]
             for story, thread in threads:
                 if self._is_outdated(story, thread, now_s):
-                    self._attempts.make(f"the news of {_name(story)}", partial(self._show, story, thread, now_s))
+                    news = partial(self._show, story, thread, now_s)
+                    self._attempts.make(f"the news of {_name(story)}", news, kind=UPDATES)
             self._storms.update(stories, now_s, self._attempts)
             for story, thread in threads:
                 if not thread.in_storm:
-                    self._attempts.make(f"the plot of {_name(story)}", partial(self._plot, story, now_s))
+                    plot = partial(self._plot, story, now_s)
+                    self._attempts.make(f"the plot of {_name(story)}", plot, kind=PLOTS)
                     self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
+
+    def check(self) -> None:
+        self._chat.check(owners=False, plots=self._draw is not None)
 
     def take_group(self, group: AlertGroup) -> None:
         """Take a notification of Alertmanager: it releases incidents, and other alerts are posted.
@@ -195,6 +206,7 @@ class SlackSink:
             uploaded = upload_plot(self._chat, self._draw, story, thread=thread.posted, now_unix_s=now_s)
         except RefusedError as error:
             log.warning("the plot of %s was refused and is left out: %s", _name(story), error)
+            self.deliveries.drop()
         self._write(story, replace(thread, plotted=worst.value))
         return uploaded
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.fake_slack import FakeSlack
+from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision
 from tidegauge.cluster.incident_loops.action_loop import _messenger
 from tidegauge.cluster.incident_loops.notifying import (
@@ -16,11 +18,12 @@ from tidegauge.cluster.incident_loops.notifying import (
     is_notifier_wanted,
     tells_owners,
 )
-from tidegauge.cluster.ray_service.notifier import NotifierService, notify_config
+from tidegauge.cluster.ray_service.notifier import NOT_TRIED, NotifierService, notify_config, read_secrets
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+from waiting import eventually
 
 
 class Clock:
@@ -104,7 +107,7 @@ def test_notifier_outlives_an_engine_that_cannot_pass_on_its_word(
         if len(said) == 1:
             raise RuntimeError("the engine is being restarted")
 
-    service = NotifierService(Settings(), StateFiles(tmp_path), {}, say=say)
+    service = NotifierService(Settings(notify_port=0), StateFiles(tmp_path), {}, say=say)
     service.turn()
     service.turn()
     service.stop()
@@ -120,9 +123,76 @@ def test_mail_settings_reach_the_notifier_with_the_password_of_the_file(tmp_path
         mail_server="mail.example.org:587", mail_from="tidegauge@example.org", mail_domain="example.org",
         mail_user="tidegauge", mail_password_file=password,
     )  # fmt: skip
-    made = notify_config(settings, StateFiles(tmp_path), {})
+    made = notify_config(settings, StateFiles(tmp_path), read_secrets(settings, {}))
     assert (made.mail_server, made.mail_from) == ("mail.example.org:587", "tidegauge@example.org")
     assert (made.mail_domain, made.mail_user, made.mail_password) == ("example.org", "tidegauge", "correct-horse")
     in_the_environment = Settings(mail_server="mail.example.org")
-    made = notify_config(in_the_environment, StateFiles(tmp_path), {"TIDEGAUGE_MAIL_PASSWORD": "battery-staple"})
+    secrets = read_secrets(in_the_environment, {"TIDEGAUGE_MAIL_PASSWORD": "battery-staple"})
+    made = notify_config(in_the_environment, StateFiles(tmp_path), secrets)
     assert made.mail_password == "battery-staple"
+
+
+def secret_file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def after_turns(service: NotifierService) -> dict[str, str]:
+    """The status once everything was tried."""
+    service.turn()
+    eventually(lambda: NOT_TRIED not in service.standing().values())
+    return dict(service.standing())
+
+
+def test_a_slack_token_that_is_corrected_in_its_file_works_without_a_restart(tmp_path: Path) -> None:
+    token = secret_file(tmp_path / "slack-token", "xoxb-revoked")
+    with FakeSlack() as slack:
+        settings = Settings(slack_token_file=token, slack_api_url=slack.api_url, slack_channel="#gpu", notify_port=0)
+        service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+        try:
+            found = after_turns(service)
+            assert set(found) == {"slack", "slack owners", "service"}
+            assert "Slack rejects the token" in found["slack"]
+            secret_file(token, slack.token)
+            found = after_turns(service)
+            assert (found["slack"], found["slack owners"]) == ("ok", "ok")
+        finally:
+            service.stop()
+
+
+def test_a_mail_password_that_is_corrected_in_its_file_works_without_a_restart(tmp_path: Path) -> None:
+    password = secret_file(tmp_path / "mail-password", "wrong")
+    with FakeSmtp(login=("tidegauge", "battery-staple")) as smtp:
+        settings = Settings(
+            mail_server=f"127.0.0.1:{smtp.port}", mail_from="tidegauge@example.org", mail_user="tidegauge",
+            mail_password_file=password, notify_port=0,
+        )  # fmt: skip
+        service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+        try:
+            assert "does not take the login of mail_user" in after_turns(service)["mail"]
+            secret_file(password, "battery-staple")
+            assert after_turns(service)["mail"] == "ok"
+        finally:
+            service.stop()
+
+
+def test_a_token_file_that_becomes_unusable_is_said_and_the_token_stays_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = secret_file(tmp_path / "slack-token", "xoxb-of-the-tests")
+    with FakeSlack() as slack:
+        settings = Settings(slack_token_file=token, slack_api_url=slack.api_url, slack_channel="#gpu", notify_port=0)
+        service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+        try:
+            assert "notifier" not in after_turns(service)
+            token.chmod(0o644)
+            found = [after_turns(service) for _ in range(2)][-1]
+            assert "run chmod 600" in found["notifier"]
+            assert "stays in force" in found["notifier"]
+            assert found["slack"] == "ok"
+            assert caplog.text.count("run chmod 600") == 1
+            token.chmod(0o600)
+            assert "notifier" not in after_turns(service)
+        finally:
+            service.stop()

@@ -204,3 +204,15 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(url: str) -> None
 def test_uids_are_one_part_of_the_path(client: GrafanaClient, grafana: FakeGrafana) -> None:
     assert client.dashboard("../../admin?x=1#y") is None
     assert grafana.requests == ["GET /api/dashboards/uid/..%2F..%2Fadmin%3Fx%3D1%23y"]
+
+
+def test_check_accepts_a_token_and_refuses_another_with_the_mend(grafana: FakeGrafana) -> None:
+    GrafanaClient(grafana.url, token=TOKEN).check()
+    with pytest.raises(GrafanaRefusedError, match="put it into the token file"):
+        GrafanaClient(grafana.url, token="glsa_revoked").check()
+
+
+def test_check_refuses_what_is_no_grafana(grafana: FakeGrafana) -> None:
+    grafana.instead = lambda _: Reply(200, {"status": "success"})
+    with pytest.raises(RefusedError, match="does not answer as Grafana does"):
+        GrafanaClient(grafana.url, token=TOKEN).check()

@@ -42,6 +42,9 @@ class FakeServer:
         self.sent.append((recipient, parsed))
         self.after()
 
+    def check(self) -> None:
+        self.before()
+
     def fail(self, error: BaseException) -> Callable[[], None]:
         def raise_it() -> None:
             raise error

@@ -203,3 +203,28 @@ def test_a_server_that_is_gone_before_that_has_not(word: str) -> None:
     with FakeSmtp(silent_at=word) as fake, pytest.raises(RetryLaterError) as caught:
         send(fake, timeout_s=0.3)
     assert not isinstance(caught.value, UncertainError)
+
+
+def check(fake: FakeSmtp, *, login: tuple[str, str] | None = None) -> None:
+    SmtpServer(Server("127.0.0.1", fake.port), login=login).check()
+
+
+def test_check_logs_in_and_sends_no_mail() -> None:
+    with FakeSmtp(login=("tidegauge", "correct horse")) as fake:
+        check(fake, login=("tidegauge", "correct horse"))
+    assert fake.delivered == []
+    assert [command.split()[0].upper() for command in fake.commands] == ["EHLO", "AUTH", "NOOP", "QUIT"]
+
+
+def test_check_refuses_a_wrong_password_as_a_mail_does() -> None:
+    with (
+        FakeSmtp(login=("tidegauge", "correct horse")) as fake,
+        pytest.raises(RefusedError, match="login of mail_user"),
+    ):
+        check(fake, login=("tidegauge", "wrong"))
+
+
+@pytest.mark.parametrize(("reply", "error"), [("421 4.3.2 closing", RetryLaterError), ("550 no", RefusedError)])
+def test_check_fails_where_the_server_does_not_take_commands(reply: str, error: type[Exception]) -> None:
+    with FakeSmtp(refusals={"NOOP": reply}) as fake, pytest.raises(error, match=reply):
+        check(fake)

@@ -101,6 +101,9 @@ class FakeChat:
     def direct(self, user_name: str) -> str | None:
         return self.users.get(user_name)
 
+    def check(self, *, owners: bool, plots: bool) -> None:
+        self._begin("check", "", f"{owners=} {plots=}")
+
     def heads(self) -> list[str]:
         """Of each thread, as it reads now."""
         return [said.text for said in self.said.values() if said.thread is None]

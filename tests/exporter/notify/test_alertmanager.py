@@ -50,6 +50,15 @@ class FakeAlertmanager:
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
+    def do_GET(self) -> None:
+        status, body = self.server.fake.answer
+        body = body or json.dumps([{"name": "tidegauge"}]).encode()
+        assert self.path.endswith("/api/v2/receivers")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def do_POST(self) -> None:
         fake = self.server.fake
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -317,3 +326,30 @@ def test_the_alert_of_growth_that_ended_in_an_error_says_so_at_once(fake: FakeAl
     bench.take(Story(told), after_s=ENDS_LATER_S)
     assert not bench.fires(fake.alerts[0])
     assert "ran out of GPU memory" in fake.alerts[0]["annotations"]["summary"]
+
+
+def test_check_asks_alertmanager_and_posts_nothing(fake: FakeAlertmanager) -> None:
+    Bench(fake.url).sink.check()
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, RetryLaterError), (404, RefusedError)])
+def test_check_fails_as_a_post_does(fake: FakeAlertmanager, status: int, error: type[Exception]) -> None:
+    fake.answer = (status, b"not now")
+    with pytest.raises(error, match=f"answers {status}: not now"):
+        Bench(fake.url).sink.check()
+
+
+def test_each_post_is_counted_by_its_outcome(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    fake.answer = (503, b"")
+    with pytest.raises(RetryLaterError):
+        bench.take(warning(1), warning(2))
+    fake.answer = (400, b"")
+    with pytest.raises(RefusedError):
+        bench.take(warning(1), warning(2))
+    totals = bench.sink.deliveries.figures().totals
+    assert {outcome.value: count for outcome, count in totals.items()} == {
+        "delivered": 1, "retried": 1, "refused": 1, "dropped": 0,
+    }  # fmt: skip

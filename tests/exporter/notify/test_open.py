@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,18 +17,21 @@ from exporter.notify.telling import LINKS, story, warning
 from exporter.notify.test_alertmanager import FakeAlertmanager, running
 from exporter.notify.test_receiver import ask
 from exporter.notify.test_webhook import NOTIFICATION
+from exposition_text import parse_text
 from fakes.fake_slack import FakeSlack
 from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision, record
 from tidegauge.core.incidents.actions import Outcome
 from tidegauge.core.persons.pseudonyms import Pseudonyms
+from tidegauge.core.version import __version__
 from tidegauge_exporter.messages.pseudonyms import story_with_pseudonym
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
+from tidegauge_exporter.notify.deliveries import DeliveryOutcome
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 TOKEN = "xoxb-of-the-tests"
 
@@ -78,6 +82,7 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path, mo
             assert tell_owner(service.owners, decision(), told) == "Slack DM"
             assert len(slack.direct_threads("ada@example.org")) == 1
             eventually(lambda: bool(slack.threads("#gpu-memory")[0].replies))
+            eventually(lambda: all(part.is_tried for part in service.status().sinks))
             assert problems(service) == {"alertmanager": None, "slack": None, "slack owners": None}
     assert "4712" in slack.threads("#gpu-memory")[0].parent.words
 
@@ -122,13 +127,72 @@ def test_a_story_with_a_pseudonym_has_the_name_nowhere() -> None:
 
 def test_notifier_without_sinks_does_nothing(tmp_path: Path) -> None:
     with started(config(tmp_path), Feed()) as service:
-        assert (service.owners, service.port, service.status().sinks) == ((), None, ())
+        assert (service.owners, service.status().sinks) == ((), ())
 
 
-def test_without_a_channel_owners_still_get_their_messages(tmp_path: Path) -> None:
-    service = open_notifier(config(tmp_path, slack_token=TOKEN), Feed())
-    assert service.port is None
-    assert list(problems(service)) == ["slack owners"]
+def test_without_a_channel_owners_still_get_their_messages_and_alerts_are_refused(tmp_path: Path) -> None:
+    settings = config(tmp_path, slack_token=TOKEN, slack_api_url="http://127.0.0.1:9/api/")
+    with started(settings, Feed()) as service:
+        assert list(problems(service)) == ["slack owners"]
+        status, said = ask(service, "POST", "/alerts", json.dumps(NOTIFICATION).encode())
+    assert status == 404
+    assert "set slack_token_file and slack_channel" in said["error"]
+
+
+def scraped(service: NotifyService) -> dict[tuple[str, ...], float]:
+    """The samples of the notifier's page, by name and the values of their labels but the cluster's."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/metrics", timeout=PATIENCE_S) as answer:
+        families = parse_text(answer.read().decode())
+    return {
+        (sample.name, *(value for name, value in sorted(sample.labels.items()) if name != "cluster")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_what_was_sent_to_each_receiver_from_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "FETCH_EVERY_S", 0.02)
+    now_s = time.time()
+    feed = Feed()
+    with FakeSlack() as slack:
+        settings = config(
+            tmp_path, slack_token=TOKEN, slack_api_url=slack.api_url, slack_channel="#gpu-memory",
+            slack_email_domain="example.org", grafana_url="nowhere", grafana_token="glsa_x",
+        )  # fmt: skip
+        with started(settings, feed) as service:
+            eventually(lambda: all(part.is_tried for part in service.status().sinks))
+            before = scraped(service)
+            for sink in ("slack", "slack owners", "grafana"):
+                for outcome in DeliveryOutcome:
+                    assert before["tidegauge_notifications_total", outcome.value, sink] == 0.0
+                assert before["tidegauge_notifications_pending", sink] == 0.0
+                assert before["tidegauge_notifications_oldest_pending_seconds", sink] == 0.0
+                assert before["tidegauge_notification_sink_works", sink] == (sink != "grafana")
+            assert ("tidegauge_notification_last_success_timestamp_seconds", "slack") not in before
+            assert before["tidegauge_collect_success", "stories"] == 1.0
+            assert ("tidegauge_build_info", __version__) in before
+            assert ("process_resident_memory_bytes",) in before
+            feed.told = (warning(12, opened_unix_s=now_s, updated_unix_s=now_s),)
+            eventually(lambda: bool(slack.threads("#gpu-memory")) and bool(slack.threads("#gpu-memory")[0].replies))
+            eventually(lambda: scraped(service)["tidegauge_notifications_pending", "slack"] == 0.0)
+            after = scraped(service)
+    assert after["tidegauge_notifications_total", "delivered", "slack"] == 2.0
+    assert after["tidegauge_notification_last_success_timestamp_seconds", "slack"] >= now_s
+    assert after["tidegauge_notifications_total", "delivered", "slack owners"] == 0.0
+
+
+def test_a_token_that_slack_rejects_is_said_at_the_start_before_any_incident(tmp_path: Path) -> None:
+    with FakeSlack() as slack:
+        settings = config(
+            tmp_path, slack_token="xoxb-revoked", slack_api_url=slack.api_url, slack_channel="#gpu-memory",
+            slack_email_domain="example.org",
+        )  # fmt: skip
+        with started(settings, Feed()) as service:
+            eventually(lambda: all(part.problem for part in service.status().sinks))
+            assert all("Slack rejects the token" in (said or "") for said in problems(service).values())
+            assert scraped(service)["tidegauge_notification_sink_works", "slack"] == 0.0
 
 
 def test_grafana_is_told_with_a_token_only(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from exporter.notify.telling import (
     Crash,
     FakeChat,
     PlainLook,
+    closed,
     considered,
     decided,
     done,
@@ -24,9 +25,10 @@ from exporter.notify.telling import (
 from scheduler_values import decision
 from slack_stories import FOUND
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.incidents import IncidentState
+from tidegauge.core.incidents import Closure
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import DeliveryOutcome
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.owner import OwnerNotifier, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
@@ -227,12 +229,48 @@ def test_owner_already_notified_is_not_notified_again(owners: Owners) -> None:
     [
         (story(), 3700.0),
         (story(user_name="eve"), 50.0),
-        (replace(story(), incident=replace(story().incident, state=IncidentState.CLOSED)), 50.0),
+        (closed(story()), 50.0),
     ],
 )
-def test_owner_gets_no_late_message_if_stale_closed_or_unknown(owners: Owners, told: Story, age_s: float) -> None:
+def test_owner_gets_no_late_message_if_stale_recovered_or_unknown(owners: Owners, told: Story, age_s: float) -> None:
     owners.take(decided(told, missed(-age_s, "first")))
     assert owners.chat.calls == []
+
+
+@pytest.mark.parametrize("closure", [Closure.JOB_ENDED, Closure.RAN_OUT_OF_MEMORY])
+def test_owner_whose_job_ended_while_slack_was_away_is_told_when_it_is_back(owners: Owners, closure: Closure) -> None:
+    over = closed(story())
+    over = decided(replace(over, incident=replace(over.incident, closure=closure)), missed(-50.0, "first"))
+
+    def away(call: Call) -> None:
+        raise RetryLaterError("Slack is away")
+
+    owners.chat.before = away
+    with pytest.raises(RetryLaterError):
+        owners.take(over)
+    owners.chat.before = lambda _: None
+    owners.clock.now_s += 1800.0
+    for _ in range(2):
+        owners.take(over)
+        owners.restart()
+    assert owners.chat.heads() == ["to ada: first"]
+
+
+def test_a_warning_that_could_not_be_sent_for_an_hour_is_dropped_and_counted_once(owners: Owners) -> None:
+    def away(call: Call) -> None:
+        raise RetryLaterError("Slack is away")
+
+    owners.chat.before = away
+    told = decided(story(), missed(-50.0, "first"))
+    with pytest.raises(RetryLaterError):
+        owners.take(told)
+    owners.chat.before = lambda _: None
+    owners.clock.now_s += 3700.0
+    for _ in range(2):
+        owners.take(told)
+    assert owners.chat.heads() == []
+    totals = owners.messages.deliveries.figures().totals
+    assert (totals[DeliveryOutcome.RETRIED], totals[DeliveryOutcome.DROPPED]) == (1, 1)
 
 
 class Elsewhere(SlackWay):

@@ -8,7 +8,10 @@ import pytest
 from exporter.notify.telling import Clock, closed, escalated, story
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.notify.deliveries import Deliveries, DeliveryOutcome
 from tidegauge_exporter.notify.notifier import (
+    CHECK_AGAIN_S,
+    CHECK_EVERY_S,
     DEFECT_WAIT_S,
     HANGS_AFTER_S,
     MAX_OWED,
@@ -26,13 +29,21 @@ class FakeSink:
     name = "fake"
 
     def __init__(self) -> None:
+        self.deliveries = Deliveries(wall_s=Clock())
         self.rounds: list[list[Story]] = []
         self.error: Exception | None = None
+        self.check_error: Exception | None = None
+
+    def check(self) -> None:
+        if self.check_error is not None:
+            raise self.check_error
 
     def take(self, stories: Sequence[Story]) -> None:
         if self.error is not None:
             raise self.error
-        self.rounds.append(list(stories))
+        if stories:
+            with self.deliveries.attempt():
+                self.rounds.append(list(stories))
 
 
 class Bench:
@@ -176,3 +187,90 @@ def test_sink_worker_bounds_owed_stories_and_keeps_the_newest(bench: Bench, capl
     bench.worker.hand_over()
     assert [told.incident.number for told in bench.sink.rounds[0]] == list(range(3, MAX_OWED + 3))
     assert "3 closed incidents are never told" in caplog.text
+
+
+def test_a_sink_is_not_said_to_work_before_a_check_or_a_message_has_succeeded(bench: Bench) -> None:
+    bench.worker.deliver([])
+    bench.worker.hand_over()  # with nothing to send, nothing is asked
+    status = bench.worker.status()
+    assert (status.problem, status.is_tried) == (None, False)
+    assert bench.worker.figures().works is None
+    bench.worker.check()
+    assert bench.worker.status().is_tried
+    assert bench.worker.figures().works is True
+
+
+def test_a_message_that_is_delivered_shows_that_a_sink_works(bench: Bench) -> None:
+    bench.worker.deliver([story(1)])
+    bench.worker.hand_over()
+    assert bench.worker.status().is_tried
+
+
+def test_a_sink_is_checked_at_the_start_then_hourly_and_every_minute_while_it_fails(bench: Bench) -> None:
+    assert bench.worker.check_wait_s() == 0.0
+    bench.sink.check_error = RefusedError("token revoked")
+    bench.worker.check()
+    assert bench.worker.check_wait_s() == CHECK_AGAIN_S
+    assert bench.worker.status().problem == "token revoked"
+    assert bench.worker.figures().works is False
+    bench.clock.now_s += CHECK_AGAIN_S
+    bench.sink.check_error = None
+    bench.worker.check()
+    assert bench.worker.check_wait_s() == CHECK_EVERY_S
+    assert bench.worker.status().problem is None
+
+
+def test_a_round_without_messages_ends_no_problem_that_a_check_found(bench: Bench) -> None:
+    bench.sink.check_error = RefusedError("token revoked")
+    bench.worker.check()
+    bench.worker.deliver([])
+    bench.worker.hand_over()
+    assert bench.worker.status().problem == "token revoked"
+
+
+def test_a_sink_that_refuses_stories_is_checked_within_a_minute(bench: Bench) -> None:
+    bench.worker.check()
+    bench.worker.deliver([story(1)])
+    bench.fail(RefusedError("token revoked"))
+    assert bench.worker.check_wait_s() == CHECK_AGAIN_S
+
+
+def test_stories_are_handed_over_at_once_when_a_check_finds_the_sink_mended(bench: Bench) -> None:
+    bench.worker.deliver([story(1)])
+    assert bench.fail(RefusedError("token revoked")) == REFUSED_WAIT_S
+    bench.sink.check_error = RefusedError("token revoked")
+    bench.worker.check()
+    assert bench.worker.wait_s() == REFUSED_WAIT_S
+    bench.sink.check_error = None
+    bench.worker.check()
+    assert bench.worker.wait_s() == 0.0
+
+
+def test_a_defect_in_a_check_is_a_problem_and_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.sink.check_error = ZeroDivisionError("oops")
+    bench.worker.check()
+    assert "ZeroDivisionError" in (bench.worker.status().problem or "")
+    assert "Traceback" in caplog.text
+
+
+def test_figures_count_the_incidents_that_wait_and_for_how_long(bench: Bench) -> None:
+    first, second = story(1), story(2)
+    assert bench.worker.figures()[3:] == (0, 0.0)
+    bench.worker.deliver([first])
+    bench.clock.now_s += 20.0
+    bench.worker.deliver([first, second])
+    bench.clock.now_s += 5.0
+    assert bench.worker.figures()[3:] == (2, 25.0)
+    bench.fail(RetryLaterError("away"))
+    assert bench.worker.figures()[3:] == (2, 25.0)
+    bench.worker.hand_over()
+    assert bench.worker.figures()[3:] == (0, 0.0)
+    bench.worker.deliver([escalated(first), second])
+    bench.clock.now_s += 3.0
+    assert bench.worker.figures()[3:] == (1, 3.0)
+
+
+def test_closed_incidents_that_are_never_told_are_counted_as_dropped(bench: Bench) -> None:
+    bench.worker.deliver([closed(story(number)) for number in range(MAX_OWED + 3)])
+    bench.worker.deliver([])
+    assert bench.worker.figures().deliveries.totals[DeliveryOutcome.DROPPED] == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fakes.block_kit import links, words
 from sample_views import NOW_S
 from slack_stories import bad_night, closed
@@ -13,6 +15,10 @@ from tidegauge_exporter.slack.messages import alert_message, storm_message
 
 LINKS = Links("https://grafana.example/", "https://tidegauge.example/")
 
+RUNBOOK = "http://localhost:9495/runbooks#tidegaugeagentdown"
+DASHBOARD = "http://localhost:3000/d/tidegauge-fleet?var-cluster=lab&from=now-6h&to=now"
+"""What the rules of deploy/observability say."""
+
 
 def read(message: Message) -> str:
     return "\n".join([message.text, *words(message.blocks)])
@@ -21,6 +27,10 @@ def read(message: Message) -> str:
 def alert(name: str = "TidegaugeAgentDown", *, firing: bool = True, **annotations: str) -> Alert:
     labels = {"alertname": name, "severity": "critical", "hostname": "node0"}
     return Alert(firing, labels, {"summary": "no agent on node0", **annotations}, "f", "2027-01-15T08:00:00Z")
+
+
+def as_shipped(name: str = "TidegaugeAgentDown") -> Alert:
+    return alert(name, dashboard_url=DASHBOARD, runbook_url=RUNBOOK)
 
 
 class TestAlerts:
@@ -50,6 +60,34 @@ class TestAlerts:
     def test_a_runbook_of_ours_stands_in_where_the_alert_names_none(self) -> None:
         message = alert_message(AlertGroup("k", True, (alert(),)), links=LINKS)
         assert links(message.blocks) == {"Runbook": "https://tidegauge.example/runbooks#tidegaugeagentdown"}
+
+    def test_links_of_our_alerts_to_this_machine_lead_to_the_configured_addresses(self) -> None:
+        group = AlertGroup("k", True, (as_shipped(),), {"alertname": "x"}, "http://localhost:9093")
+        to = replace(LINKS, alertmanager_url="https://am.example/")
+        assert links(alert_message(group, links=to).blocks) == {
+            "Runbook": "https://tidegauge.example/runbooks#tidegaugeagentdown",
+            "Dashboard": "https://grafana.example/d/tidegauge-fleet?var-cluster=lab&from=now-6h&to=now",
+            "Silence": "https://am.example/#/silences/new?filter=%7Balertname%3D%22x%22%7D",
+        }
+
+    def test_a_silence_link_to_this_machine_is_left_out_where_people_come_from_elsewhere(self) -> None:
+        group = AlertGroup("k", True, (alert(),), {"alertname": "x"}, "http://127.0.0.1:9093")
+        here = Links(service_url="http://127.0.0.1:9495")
+        to = replace(LINKS, alertmanager_url="http://127.0.0.1:9093")
+        assert "Silence" not in links(alert_message(group, links=to).blocks)
+        assert "Silence" in links(alert_message(group, links=here).blocks)
+        assert "Silence" in links(alert_message(group, links=Links()).blocks)
+
+    def test_links_of_our_alerts_stay_without_settings_and_those_of_others_always(self) -> None:
+        ours, theirs = AlertGroup("k", True, (as_shipped(),)), AlertGroup("k", True, (as_shipped("X"),))
+        unchanged = {"Runbook": RUNBOOK, "Dashboard": DASHBOARD}
+        assert links(alert_message(ours, links=Links()).blocks) == unchanged
+        assert links(alert_message(theirs, links=LINKS).blocks) == unchanged
+
+    def test_a_runbook_elsewhere_is_kept_because_it_may_be_the_one_that_survives_the_service(self) -> None:
+        kept = alert(runbook_url="https://docs.example/runbooks#tidegaugecoordinatordown")
+        shown = links(alert_message(AlertGroup("k", True, (kept,)), links=LINKS).blocks)
+        assert shown["Runbook"] == "https://docs.example/runbooks#tidegaugecoordinatordown"
 
     def test_an_address_that_no_browser_should_follow_is_not_linked(self) -> None:
         odd = alert(dashboard_url="javascript:alert(1)", runbook_url="https://a b")

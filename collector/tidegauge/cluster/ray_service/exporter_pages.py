@@ -18,7 +18,8 @@ from tidegauge_exporter.reports.report_content import incident_content
 from tidegauge_exporter.runbooks import runbooks_html
 
 
-def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) -> Pages:
+def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None, has_notifier: bool = False) -> Pages:
+    """``has_notifier``: a notifier beside the coordinator serves ``/metrics``, too."""
     cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
     service = ServiceRegistry()
     return Pages(
@@ -32,7 +33,13 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
             service=service,
             shown_user=str if pseudonyms is None else pseudonyms.of,
         ),
-        http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
+        http_sd=lambda nodes, own: http_sd(
+            nodes,
+            cluster=cluster,
+            coordinator_address=own,
+            # A free port that the notifier picked is known to itself alone.
+            notifier_port=(settings.notify_port or None) if has_notifier else None,
+        ),
         incident_report=lambda story: report_parts(
             incident_content(
                 story,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.cluster.incident_loops.notifying import (
@@ -33,20 +34,44 @@ from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_n
 log = logging.getLogger(__name__)
 
 SAY_EVERY_S = 10.0
-"""Also how often it is tried to begin, while a token cannot be read."""
+"""Also how often tokens are read, and it is tried to begin while one cannot be read."""
+NOT_TRIED = "not tried yet"
 
 
-def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, str]) -> NotifyConfig:
-    """Raises ``SecretError`` for a configured token that cannot be used."""
+@dataclass(frozen=True)
+class NotifySecrets:
+    """The tokens and passwords of the notifier, none of which is printed."""
+
+    notify_token: str | None = field(repr=False)
+    slack_token: str | None = field(repr=False)
+    mail_password: str | None = field(repr=False)
+    grafana_token: str | None = field(repr=False)
+
+
+def read_secrets(settings: Settings, environ: Mapping[str, str]) -> NotifySecrets:
+    """Raises ``SecretError`` for one that is configured and cannot be used."""
+    return NotifySecrets(
+        notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
+        slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
+        mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
+        grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
+    )
+
+
+def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets) -> NotifyConfig:
     return NotifyConfig(
         cluster=settings.cluster,
         state_dir=files.root,
-        links=Links(grafana_url=settings.grafana_url, service_url=settings.public_url),
+        links=Links(
+            grafana_url=settings.grafana_url,
+            service_url=settings.public_url,
+            alertmanager_url=settings.alertmanager_url,
+        ),
         alertmanager_url=settings.alertmanager_url,
         listen_host=settings.listen_host,
         notify_port=settings.notify_port,
-        notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
-        slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
+        notify_token=secrets.notify_token,
+        slack_token=secrets.slack_token,
         slack_channel=settings.slack_channel,
         slack_users_file=settings.slack_users_file,
         slack_email_domain=settings.slack_email_domain,
@@ -55,9 +80,9 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
         mail_from=settings.mail_from,
         mail_domain=settings.mail_domain,
         mail_user=settings.mail_user,
-        mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
+        mail_password=secrets.mail_password,
         grafana_url=settings.grafana_url,
-        grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
+        grafana_token=secrets.grafana_token,
         door=open_door(settings, what="/alerts", asks_names=False),
         pseudonyms=pseudonyms_of(settings, files),
     )
@@ -80,7 +105,9 @@ class NotifierService:
         self._say = say
         self._feed = ApiFeed(lambda: local_api(files))
         self._service: NotifyService | None = None
-        self._problem = "starting"
+        self._secrets: NotifySecrets | None = None
+        """Those of the running service."""
+        self._problem: str | None = "starting"
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -104,12 +131,13 @@ class NotifierService:
             return OwnerNotified(problem=str(error))
 
     def standing(self) -> Mapping[str, str]:
-        """The status by receiver: "ok", or the problem."""
+        """The status by receiver: "ok", "not tried yet", or the problem."""
+        own = {} if self._problem is None else {"notifier": self._problem}
         if self._service is None:
-            return {"notifier": self._problem}
+            return own
         status = self._service.status()
         parts = (*status.sinks, *([status.service] if status.service.problem is not None else []))
-        return {part.name: part.problem or "ok" for part in parts}
+        return {**{part.name: part.problem or ("ok" if part.is_tried else NOT_TRIED) for part in parts}, **own}
 
     def _story(self, decision: Decision) -> Story:
         """The story of the incident; without an answer of the service, only the incident of the decision."""
@@ -120,10 +148,10 @@ class NotifierService:
             return Story(decision.incident)
 
     def turn(self) -> None:
-        """Start the notifier if that failed before, and report its status; never raises."""
+        """Start the notifier if that failed before, or anew if a file with a token has changed, and report its status;
+        never raises."""
         try:
-            if self._service is None:
-                self._begin()
+            self._keep_up()
             self._say(self.standing())
         except Exception:
             # Nobody would begin, or be heard of, ever again.
@@ -134,13 +162,35 @@ class NotifierService:
             self.turn()
             self._stopped.wait(SAY_EVERY_S)
 
-    def _begin(self) -> None:
+    def _keep_up(self) -> None:
         try:
-            service = open_notifier(notify_config(self._settings, self._files, self._environ), self._feed)
-        except (SecretError, DeliveryJournalError) as error:
-            if self._problem != str(error):
-                log.error("no notifications are sent: %s", error)
-            self._problem = str(error)
+            secrets = read_secrets(self._settings, self._environ)
+        except SecretError as error:
+            self._note(str(error) if self._service is None else f"{error}; the one read before stays in force")
+            return
+        if self._service is not None and secrets != self._secrets:
+            # All that the next one has to know is in the journal.
+            if not self._service.stop():
+                self._note("a token was changed, and is used as soon as a receiver that hangs has answered")
+                return
+            log.info("a token was changed: the notifier starts anew with it")
+            self._service = None
+        if self._service is None:
+            self._begin(secrets)
+        else:
+            self._note(None)
+
+    def _begin(self, secrets: NotifySecrets) -> None:
+        try:
+            service = open_notifier(notify_config(self._settings, self._files, secrets), self._feed)
+        except DeliveryJournalError as error:
+            self._note(str(error))
             return
         service.start()
-        self._service = service
+        self._service, self._secrets = service, secrets
+        self._note(None)
+
+    def _note(self, problem: str | None) -> None:
+        if problem is not None and problem != self._problem:
+            log.error("%s%s", "no notifications are sent: " if self._service is None else "", problem)
+        self._problem = problem

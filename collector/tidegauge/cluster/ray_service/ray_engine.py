@@ -146,11 +146,13 @@ class CoordinatorActor:
             keep_incidents_s=settings.keep_incidents_days * DAY_S,
             keep_jobs_s=settings.keep_jobs_days * DAY_S,
         )
-        if is_notifier_wanted(settings, os.environ):
+        has_notifier = is_notifier_wanted(settings, os.environ)
+        if has_notifier:
             actions.telling.expect()
         self._telling = actions.telling
+        pages = exporter_pages(settings, pseudonyms=pseudonyms_of(settings, files), has_notifier=has_notifier)
         self._service = CoordinatorService(
-            coordinator, RayEngine(), exporter_pages(settings, pseudonyms=pseudonyms_of(settings, files)), actions,
+            coordinator, RayEngine(), pages, actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
             door=open_door(settings, what="the API", beside=open_login_methods(settings)),

@@ -305,7 +305,8 @@ class _WebPages:
     ) -> Response:
         viewer = request.viewer
         site = Site(
-            self._reads.cluster, viewer.name, viewer.sees_all, tuple(PAGES.items()), current, refresh_s,
+            self._reads.cluster, viewer.name, viewer.sees_all, viewer.by_session, tuple(PAGES.items()), current,
+            refresh_s,
         )  # fmt: skip
         return html_answer(site_page(site, title, parts, data=data, version=self._version), _HEADERS, status=status)
 
