@@ -14,7 +14,7 @@ from tidegauge_exporter.metrics.service_discovery import http_sd
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
 from tidegauge_exporter.reports.report import render_report
 from tidegauge_exporter.reports.report_content import incident_content
-from tidegauge_exporter.runbooks import runbooks_html
+from tidegauge_exporter.runbooks.page import runbooks_html
 
 
 def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) -> Pages:
@@ -47,5 +47,5 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None) 
             if asked is None
             else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
         ),
-        runbooks=runbooks_html,
+        runbooks=lambda: runbooks_html(settings.contact),
     )
