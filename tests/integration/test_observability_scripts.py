@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import urllib.request
@@ -20,7 +21,9 @@ from integration.needs import missing
 from integration.observability_scripts import OBSERVABILITY, brought_up
 from integration.prometheus_server import prometheus_binary
 from integration.server_process import free_port
+from tidegauge_exporter.runbooks.job_alerts import JOB_RUNBOOK
 from tidegauge_exporter.runbooks.page import runbooks_html
+from tidegauge_exporter.runbooks.service_alerts import SERVICE_RUNBOOK
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -134,6 +137,20 @@ def test_alertmanager_links_to_where_people_reach_it(tmp_path: Path) -> None:
     )
     done = run_script("alertmanager.sh", *options, PATH=path)
     assert {"--web.external-url=https://alerts.example/am", "--log.level=warn"} <= set(done.stdout.splitlines())
+
+
+def test_silences_of_the_runbooks_are_what_amtool_takes(tmp_path: Path) -> None:
+    if alertmanager_binary() is None or shutil.which("amtool") is None:
+        missing("alertmanager or amtool is not installed")
+    with brought_up("alertmanager.sh", tmp_path) as url:
+        steps = {step for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK) for step in entry.silence}
+        for step in steps:
+            command = step.command.replace("http://ALERTMANAGER:9093", url)
+            done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+        silences = asked(f"{url}/api/v2/silences")
+    silenced = {matcher["value"] for one in silences for matcher in one["matchers"] if matcher["name"] == "alertname"}
+    assert silenced == {entry.alert for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK)} - {"Watchdog"}
 
 
 def test_alertmanager_script_says_loudly_who_will_not_be_notified(tmp_path: Path) -> None:

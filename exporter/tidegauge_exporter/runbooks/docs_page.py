@@ -55,7 +55,8 @@ def _entries(entries: Iterable[RunbookEntry]) -> Iterator[str]:
         yield f"**Logs {entry.logs.value}.**\n"
         yield _code(line for how, commands in LOG_COMMANDS[entry.logs] for line in (f"# {how}", *_typed(commands)))
         yield f"**When to silence.** {entry.when_to_silence}\n"
-        yield _terminal([Step(entry.silence_command)])
+        if entry.silence:
+            yield _terminal(entry.silence)
         yield f"**Whom to call.** {entry.escalate} For Tidegauge itself: {CONTACT}.\n"
 
 

@@ -155,11 +155,7 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
         first_look="`ranks` counts those that report, of the world size. Why did one go: the job's own log, or the "
         "host's OOM killer in the kernel's?",
         steps=(
-            Step(
-                "tidegauge jobs",
-                """job   name      user  ranks  step  allocated  reserved  state
-4711  pretrain  ada   1/2    483   1.9 GiB    1.9 GiB   ok""",
-            ),
+            Step("tidegauge jobs"),
             Step("tidegauge status"),
             Step("ssh HOST 'dmesg -T | grep -iE \"oom|xid\"'"),
         ),

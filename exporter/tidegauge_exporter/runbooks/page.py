@@ -73,7 +73,7 @@ def _entry(entry: RunbookEntry, contact: str) -> str:
         ("First look", _paragraph(entry.first_look) + _terminal(entry.steps)),
         ("What to do", _paragraph(entry.what_to_do)),
         (f"Logs {entry.logs.value}", _code(logs)),
-        ("When to silence", _paragraph(entry.when_to_silence) + _terminal([Step(entry.silence_command)])),
+        ("When to silence", _paragraph(entry.when_to_silence) + _terminal(entry.silence)),
         ("Whom to call", _paragraph(f"{entry.escalate} For Tidegauge itself: {contact}.")),
     )
     told = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in parts)
@@ -90,7 +90,8 @@ def _paragraph(text: str) -> str:
 
 
 def _terminal(steps: Iterable[Step]) -> str:
-    return _code(_typed(steps))
+    lines = _typed(steps)
+    return _code(lines) if lines else ""
 
 
 def _typed(steps: Iterable[Step]) -> str:

@@ -51,6 +51,7 @@ Watchdog   2026-11-30 03:17:31 UTC  Alerts about Tidegauge arrive  active""",
         logs=Logs.PROMETHEUS,
         escalate="To whoever runs Prometheus and Alertmanager, at once.",
         when_to_silence="Pause the switch, not the alert, while Prometheus or Alertmanager is being upgraded.",
+        silence_by=None,
     ),
     RunbookEntry(
         "TidegaugeAgentDown",
@@ -62,7 +63,8 @@ Watchdog   2026-11-30 03:17:31 UTC  Alerts about Tidegauge arrive  active""",
             _STATUS_NODE_DOWN,
             Step("ping -c 3 HOST"),
             Step(
-                "curl http://HOST:9494/healthz", "curl: (7) Failed to connect to gpu-01 port 9494: Connection refused"
+                "curl http://HOST:9494/healthz",
+                "curl: (7) Failed to connect to gpu-01 port 9494 after 0 ms: Couldn't connect to server",
             ),
         ),
         what_to_do="Agents restart by themselves. If one does not come back: is the node up? Then read its log, and "
@@ -102,7 +104,10 @@ Watchdog   2026-11-30 03:17:31 UTC  Alerts about Tidegauge arrive  active""",
                 "tidegauge status: no service of yours is running here. Use your cluster's with --api "
                 "http://HEAD:9495, or start one with `tidegauge up`",
             ),
-            Step("curl http://HEAD:9495/healthz", "curl: (7) Failed to connect to head port 9495: Connection refused"),
+            Step(
+                "curl http://HEAD:9495/healthz",
+                "curl: (7) Failed to connect to head port 9495 after 0 ms: Couldn't connect to server",
+            ),
             Step("systemctl status tidegauge-head"),
             Step("kubectl -n NAMESPACE get pods -o wide"),
         ),
@@ -122,7 +127,13 @@ Watchdog   2026-11-30 03:17:31 UTC  Alerts about Tidegauge arrive  active""",
         affects="Jobs on that node: a leak goes unnoticed.",
         first_look="Are readings thrown away (`tidegauge_records_refused_total`, `tidegauge_rings_skipped_total`), and "
         "why? Does `tidegauge_detector_points_total` stand still?",
-        steps=(Step("curl -s http://HOST:9494/metrics | grep -E 'records_refused|rings_skipped|detector_points'"),),
+        steps=(
+            Step(
+                "curl -s http://HOST:9494/metrics | grep -E '^tidegauge_(records|rings|detector)_'",
+                "tidegauge_records_lost_total 18.0\ntidegauge_records_refused_total 0.0\n"
+                "tidegauge_detector_points_total 13852.0",
+            ),
+        ),
         what_to_do="Save the node's `agent.log`, then restart the agent (`ssh HOST systemctl restart "
         "tidegauge-agent`); jobs do not notice ([logs and restarts](#logs-and-restarts)).",
         logs=Logs.NODE,
@@ -161,7 +172,21 @@ Actions already handed to a scheduler cannot be undone; `tidegauge policy status
         affects="All jobs with incidents: they run out of memory without a checkpoint by Tidegauge.",
         first_look="What do the jobs have in common: one account, a new library version, one rack? Or is the policy "
         "too eager?",
-        steps=(Step(_POLICY_STATUS), Step("tidegauge incidents"), _RESUME),
+        steps=(
+            Step(
+                _POLICY_STATUS,
+                """mode       act: the actions of the rules are taken, within the brakes
+policy     /etc/tidegauge/policy.yaml
+actions    not paused
+breaker    OPEN: the circuit breaker opened: 6 jobs would have been acted on within 60 min, the limit is 4 of 40 \
+running (one user counts for at most 3), at 2027-01-15 08:00 UTC; `tidegauge policy resume` resets it
+database   ok
+records    ok
+incidents  6 open""",
+            ),
+            Step("tidegauge incidents"),
+            _RESUME,
+        ),
         what_to_do="Find out what the jobs have in common. Then allow actions again (`resume` resets the breakers), or "
         "leave it open.",
         logs=Logs.HEAD,
@@ -175,7 +200,22 @@ Actions already handed to a scheduler cannot be undone; `tidegauge policy status
         "allows. Tidegauge takes no action on this user's jobs until a person resets it.",
         affects="This user's jobs only. If one account owns all jobs, that is all of them.",
         first_look="`tidegauge policy status` names the user; `tidegauge incidents` lists their jobs.",
-        steps=(Step(_POLICY_STATUS), Step("tidegauge incidents"), _RESUME),
+        steps=(
+            Step(
+                _POLICY_STATUS,
+                """mode       act: the actions of the rules are taken, within the brakes
+policy     /etc/tidegauge/policy.yaml
+actions    not paused
+breaker    closed
+breaker    OPEN: the circuit breaker of eve opened: 7 of their jobs would have been acted on within 60 min, the limit \
+is 6 of 40 running, at 2027-01-15 08:00 UTC; `tidegauge policy resume` resets it
+database   ok
+records    ok
+incidents  6 open""",
+            ),
+            Step("tidegauge incidents"),
+            _RESUME,
+        ),
         what_to_do="Ask them what their jobs have in common: often one script, many times. Then allow actions again "
         "(`resume` resets all breakers), or leave it open.",
         logs=Logs.HEAD,
@@ -189,7 +229,15 @@ Actions already handed to a scheduler cannot be undone; `tidegauge policy status
         "decides and does nothing that it cannot write down.",
         affects="The whole cluster: no actions. Jobs run on.",
         first_look="What does the database say? Is its disk full?",
-        steps=(Step(_POLICY_STATUS), Step("df -h STATE_DIR"), Step("tail -n 50 STATE_DIR/logs/coordinator.log")),
+        steps=(
+            Step(
+                _POLICY_STATUS,
+                """…
+database   PROBLEM, no decisions: the database /var/lib/tidegauge/tidegauge.db could not be written: database is \
+locked; another process held it for too long""",
+            ),
+            Step("df -h /var/lib/tidegauge"),
+        ),
         what_to_do="Check disk space, the PostgreSQL server, and the file's permissions. No restart is needed "
         "afterwards, unless the SQLite file was deleted: `database` says `ok` again by itself.",
         logs=Logs.HEAD,
@@ -203,7 +251,7 @@ Actions already handed to a scheduler cannot be undone; `tidegauge policy status
         "attempt and rank; `budget`, there are more ranks than a target may export.",
         affects="Dashboards and alerts of the dropped ranks. Incidents and actions are not affected.",
         first_look="Are there unknown jobs, or two with one id?",
-        steps=(Step("tidegauge jobs"), Step("curl -s http://HOST:9494/metrics | grep series_dropped")),
+        steps=(Step("tidegauge jobs"), Step("curl -s http://HOST:9494/metrics | grep ^tidegauge_series_dropped")),
         what_to_do="Duplicates come from jobs started side by side with the same made-up job id: give each its own "
         "(`tidegauge run` does). The rank that the driver lists on its GPU is exported, else the older process; "
         "`tidegauge jobs` has both users' jobs.",

@@ -95,14 +95,16 @@ class RunbookEntry:
     logs: Logs
     escalate: str
     when_to_silence: str
-    silence_by: tuple[str, ...] = ()
-    """Labels beside the alert's name that a silence should have."""
+    silence_by: tuple[str, ...] | None
+    """Labels beside the alert's name that a silence should have; ``None``: it is never silenced."""
 
     @property
-    def silence_command(self) -> str:
-        """For two hours, from the head."""
+    def silence(self) -> tuple[Step, ...]:
+        """The command for two hours of silence, if there may be any."""
+        if self.silence_by is None:
+            return ()
         matchers = " ".join([f"alertname={self.alert}", *(f"{label}={label.upper()}" for label in self.silence_by)])
-        return (
-            f"amtool --alertmanager.url=http://ALERTMANAGER:9093 silence add --duration=2h --author=$USER "
-            f"--comment='WHY' {matchers}"
+        command = (
+            f"amtool --alertmanager.url=http://ALERTMANAGER:9093 silence add --duration=2h --comment='WHY' {matchers}"
         )
+        return (Step(command),)
