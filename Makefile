@@ -92,9 +92,10 @@ docs: $(BIN)/.made ## write the generated reference pages again
 changelog: $(BIN)/.made ## what is not released yet: the draft of the next section of CHANGELOG.md
 	@$(BIN)/towncrier build --draft --version unreleased
 
-dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability (and in the chart) again
+dashboards: $(BIN)/.made ## write dashboards, rules and runbooks in deploy/observability (and in the chart) again
 	$(BIN)/python -m tidegauge_exporter.dashboards deploy/observability/grafana/dashboards
 	$(BIN)/python -m tidegauge_exporter.rules deploy/observability/prometheus/rules
+	$(BIN)/python -m tidegauge_exporter.runbooks deploy/observability/prometheus/consoles/tidegauge-runbooks.html
 	$(BIN)/python scripts/render_kubernetes.py
 
 kubernetes: $(BIN)/.made ## write what is generated in the chart, and the plain manifests, again

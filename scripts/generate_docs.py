@@ -1,4 +1,4 @@
-"""Writes the references that come from the code: docs/metrics.md, docs/alerts.md, docs/settings.md,
+"""Writes the references that come from the code: docs/metrics.md, docs/alerts.md, docs/runbooks.md, docs/settings.md,
 docs/policy.schema.json, and the tables of docs/detector.md, docs/policy.md and docs/evidence.md.
 
 python scripts/generate_docs.py
@@ -24,6 +24,7 @@ from tidegauge.core.verdicts import Signal
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics import docs_page as metrics_page
 from tidegauge_exporter.rules import docs_page as alerts_page
+from tidegauge_exporter.runbooks import docs_page as runbooks_page
 from tidegauge_scheduler_hooks.policy import models, rungs
 from tidegauge_scheduler_hooks.policy.allocator_settings import ALLOCATOR_SETTINGS
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES
@@ -176,6 +177,7 @@ def _plain(text: str | None) -> str:
 def main() -> None:
     (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
     (DOCS / "alerts.md").write_text(alerts_page.page(), encoding="utf-8")
+    (DOCS / "runbooks.md").write_text(runbooks_page.page(), encoding="utf-8")
     (DOCS / "settings.md").write_text(settings_page(), encoding="utf-8")
     policy = DOCS / "policy.md"
     policy.write_text(policy_page(policy.read_text(encoding="utf-8")), encoding="utf-8")

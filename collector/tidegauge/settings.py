@@ -205,6 +205,8 @@ class Settings(BaseModel):
     """URL at which people reach the coordinator's API, such as http://head:9495. Messages and alerts link to reports,
     runbooks and the form that asks whether an incident was a leak; behind a proxy that changes Host, the form needs it.
     Default: none, no such links."""
+    contact: str = Field(default="your cluster's admins", max_length=200)
+    """Whom the runbooks (``/runbooks``) say to call, such as ``GPU on-call, +49 30 1234``."""
     grafana_url: str | None = None
     """URL of Grafana, such as https://grafana.example: messages link to its dashboards, ``tidegauge grafana`` installs
     them, and with a token incidents and actions become annotations. Default: none."""

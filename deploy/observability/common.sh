@@ -30,6 +30,15 @@ check_address() {
     esac
 }
 
+# An address that goes into rules and pages by sed: check_url OPTION URL.
+check_url() {
+    case $2 in
+        *[!A-Za-z0-9.:/_\[\]%?=~+-]*) die "$1: '$2' is not an http(s) address" ;;
+        http://?* | https://?*) ;;
+        *) die "$1: '$2' is not an http(s) address" ;;
+    esac
+}
+
 check_port() {
     case $2 in
         "" | *[!0-9]*) die "$1: '$2' is not a port" ;;

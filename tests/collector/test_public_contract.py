@@ -22,7 +22,8 @@ from tidegauge.cluster.api.openapi import openapi_document
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics.notifications import NOTIFIER_TABLE
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE, SERVICE_TABLE
-from tidegauge_exporter.runbooks import JOB_RUNBOOK, SERVICE_RUNBOOK
+from tidegauge_exporter.runbooks.job_alerts import JOB_RUNBOOK
+from tidegauge_exporter.runbooks.service_alerts import SERVICE_RUNBOOK
 from tidegauge_scheduler_hooks.policy.models import Policy
 
 FILE = Path(__file__).parents[1] / "data" / "contract" / "public.json"

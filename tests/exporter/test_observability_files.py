@@ -58,6 +58,10 @@ def test_containers_get_files_that_exist_and_listen_on_loopback() -> None:
         assert service["image"].rpartition(":")[2] not in ("", "latest")
         mounts = [volume.split(":")[0] for volume in service["volumes"]]
         assert [mount for mount in mounts if mount.startswith("./") and not (OBSERVABILITY / mount).is_dir()] == []
+    assert "${TIDEGAUGE_ALERTMANAGER_CONFIG:?" in services["alertmanager"]["volumes"][0], "it does not start without"
+    consoles = "--web.console.templates=/etc/prometheus/consoles"
+    assert consoles in services["prometheus"]["command"]
+    assert (OBSERVABILITY / "prometheus" / "consoles" / "tidegauge-runbooks.html").is_file()
     for name in ("prometheus", "alertmanager"):
         assert any("listen-address=127.0.0.1:" in flag for flag in services[name]["command"])
     assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"

@@ -16,11 +16,13 @@ from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.__main__ import main
 from tidegauge_exporter.rules.alerts import ALERTS
 from tidegauge_exporter.rules.docs_page import page
-from tidegauge_exporter.rules.files import Node, duration, rule_files, yaml_text
+from tidegauge_exporter.rules.files import COMPONENT, Node, duration, rule_files, yaml_text
 from tidegauge_exporter.rules.recording import JOINS, RECORDING, recorded_names
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule
-from tidegauge_exporter.runbooks import RUNBOOK
+from tidegauge_exporter.runbooks.job_alerts import JOB_RUNBOOK
+from tidegauge_exporter.runbooks.service_alerts import SERVICE_RUNBOOK
 
+RUNBOOK = (*JOB_RUNBOOK, *SERVICE_RUNBOOK)
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "observability" / "prometheus" / "rules"
 ALERT_RULES: list[AlertRule] = [rule for group in ALERTS for rule in group.rules]
@@ -44,6 +46,17 @@ def test_the_committed_file_is_what_the_tables_make(name: str) -> None:
 def test_the_page_in_docs_is_what_the_tables_make() -> None:
     committed = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     assert committed == page(), "run: python -m tidegauge_exporter.rules.docs_page > docs/alerts.md"
+
+
+def test_alerts_about_the_service_and_no_others_say_so_in_a_label() -> None:
+    groups = yaml.safe_load(rule_files(Addresses())["tidegauge-alerts.yml"])["groups"]
+    labelled = {group["name"]: {rule["labels"].get(COMPONENT) for rule in group["rules"]} for group in groups}
+    assert labelled == {"tidegauge-job-alerts": {None}, "tidegauge-service-alerts": {"service"}}
+
+
+def test_the_watchdog_fires_whatever_prometheus_knows() -> None:
+    [watchdog] = [rule for rule in ALERT_RULES if rule.name == "Watchdog"]
+    assert (watchdog.expr, watchdog.for_s, watchdog.severity.value) == ("vector(1)", 0, "none")
 
 
 def test_the_yaml_means_what_the_tables_say() -> None:
@@ -121,6 +134,7 @@ def test_the_alerts_are_those_that_others_rely_on() -> None:
         "TidegaugeMemoryNearlyFull",
         "TidegaugeRankLost",
         "TidegaugeRankSilent",
+        "Watchdog",
         "TidegaugeAgentDown",
         "TidegaugeNodeStale",
         "TidegaugeCoordinatorDown",
@@ -160,20 +174,22 @@ def test_joins_ask_for_series_of_ours_that_exist() -> None:
 
 
 def test_addresses_are_what_the_options_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--grafana-url", "https://grafana.example/team/", "--service-url", "https://tidegauge.example"]
+    options = ["--grafana-url", "https://grafana.example/team/", "--runbook-url", "https://wiki.example/a"]
     assert main([str(tmp_path / "new"), *options]) == 0
     capsys.readouterr()
     loaded = yaml.safe_load((tmp_path / "new" / "tidegauge-alerts.yml").read_text(encoding="utf-8"))
     annotations = loaded["groups"][0]["rules"][0]["annotations"]
     assert annotations["dashboard_url"].startswith("https://grafana.example/team/d/tidegauge-rank?")
-    assert annotations["runbook_url"] == "https://tidegauge.example/runbooks#tidegaugeleakoomsoon"
+    assert annotations["runbook_url"] == "https://wiki.example/a#tidegaugeleakoomsoon"
 
 
-@pytest.mark.parametrize("address", ["grafana.example", "http://x/{{ 1 }}", "http://x\n- alert: y", "javascript:x"])
-def test_rules_command_refuses_an_invalid_service_url(
+@pytest.mark.parametrize(
+    "address", ["grafana.example", "http://x/#y", "http://x/{{ 1 }}", "http://x\n- alert: y", "javascript:x"]
+)
+def test_rules_command_refuses_an_invalid_runbook_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path / "new"), "--service-url", address])
+        main([str(tmp_path / "new"), "--runbook-url", address])
     assert "is not an http(s) address" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -26,7 +26,7 @@ from tidegauge_exporter.rules.values import Addresses
 pytestmark = pytest.mark.timeout(600)
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "observability" / "alertmanager"
-ADDRESSES = Addresses("https://grafana.example", "https://tidegauge.example")
+ADDRESSES = Addresses("https://grafana.example", "https://wiki.example/runbooks")
 MANY = 30
 AT_ONCE = frozenset({"TidegaugeLeak", "TidegaugeLeakOomSoon"})
 """The alerts that are tested. The others keep their minutes: an agent is not down because this process stood still."""
@@ -130,7 +130,7 @@ def test_two_ranks_of_a_job_are_one_message_and_its_end_is_told(site: Site) -> N
     )
     board = "https://grafana.example/d/tidegauge-rank?var-cluster=one-job&var-job_id=4711&var-attempt=0&var-rank=1"
     assert f"<{board}&from=now-6h&to=now|Dashboard>" in attachment["text"]
-    assert "<https://tidegauge.example/runbooks#tidegaugeleakoomsoon|What to do>" in attachment["text"]
+    assert "<https://wiki.example/runbooks#tidegaugeleakoomsoon|What to do>" in attachment["text"]
     buttons = {action["text"]: action["url"] for action in attachment["actions"]}
     assert buttons["Silence"].endswith("/#/silences/new?filter=%7Bjob_id%3D%224711%22%2Ccluster%3D%22one-job%22%7D")
     assert "4712" not in attachment["text"]
@@ -234,7 +234,7 @@ def test_names_that_a_job_gave_itself_mention_nobody_and_link_nowhere(site: Site
     assert "of job &lt;!channel&gt;&amp;&lt;http://evil|x&gt; (user &lt;@U1&gt;)" in post["text"]
     links = [part.partition(">")[0] for part in post["text"].split("<")[1:]]
     assert links
-    assert all(link.startswith(("https://grafana.example/", "https://tidegauge.example/")) for link in links)
+    assert all(link.startswith(("https://grafana.example/", "https://wiki.example/")) for link in links)
     assert "var-job_id=%3C%21channel%3E%26%3Chttp%3A%2F%2Fevil%7Cx%3E&" in post["text"]
     silence = next(action["url"] for action in post["actions"] if action["text"] == "Silence")
     assert "job_id%3D%22%3C%21channel%3E%26%3Chttp" in silence

@@ -43,7 +43,7 @@ def test_promtool_accepts_the_rules(file: Path) -> None:
 
 
 def test_promtool_accepts_rules_with_other_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(tmp_path), "--grafana-url", "https://grafana.example/a?b=%7B", "--service-url", "https://[::1]:9495/'x'"])
+    main([str(tmp_path), "--grafana-url", "https://grafana.example/a?b=%7B", "--runbook-url", "https://[::1]:9495/'x'"])
     capsys.readouterr()
     run("promtool", "check", "rules", tmp_path / "tidegauge-alerts.yml")
 
@@ -57,7 +57,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
     told = [test for case in cases() for test in case.get("alert_rule_test", ())]
     names = {rule.name for group in ALERTS for rule in group.rules}
     assert {test["alertname"] for test in told if test["exp_alerts"]} == names
-    assert {test["alertname"] for test in told if not test["exp_alerts"]} == names
+    assert {test["alertname"] for test in told if not test["exp_alerts"]} == names - {"Watchdog"}, "it always fires"
 
 
 def test_every_rule_of_a_name_that_several_share_has_a_case_in_which_it_fires() -> None:

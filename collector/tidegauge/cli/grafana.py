@@ -103,7 +103,7 @@ def _print_steps(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep])
 def prepare_export(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
     parser.add_argument(
-        "folder", type=folder_to_make, metavar="DIR", help="target folder for dashboards/*.json and rules/*.yml"
+        "folder", type=folder_to_make, metavar="DIR", help="target folder for dashboards, rules and runbooks"
     )
     parser.add_argument(
         "--grafana-url", type=web_address, metavar="URL",
@@ -111,7 +111,12 @@ def prepare_export(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--service-url", type=web_address, metavar="URL",
-        help="URL of the coordinator's API for links to reports and runbooks (default: the setting public_url)",
+        help="URL of the coordinator's API for links to reports (default: the setting public_url)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runbook-url", type=web_address, metavar="URL",
+        help="URL of the runbooks for links in alerts, on a server that is up when Tidegauge is down (default: as "
+        "Prometheus serves them on this machine, http://localhost:9090/consoles/tidegauge-runbooks.html)",
     )  # fmt: skip
 
 
@@ -120,14 +125,16 @@ def export(args: argparse.Namespace) -> int:
     from tidegauge_exporter.dashboards.catalogue import files
     from tidegauge_exporter.rules.files import rule_files
     from tidegauge_exporter.rules.values import Addresses
+    from tidegauge_exporter.runbooks.page import runbooks_html
 
     service_url = args.service_url or settings.public_url
     examples = Addresses()
     addresses = Addresses(
-        args.grafana_url or settings.grafana_url or examples.grafana_url, service_url or examples.service_url
+        args.grafana_url or settings.grafana_url or examples.grafana_url, args.runbook_url or examples.runbook_url
     )
     texts = {Path("dashboards") / name: text for name, text in files(service_url).items()}
     texts |= {Path("rules") / name: text for name, text in rule_files(addresses).items()}
+    texts[Path("runbooks") / "tidegauge-runbooks.html"] = runbooks_html(settings.contact)
     for name, text in texts.items():
         path = args.folder / name
         try:

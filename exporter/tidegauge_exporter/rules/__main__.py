@@ -1,4 +1,4 @@
-"""Writes the rule files: ``python -m tidegauge_exporter.rules DIR [--grafana-url URL] [--service-url URL]``."""
+"""Writes the rule files: ``python -m tidegauge_exporter.rules DIR [--grafana-url URL] [--runbook-url URL]``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--grafana-url", default=defaults.grafana_url, help="where people reach Grafana (default: %(default)s)"
     )
     parser.add_argument(
-        "--service-url",
-        default=defaults.service_url,
-        help="where people reach the coordinator's API, setting public_url (default: %(default)s)",
+        "--runbook-url",
+        default=defaults.runbook_url,
+        help="page of the runbooks, on a server that is up when Tidegauge is down (default: %(default)s)",
     )
     args = parser.parse_args(arguments)
-    addresses = Addresses(_address(parser, args.grafana_url), _address(parser, args.service_url))
+    addresses = Addresses(_address(parser, args.grafana_url), _address(parser, args.runbook_url))
     args.folder.mkdir(parents=True, exist_ok=True)
     for name, text in rule_files(addresses).items():
         (args.folder / name).write_text(text, encoding="utf-8")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _address(parser: argparse.ArgumentParser, url: str) -> str:
     """Ends the program for what would break the template or the YAML that it is written into."""
-    if not url.startswith(("http://", "https://")) or not url.isprintable() or any(mark in url for mark in ' "{}<>|'):
+    if not url.startswith(("http://", "https://")) or not url.isprintable() or any(mark in url for mark in ' "{}<>|#'):
         parser.error(f"{url!r} is not an http(s) address")
     return url
 

@@ -283,6 +283,15 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
     "tidegauge-service-alerts",
     (
         AlertRule(
+            "Watchdog",
+            "vector(1)",
+            AlertSeverity.NONE,
+            Board.FLEET,
+            "Alerts about Tidegauge arrive",
+            "This alert always fires. When it stops arriving, Prometheus or Alertmanager is down, or the way from them "
+            "to the receiver is broken, and nobody gets any other alert either.",
+        ),
+        AlertRule(
             "TidegaugeAgentDown",
             f"max by ({_NODE}) ({_AGENT} == 0)\nor max by ({_NODE}) (\n{_LEFT}\n)",
             AlertSeverity.WARNING,
@@ -389,6 +398,7 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             for_s=600,
         ),
     ),
+    component="service",
 )
 ALERTS: tuple[RuleGroup[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
 

@@ -6,20 +6,12 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from tidegauge_exporter.rules.alerts import ALERTS, KNOWN_FOR, MUTES
-from tidegauge_exporter.rules.files import duration
+from tidegauge_exporter.rules.files import COMPONENT, duration
+from tidegauge_exporter.rules.killed import KILLED
 from tidegauge_exporter.rules.recording import JOINS, RECORDING
 from tidegauge_exporter.rules.values import AlertRule
-from tidegauge_exporter.runbooks import (
-    EXEMPTION,
-    EXEMPTION_COMMAND,
-    EXEMPTION_TITLE,
-    JOB_RUNBOOK,
-    LOGS,
-    LOGS_COMMANDS,
-    LOGS_TITLE,
-    SERVICE_RUNBOOK,
-    RunbookEntry,
-)
+from tidegauge_exporter.runbooks.job_alerts import JOB_RUNBOOK
+from tidegauge_exporter.runbooks.service_alerts import SERVICE_RUNBOOK
 
 
 def page() -> str:
@@ -28,16 +20,8 @@ def page() -> str:
         [
             _INTRODUCTION,
             _alert_table(),
-            "## About a job\n",
-            *_entries(JOB_RUNBOOK),
-            "## About the service\n",
-            *_entries(SERVICE_RUNBOOK),
-            f"## {LOGS_TITLE}\n",
-            *(f"{text}\n" for text in LOGS),
-            _code("console", LOGS_COMMANDS),
-            f"## {EXEMPTION_TITLE}\n",
-            *(f"{text}\n" for text in EXEMPTION),
-            _code("console", [EXEMPTION_COMMAND]),
+            _ROUTING,
+            KILLED,
             _MUTED,
             _mute_table(),
             _LIMITS,
@@ -58,7 +42,9 @@ def _alert_table() -> str:
         rules = [rule for rule in known if rule.name == entry.alert]
         lines.extend(_row(entry.alert, rule) for rule in rules)
         if not rules:
-            lines.append(f"| [{entry.alert}](#{entry.alert.lower()}) | of the incident | at once | an incident |")
+            lines.append(
+                f"| [{entry.alert}](runbooks.md#{entry.alert.lower()}) | of the incident | at once | an incident |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -66,16 +52,7 @@ def _row(name: str, rule: AlertRule) -> str:
     about = {"fleet": "a node or the service", "incidents": "the service", "job": "a job", "rank": "a rank"}
     waits = duration(rule.for_s) if rule.for_s else "at once"
     what = "a node" if rule.scope == "node" else about[rule.board.value]
-    return f"| [{name}](#{name.lower()}) | {rule.severity.value} | {waits} | {what} |"
-
-
-def _entries(entries: Iterable[RunbookEntry]) -> Iterator[str]:
-    for entry in entries:
-        yield f"### {entry.alert}\n"
-        yield f"{entry.means}\n"
-        yield "\n".join(f"- **{name}**: {text}" for name, text in entry.advice()) + "\n"
-        if entry.commands:
-            yield _code("console", entry.commands)
+    return f"| [{name}](runbooks.md#{name.lower()}) | {rule.severity.value} | {waits} | {what} |"
 
 
 def _mute_table() -> str:
@@ -109,14 +86,41 @@ exporter/tidegauge_exporter/rules; edit those. -->
 # Alerts
 
 Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rules/`, made by
-`python -m tidegauge_exporter.rules DIR --grafana-url URL --service-url URL`), Alertmanager decides *when and whom*
+`python -m tidegauge_exporter.rules DIR --grafana-url URL --runbook-url URL`), Alertmanager decides *when and whom*
 (`deploy/observability/alertmanager/`). How to bring both up: [deploy/observability](../deploy/observability/README.md).
 
-Every alert has a summary, a description with figures, a link to its dashboard and one to its section here, which the
-coordinator also serves as a page (`/runbooks`). Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name`
-and `job_name`, and `group` where the job has several groups of ranks; those about one rank also `rank`, `hostname`,
-`gpu` and `UUID`. `user_name` and `job_name` come from the coordinator: once it has been down for {KNOWN_FOR}, alerts
-come without them, and an alert that fired before starts anew.
+Every alert has a summary, a description with figures, a link to its dashboard and one to its [runbook](runbooks.md).
+Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name` and `job_name`, and `group` where the job has
+several groups of ranks; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. `user_name` and `job_name` come
+from the coordinator: once it has been down for {KNOWN_FOR}, alerts come without them, and an alert that fired before
+starts anew. Alerts about the service carry `{COMPONENT}="service"`.
+"""
+
+_ROUTING = """## Who is notified
+
+| alerts | go to | why |
+| --- | --- | --- |
+| about jobs | Tidegauge's own receiver, so to Slack in threads ([notify.md](notify.md)) | it knows job and owner |
+| about the service | a receiver of your own: Slack's webhook, mail, PagerDuty … | Tidegauge cannot say it is down |
+| Watchdog | a dead man's switch of your own | Prometheus and Alertmanager cannot say it either |
+
+**Alerts about the service** need a receiver that needs nothing of Tidegauge's. Copy
+`alertmanager/service-receiver.example.yml`, fill it in, and give it with `alertmanager.sh --service-receiver FILE`
+(`--print` prints the configuration for an Alertmanager of your own; in the chart it is
+`monitoring.alertmanagerConfig.serviceReceiver`). Without one these alerts go to Tidegauge's receiver as well, the
+script says so when it starts, and nobody is notified when the head is down. With `--slack-url-file` Alertmanager posts
+all alerts itself, and no further receiver is needed.
+
+**Watchdog** always fires, and Alertmanager sends it every minute. Give it to a service that notifies people when it
+*stops*, and that does not run on the machines that it watches: one that waits for pings of a URL (healthchecks.io, or a
+copy of it that you host), the heartbeat monitor of PagerDuty, Opsgenie or Grafana OnCall, or a second Alertmanager and
+Prometheus elsewhere with an alert on the absence of this one. Expect a ping a minute and wait for five. Copy
+`alertmanager/watchdog-receiver.example.yml`; `alertmanager.sh --watchdog-receiver FILE`, in the chart
+`monitoring.alertmanagerConfig.watchdogReceiver`.
+
+**Runbooks and links** must work when Tidegauge is down. `prometheus.sh` has Prometheus serve the runbooks, and alerts
+link there; `--runbook-url` names another copy, such as one on your wiki, `--contact` whom they say to call.
+`--grafana-url` and `alertmanager.sh --external-url` are the addresses of the links to dashboards and silences.
 """
 
 _MUTED = """## What mutes what

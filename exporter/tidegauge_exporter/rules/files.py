@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK, Links
+from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK
 from tidegauge_exporter.rules.alerts import ALERTS
 from tidegauge_exporter.rules.recording import JOIN_GROUP, RECORDING
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule, RuleGroup
@@ -18,6 +18,9 @@ _BOARDS: Final = {
     Board.RANK: (RANK, ("cluster", "job_id", "attempt", "group", "rank")),
 }
 """The dashboard's uid, and the labels of the alert that become its variables."""
+
+COMPONENT: Final = "tidegauge_component"
+"""The label of alerts about the service itself. Alertmanager sends these past the service."""
 
 _HEADING: Final = """Made by python -m tidegauge_exporter.rules from exporter/tidegauge_exporter/rules; edit that.
 {what}"""
@@ -57,25 +60,27 @@ def _recording_group(group: RuleGroup[RecordingRule]) -> Node:
 
 
 def _alert_group(group: RuleGroup[AlertRule], addresses: Addresses) -> Node:
-    return _group(group.name, group.interval_s, [_alert(rule, addresses) for rule in group.rules])
+    return _group(group.name, group.interval_s, [_alert(rule, group.component, addresses) for rule in group.rules])
 
 
 def _group(name: str, interval_s: int, rules: list[Node]) -> Node:
     return {"name": name, "interval": duration(interval_s), "rules": rules}
 
 
-def _alert(rule: AlertRule, addresses: Addresses) -> Node:
-    runbook_url = Links(service_url=addresses.service_url).runbook(rule.name)
-    assert runbook_url is not None, "Addresses always has a service"
+def _alert(rule: AlertRule, component: str | None, addresses: Addresses) -> Node:
     return {
         "alert": rule.name,
         "expr": rule.expr,
         **({"for": duration(rule.for_s)} if rule.for_s else {}),
-        "labels": {"severity": rule.severity.value, **({"scope": rule.scope} if rule.scope else {})},
+        "labels": {
+            "severity": rule.severity.value,
+            **({COMPONENT: component} if component else {}),
+            **({"scope": rule.scope} if rule.scope else {}),
+        },
         "annotations": {
             "summary": rule.summary,
             "description": rule.description,
-            "runbook_url": runbook_url,
+            "runbook_url": f"{addresses.runbook_url}#{rule.name.lower()}",
             "dashboard_url": dashboard_url(rule.board, addresses),
         },
     }

@@ -16,6 +16,8 @@ class AlertSeverity(str, Enum):
     """A person should look today."""
     INFO = "info"
     """Alertmanager sends no message."""
+    NONE = "none"
+    """Nothing is wrong: an alert that always fires, as kube-prometheus' ``Watchdog`` does."""
 
 
 class Board(Enum):
@@ -72,6 +74,9 @@ class RuleGroup(Generic[Rule]):
     name: str
     rules: tuple[Rule, ...]
     interval_s: int = 30
+    component: str | None = None
+    """The label ``tidegauge_component`` of each alert of the group, which Alertmanager routes by; ``None``: no such
+    label."""
 
 
 @dataclass(frozen=True)
@@ -79,5 +84,6 @@ class Addresses:
     """Addresses of the links in annotations. The defaults are those of deploy/observability on one machine."""
 
     grafana_url: str = "http://localhost:3000"
-    service_url: str = "http://localhost:9495"
-    """The coordinator's API, as people reach it."""
+    runbook_url: str = "http://localhost:9090/consoles/tidegauge-runbooks.html"
+    """The page of runbooks, without an anchor. By default Prometheus itself serves it: it is up whenever a rule fires,
+    which the coordinator is not."""

@@ -6,13 +6,14 @@ import argparse
 import re
 from collections.abc import Iterator
 from functools import cache
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from tidegauge.cli.main import build_parser
 from tidegauge_exporter.dashboards.catalogue import files
-from tidegauge_exporter.runbooks import EXEMPTION, EXEMPTION_COMMAND, LOGS, LOGS_COMMANDS, RUNBOOK
+from tidegauge_exporter.runbooks.page import runbooks_html
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md")),
@@ -35,10 +36,8 @@ def _texts() -> Iterator[tuple[str, str]]:
             if re.match(r"(?:[\w-]*[$#] )?tidegauge [a-z]", line) and "{" not in line:
                 yield path.relative_to(ROOT).as_posix(), line
     yield from files().items()
-    for entry in RUNBOOK:
-        yield entry.alert, "\n".join((entry.first_look, entry.what_to_do, entry.when_to_silence, *entry.commands))
-    yield "logs", "\n".join((*LOGS, *LOGS_COMMANDS))
-    yield "exemption", "\n".join((*EXEMPTION, EXEMPTION_COMMAND))
+    typed = re.findall(r"<b>(.*?)</b>|<code>([^<]*)</code>", runbooks_html())
+    yield "runbooks", unescape("\n".join(command or code for command, code in typed))
 
 
 def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

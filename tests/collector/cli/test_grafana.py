@@ -175,14 +175,15 @@ def test_grafana_annotations_since_limits_incidents_to_that_time(capsys: pytest.
 
 def test_export_writes_dashboards_and_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a folder"
-    addresses = ["--grafana-url", "https://g.example/", "--service-url", "http://head:9495"]
-    assert main(["grafana", "export", str(folder), *addresses]) == 0
+    addresses = ["--grafana-url", "https://g.example/", "--runbook-url", "https://wiki.example/tidegauge"]
+    assert main(["grafana", "export", str(folder), *addresses, "--set", "contact=GPU on-call"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {path.stem for path in written if path.parent.name == "dashboards"} == UIDS
     assert all(json.loads(path.read_text())["uid"] == path.stem for path in written if path.suffix == ".json")
     alerts = (folder / "rules" / "tidegauge-alerts.yml").read_text()
     assert "https://g.example/d/tidegauge-job?" in alerts
-    assert "http://head:9495/runbooks#" in alerts
+    assert "https://wiki.example/tidegauge#tidegaugeleak\n" in alerts
+    assert "GPU on-call" in (folder / "runbooks" / "tidegauge-runbooks.html").read_text()
 
 
 def test_export_into_what_is_no_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

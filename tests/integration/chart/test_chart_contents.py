@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
 import yaml
 
@@ -204,9 +205,33 @@ def test_every_target_has_the_labels_that_rules_and_dashboards_rest_on(full: Ren
 def test_rules_are_the_projects_own_with_the_sites_addresses(full: Rendered) -> None:
     spec = full.one("PrometheusRule", "-alerts")["spec"]
     own = (OBSERVABILITY / "prometheus" / "rules" / "tidegauge-alerts.yml").read_text(encoding="utf-8")
-    own = own.replace("http://localhost:9495", "https://tidegauge.example.org")
-    assert spec == yaml.safe_load(own.replace("http://localhost:3000", "https://grafana.example.org"))
+    runbooks = "https://wiki.example.org/tidegauge-runbooks.html"
+    own = own.replace("http://localhost:9090/consoles/tidegauge-runbooks.html", runbooks)
+    wanted = yaml.safe_load(own.replace("http://localhost:3000", "https://grafana.example.org"))
+    namespace = full.one("PrometheusRule", "-alerts")["metadata"]["namespace"]
+    for rule in (rule for group in wanted["groups"] for rule in group["rules"]):
+        if "tidegauge_component" in rule["labels"]:  # the operator's AlertmanagerConfig gets those of its namespace
+            rule["labels"]["namespace"] = namespace
+    assert spec == wanted
     assert "{{ $labels.job_id }}" in json.dumps(spec)
+
+
+def test_alerts_about_the_service_go_to_the_sites_own_receiver_and_the_watchdog_to_its_switch(full: Rendered) -> None:
+    spec = full.one("AlertmanagerConfig", "-service")["spec"]
+    assert spec["route"]["matchers"] == [{"name": "tidegauge_component", "value": "service", "matchType": "="}]
+    [branch] = spec["route"]["routes"]
+    assert branch["matchers"] == [{"name": "alertname", "value": "Watchdog", "matchType": "="}]
+    receivers = {receiver["name"]: receiver for receiver in spec["receivers"]}
+    assert receivers[spec["route"]["receiver"]]["slackConfigs"][0]["channel"] == "#on-call"
+    assert "webhookConfigs" in receivers[branch["receiver"]]
+    assert "NOBODY IS NOTIFIED" not in full.notes
+
+
+def test_a_site_without_a_receiver_of_its_own_is_told_who_is_not_notified() -> None:
+    rules = {"prometheusRule": {"enabled": True}}
+    assert "NOBODY IS NOTIFIED WHEN THE HEAD IS DOWN" in render(with_registry(monitoring=rules)).notes
+    with pytest.raises(helm_python.HelmError, match="serviceReceiver is empty"):
+        render(with_registry(monitoring={**rules, "alertmanagerConfig": {"enabled": True}}))
 
 
 def test_dashboards_are_the_projects_own(full: Rendered) -> None:

@@ -15,7 +15,7 @@ from tidegauge_exporter.reports.grade_page import render_no_question, render_que
 from tidegauge_exporter.reports.login_page import render_login, render_logout
 from tidegauge_exporter.reports.report import report_parts
 from tidegauge_exporter.reports.report_content import incident_content
-from tidegauge_exporter.runbooks import runbooks_html
+from tidegauge_exporter.runbooks.page import runbooks_html
 
 
 def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None, has_notifier: bool = False) -> Pages:
@@ -54,7 +54,7 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None, 
             if asked is None
             else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
         ),
-        runbooks=runbooks_html,
+        runbooks=lambda: runbooks_html(settings.contact),
         login=lambda asked: render_login(
             asked.methods, next_path=asked.next_path, viewer=asked.viewer, problem=asked.problem, goes_on=asked.goes_on
         ),
