@@ -127,7 +127,7 @@ def test_the_dashboard_is_kept_as_code_and_refreshes_calmly(board: Dashboard) ->
     told = board.to_json()
     assert told["editable"] is False
     assert told["refresh"] == "30s"
-    assert told["schemaVersion"] == 41
+    assert told["schemaVersion"] == 42
     assert told["uid"] == board.uid
     assert len(told["uid"]) <= 40
 
