@@ -15,7 +15,7 @@ from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 from tidegauge_exporter.dashboards.model.panels import Panel
 from tidegauge_exporter.dashboards.model.queries import Marks, Query
 from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.model.variables import LabelValues, VariableChoice
+from tidegauge_exporter.dashboards.model.variables import JobVariable, LabelValues, VariableChoice
 from tidegauge_exporter.links import JOB, RANK
 
 BOARDS = dashboards("https://tidegauge.example.org")
@@ -31,6 +31,8 @@ def values_of(board: Dashboard) -> dict[str, Chosen]:
             values[variable.name] = Chosen(*variable.options[0])
         elif isinstance(variable, LabelValues):
             values[variable.name] = all_of_them(".+") if variable.with_all else one("7")
+        elif isinstance(variable, JobVariable):
+            values[variable.name] = one("7")
     return values
 
 
@@ -81,10 +83,12 @@ def test_columns_of_tables_are_labels_of_all_their_queries_or_of_one_that_brings
 
 @boards
 def test_variables_ask_for_series_and_labels_that_exist_and_for_variables_before_them(board: Dashboard) -> None:
-    values: dict[str, Chosen] = {}
+    values = of_the_range(7200, 30)
     for variable in board.variables:
         if isinstance(variable, LabelValues):
             assert variable.value_of in labels_of_result(interpolated(variable.selector, values)), variable.name
+        if isinstance(variable, JobVariable):
+            assert labels_of_result(interpolated(variable.expression, values)) == {"job_id", "shown"}
         values[variable.name] = one("7")
 
 

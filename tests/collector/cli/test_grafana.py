@@ -16,7 +16,10 @@ from tidegauge.cli.main import main
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import LoopStatus
 
-UIDS = {"tidegauge-fleet", "tidegauge-job", "tidegauge-rank", "tidegauge-incidents", "tidegauge-efficiency"}
+UIDS = {
+    "tidegauge-fleet", "tidegauge-job", "tidegauge-rank", "tidegauge-node", "tidegauge-incidents",
+    "tidegauge-efficiency",
+}  # fmt: skip
 OBSERVING = LoopStatus("observe", None)
 EVER = ["--since", "9999w"]
 """The moment of the sample values is a fixed one."""
@@ -59,7 +62,7 @@ def test_apply_puts_everything_there(
     assert set(grafana.dashboards) == UIDS
     assert "dashboard    tidegauge-fleet       created" in said.out
     assert f"first dashboard: {grafana.url}/d/tidegauge-fleet" in said.out
-    assert "7 of 7" in said.err
+    assert "8 of 8" in said.err
 
 
 def test_apply_again_has_nothing_to_do(
