@@ -12,7 +12,7 @@ from tidegauge_exporter.dashboards.catalogue import dashboards
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 from tidegauge_exporter.dashboards.model.fields import Field
 from tidegauge_exporter.dashboards.model.panels import Heatmap, Panel, QueryPanel, Stat, TimeSeries
-from tidegauge_exporter.dashboards.model.queries import Marks
+from tidegauge_exporter.dashboards.model.queries import Marks, Query
 from tidegauge_exporter.dashboards.model.tables import Table, Value
 from tidegauge_exporter.dashboards.model.variables import JobVariable, LabelValues
 from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, NODE, RANK
@@ -45,6 +45,10 @@ def shown_by(panel: Panel) -> list[Field | Value]:
     if isinstance(panel, Table):
         return [column for column in panel.columns if isinstance(column, Value)]
     return [panel.field] if isinstance(panel, QueryPanel) else []
+
+
+def asked_for(shown: Field | Value, panel: Panel) -> tuple[Query, ...]:
+    return (shown.query,) if isinstance(shown, Value) else panel.all_queries()
 
 
 def test_there_are_six_and_their_uids_are_those_that_other_people_link_to() -> None:
@@ -187,6 +191,15 @@ def test_colours_with_a_meaning_can_be_told_apart_by_everybody(board: Dashboard)
             used = {shown.steps.first, *(colour for _, colour in shown.steps.limits)}
             used |= {colour for _, colour in (shown.words or {}).values()}
             assert used <= TOLD_APART, panel.title
+
+
+@boards
+def test_what_has_no_value_has_no_warning_colour(board: Dashboard) -> None:
+    """Grafana gives "none predicted", and an empty cell, the colour below all limits."""
+    for panel in board.panels():
+        for shown in shown_by(panel):
+            if any(query.may_be_empty for query in asked_for(shown, panel)):
+                assert shown.steps.first not in ("orange", "red"), panel.title
 
 
 @boards

@@ -186,6 +186,12 @@ def _open(service_url: str | None) -> Table:
 
 
 def _history() -> tuple[Panel, ...]:
+    # Zeros within the range stay: without them Grafana stacks bars of different widths.
+    counted = f"increase({fleet('tidegauge_incidents_total')}"
+    in_step, in_range = (
+        f"round(sum by (cause) ({counted}[$__interval])))",
+        f"sum by (cause) ({counted}[$__range] @ end()))",
+    )
     return (
         open_by_cause(
             "Open incidents over time. Many of one cause at once: a new version of a library, or of a job that many "
@@ -196,13 +202,7 @@ def _history() -> tuple[Panel, ...]:
             "Incidents opened",
             "Incidents opened per hour, by cause; of a long range, per longer time. A burst: look for a common change.",
             (12, 6),
-            (
-                Query(
-                    f"round(sum by (cause) (increase({fleet('tidegauge_incidents_total')}[$__interval]))) > 0",
-                    "{{cause}}",
-                    may_be_empty=NOTHING_HAPPENED,
-                ),
-            ),
+            (Query(f"{in_step} and on (cause) {in_range} > 0", "{{cause}}", may_be_empty=NOTHING_HAPPENED),),
             Field(COUNT, "No incident was opened in the time range.", least=0, decimals=0),
             stacked=True,
             legend_on_the_right=True,
@@ -325,7 +325,7 @@ def _alerts() -> tuple[Panel, ...]:
             (
                 Label("Alert", label="alertname"),
                 Label("Severity", 95, label="severity"),
-                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Job", 130, label="job_id", links=(job_link(),)),
                 Label("Attempt", 80, label="attempt"),
                 Label("Cluster", 110, label="cluster"),
                 Value(

@@ -240,7 +240,7 @@ def _growth() -> tuple[Panel, ...]:
         TimeSeries(
             "Growth per step over time",
             "The detector's estimate. Only while growth is suspected or established.",
-            (8, 7),
+            (6, 7),
             (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth per step", may_be_empty=NO_GROWTH),),
             Field(BYTES, "The rank was not suspected in the time range.", least=0),
             legend_calculations=("lastNotNull",),
@@ -248,7 +248,7 @@ def _growth() -> tuple[Panel, ...]:
         StateTimeline(
             "Verdict over time",
             "When the detector suspected the rank, and when growth was established.",
-            (8, 7),
+            (6, 7),
             (Query(f"max by (attempt) ({rank('tidegauge_rank_leak_state')})", "attempt {{attempt}}"),),
             Field(COUNT, _NOBODY, LEAK_STEPS, LEAK_WORDS),
         ),
@@ -256,7 +256,7 @@ def _growth() -> tuple[Panel, ...]:
             "Composition at the peak",
             "Allocated memory at the peak of a training step, by purpose, from the rank's last memory profile. What "
             "grows here is what grows. For lines and phases: tidegauge profile JOB.",
-            (8, 7),
+            (12, 7),
             (
                 Query(
                     f"max by (category) ({rank('tidegauge_rank_profile_bytes')})",
@@ -267,6 +267,7 @@ def _growth() -> tuple[Panel, ...]:
             Field(BYTES, "The rank has no memory profile: level auto profiles ranks past their warm-up.", least=0),
             stacked=True,
             legend_calculations=("lastNotNull",),
+            legend_on_the_right=True,
         ),
     )
 

@@ -313,7 +313,7 @@ def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
         "(retries): each retry stalls the rank, and an OOM is near.",
         (4, 3),
         (
-            Query(counted("tidegauge_rank_ooms_total"), "out of memory"),
+            Query(counted("tidegauge_rank_ooms_total"), "OOMs"),
             Query(counted("tidegauge_rank_alloc_retries_total"), "retries"),
         ),
         Field(COUNT, "not watched", ThresholdSteps(PLAIN, ((1, "orange"),)), decimals=0),

@@ -42,7 +42,7 @@ NO_COLOUR: Final = "transparent"
 
 @dataclass(frozen=True)
 class ThresholdSteps:
-    """Colours by value: ``first`` below all limits, then each colour from its limit on."""
+    """Colours by value: ``first`` below all limits and where there is no value, then each colour from its limit on."""
 
     first: str
     limits: tuple[tuple[float, str], ...] = ()
@@ -61,13 +61,13 @@ FULL_FROM: Final = 0.85
 """The share of a limit from which on it is coloured."""
 HOW_FULL: Final = ThresholdSteps(NOTE, ((FULL_FROM, CARE), (0.95, BAD)))
 """Shares of a rank's limit: above 95 % the next larger batch, or a library's work space, ends the job."""
-ROOM_LEFT: Final = ThresholdSteps(BAD, ((0.05, CARE), (0.15, GOOD)))
+ROOM_LEFT: Final = ThresholdSteps(GOOD, ((-1, BAD), (0.05, CARE), (0.15, GOOD)))
 HOUR_S: Final = 3600
 NEVER_S: Final = 1e9
 """Seconds, 31 years: times of tables from here on say that there is no forecast and give the order of the rows."""
-TIME_LEFT: Final = ThresholdSteps(BAD, ((0.5 * HOUR_S, CARE), (4 * HOUR_S, GOOD)))
+TIME_LEFT: Final = ThresholdSteps(GOOD, ((0, BAD), (0.5 * HOUR_S, CARE), (4 * HOUR_S, GOOD)))
 """A checkpoint and a requeue take up to half an hour at most sites; four hours is time to think."""
-HOURS_LEFT: Final = ThresholdSteps(BAD, ((0.5, CARE), (4, NO_COLOUR)))
+HOURS_LEFT: Final = ThresholdSteps(NO_COLOUR, ((0, BAD), (0.5, CARE), (4, NO_COLOUR)))
 """The same of hours, as bands behind curves."""
 LEAK_STEPS: Final = ThresholdSteps(QUIET, ((1, NOTE), (2, CARE)))
 """Red is left to incidents and forecasts."""

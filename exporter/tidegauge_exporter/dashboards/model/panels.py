@@ -109,7 +109,7 @@ def _reduce(calculation: str) -> Json:
 
 @dataclass(frozen=True)
 class Stat(QueryPanel):
-    """A panel with one number and, where it is high and not instant, its curve; or with a few numbers and their names."""
+    """A panel with one number and, if it is high and not instant, its curve; or with a few numbers and their names."""
 
     instant: bool = False
     named: bool = False
