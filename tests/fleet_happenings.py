@@ -10,7 +10,7 @@ from fleet_story import ESTABLISHED_AT, OOM_AT, STALE_FROM, Fleet, Moment, Plot,
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
-from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.verdicts import Severity
 
@@ -27,6 +27,8 @@ class _Incident(NamedTuple):
 
 
 _NEVER: Final = 2.0
+ACCOUNTS: Final = ("physics", "biology", "chemistry")
+"""Of job 0, 1, 2 and so on."""
 _SCRIPT: Final = {
     Plot.LEAK: _Incident(
         IncidentCause.LEAK,
@@ -96,6 +98,14 @@ def loop_figures(fleet: Fleet, moment: Moment) -> LoopFigures:
         actions_total=actions,
         of_jobs=of_jobs,
         usage={by: usage(by) for by in UsageBy},
+        slurm={
+            JobKey(job_id(job), attempt, 1001 + job % 5, group): SlurmLabels(
+                ("gpu", "long")[job % 2], ACCOUNTS[job % 3]
+            )
+            for job in range(fleet.jobs)
+            for attempt in range(2)
+            for group in ("", "step 1")
+        },
         nodes={"ok": fleet.nodes + 1 - silent, "waiting": 0, "stale": silent, "gone": 0},
     )
 

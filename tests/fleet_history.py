@@ -110,7 +110,10 @@ def _of_gpu(gpu: GpuView, node: NodeView, target: str) -> Iterator[str]:
             yield f"{metric.name}{labels} {value}"
     used_bytes = gpu.used_bytes or 0
     yield f"DCGM_FI_DEV_FB_USED{dcgm} {used_bytes // MIB}"
-    yield f"DCGM_FI_DEV_GPU_UTIL{dcgm} {97 if used_bytes > 20 * GIB else 0}"
+    busy = used_bytes > 20 * GIB
+    yield f"DCGM_FI_DEV_GPU_UTIL{dcgm} {97 if busy else 0}"
+    yield f"DCGM_FI_DEV_POWER_USAGE{dcgm} {640 if busy else 90}"
+    yield f"DCGM_FI_DEV_XID_ERRORS{dcgm} {0 if busy else 79}"
 
 
 def _of_memory(node: NodeView, target: str) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$([A-Za-z_]\w*)")
 """``$1`` of a ``label_replace`` is no variable: Grafana leaves what it does not know as it is."""
@@ -45,3 +45,22 @@ def interpolated(text: str, values: Mapping[str, Chosen]) -> str:
         return chosen.text if match[2] == "text" else chosen.in_queries
 
     return _VARIABLE.sub(filled, text)
+
+
+def options_of_query_result(regex: str, series: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What a variable with ``query_result`` offers: the shown text by value.
+
+    Grafana's Prometheus plugin writes each series of the answer as a line, and takes from it what the groups ``value``
+    and ``text`` of the variable's ``/regex/`` match; a line that does not match is left out.
+    """
+    pattern = re.compile(regex.strip("/").replace("(?<", "(?P<"))
+    lines = (
+        f"{{{','.join(f'{name}={quoted}' for name, quoted in _quoted(one['metric']))}}} {one['value'][1]} 1763700000000"
+        for one in series
+    )
+    return {match["value"]: match["text"] for line in lines if (match := pattern.search(line))}
+
+
+def _quoted(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Quotes in a value stay as they are, as in Grafana."""
+    return ((name, f'"{value}"') for name, value in labels.items())

@@ -27,8 +27,10 @@ TARGET: Labels = frozenset({"job", "instance", "component", "cluster", "hostname
 _FOREIGN: dict[str, Labels] = {
     "up": TARGET,
     "ALERTS": TARGET | {"alertname", "alertstate", "severity", "job_id", "attempt", "group", "rank", "gpu", "UUID"},
-    "DCGM_FI_DEV_FB_USED": frozenset({"UUID", "gpu", "device", "modelName", "hostname", "job", "instance"}),
-    "DCGM_FI_DEV_GPU_UTIL": frozenset({"UUID", "gpu", "device", "modelName", "hostname", "job", "instance"}),
+    **{
+        f"DCGM_FI_DEV_{what}": frozenset({"UUID", "gpu", "device", "modelName", "hostname", "job", "instance"})
+        for what in ("FB_USED", "GPU_UTIL", "POWER_USAGE", "XID_ERRORS")
+    },
 }
 """Series that are not ours."""
 _CHOOSES = ("topk", "bottomk")
@@ -94,6 +96,10 @@ def _labels(node: promql_parser.Expr, known: dict[str, Labels]) -> Labels:
         if node.func.name == "label_replace":
             made, source = (argument.val for argument in (node.args[1], node.args[3]))
             _check({source}, inner, node)
+            return inner | {made}
+        if node.func.name == "label_join":
+            made, _, *sources = (argument.val for argument in node.args[1:])
+            _check(set(sources), inner, node)
             return inner | {made}
         return inner
     return frozenset()

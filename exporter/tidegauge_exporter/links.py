@@ -13,6 +13,7 @@ from tidegauge.http.loopback import is_loopback
 FLEET: Final = "tidegauge-fleet"
 JOB: Final = "tidegauge-job"
 RANK: Final = "tidegauge-rank"
+NODE: Final = "tidegauge-node"
 INCIDENTS: Final = "tidegauge-incidents"
 EFFICIENCY: Final = "tidegauge-efficiency"
 """Uids of the dashboards; links of other people rely on them."""

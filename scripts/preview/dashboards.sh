@@ -19,5 +19,5 @@ PYTHONPATH=tests $python $here/figures.py $here/build/figures
 picture() { # dashboard, theme, what follows its name
   $python $here/pictures.py $here/build/figures $here/build/page.js "tidegauge-$1" "$2" "docs/img/dashboard-$1$3.png"
 }
-for name in fleet job rank incidents efficiency; do picture $name dark ""; done
+for name in fleet job rank node incidents efficiency; do picture $name dark ""; done
 for name in fleet job; do picture $name light -light; done

@@ -19,14 +19,19 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from fleet_history import write_history
+from grafana_variables import options_of_query_result
 from integration.prometheus_server import running_prometheus
 from tidegauge_exporter.dashboards.catalogue import dashboards
 from tidegauge_exporter.rules.files import rule_files
 from tidegauge_exporter.rules.values import Addresses
 
 JOBS, RANKS, HOURS, SCRAPE_S = 7, 16, 6.5, 30
-CHOSEN: Final = {"cluster": "lab", "job_id": "4700", "rank": "1"}
-"""What the reader of the pictures has chosen, where a dashboard lets one choose; else the first, or all."""
+CHOSEN: Final = {
+    "tidegauge-job": {"cluster": "lab", "job_id": "4700"},
+    "tidegauge-rank": {"cluster": "lab", "job_id": "4700", "rank": "1"},
+    "tidegauge-node": {"cluster": "lab", "node": "node0000"},
+}
+"""What the reader of the pictures has chosen; else all."""
 PANEL_POINTS: Final = 600
 """About one a pixel of a panel that is half a laptop wide, as Grafana asks."""
 
@@ -106,22 +111,26 @@ class Answers:
             value = text = "Prometheus"
         elif variable["type"] == "custom":
             value, text = variable["current"]["value"], variable["current"]["text"]
-        elif name in CHOSEN:
-            value = text = CHOSEN[name]
-            assert value in self._label_values(variable), f"{name} {value}: not in {self._label_values(variable)}"
-        elif variable["includeAll"]:
-            value, text = variable["allValue"], "All"
+        elif name in (chosen := CHOSEN.get(self._dashboard["uid"], {})):
+            value, options = chosen[name], self._options(variable)
+            assert value in options, f"{name} {value}: not in {options}"
+            text = options[value]
         else:
-            value = text = self._label_values(variable)[0]
+            value, text = variable["allValue"], "All"
         self._values[name], self._texts[name] = value, text
 
-    def _label_values(self, variable: Json) -> list[str]:
-        match = re.fullmatch(r"label_values\((.*),\s*(\w+)\)", variable["query"]["query"])
-        assert match is not None, variable["query"]
-        found: list[str] = self._ask(
-            f"label/{match[2]}/values", **{"match[]": self._filled(match[1], 60)}, start=self._from_s, end=self._to_s
+    def _options(self, variable: Json) -> dict[str, str]:
+        """The shown text of each value."""
+        query = self._filled(variable["query"]["query"], 60)
+        if query.startswith("query_result("):
+            found = self._ask("query", query=query[len("query_result(") : -1], time=self._to_s)["result"]
+            return options_of_query_result(variable["regex"], found)
+        match = re.fullmatch(r"label_values\((.*),\s*(\w+)\)", query)
+        assert match is not None, query
+        values: list[str] = self._ask(
+            f"label/{match[2]}/values", **{"match[]": match[1]}, start=self._from_s, end=self._to_s
         )
-        return found
+        return dict(zip(values, values, strict=True))
 
     def _results(self, panel: Json) -> Iterator[Json]:
         points = panel.get("maxDataPoints", PANEL_POINTS)

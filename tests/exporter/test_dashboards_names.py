@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from grafana_variables import Chosen, all_of_them, interpolated, of_the_range, one
+from grafana_variables import Chosen, all_of_them, interpolated, of_the_range, one, options_of_query_result
 from promql_labels import SERIES, UnknownLabelError, labels_of_result, selectors
 from tidegauge_exporter.dashboards.catalogue import dashboards
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 from tidegauge_exporter.dashboards.model.panels import Panel
 from tidegauge_exporter.dashboards.model.queries import Marks, Query
 from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.model.variables import LabelValues, VariableChoice
+from tidegauge_exporter.dashboards.model.variables import JOB_ID, JobVariable, LabelValues, VariableChoice
 from tidegauge_exporter.links import JOB, RANK
 
 BOARDS = dashboards("https://tidegauge.example.org")
@@ -31,6 +32,8 @@ def values_of(board: Dashboard) -> dict[str, Chosen]:
             values[variable.name] = Chosen(*variable.options[0])
         elif isinstance(variable, LabelValues):
             values[variable.name] = all_of_them(".+") if variable.with_all else one("7")
+        elif isinstance(variable, JobVariable):
+            values[variable.name] = one("7")
     return values
 
 
@@ -81,11 +84,31 @@ def test_columns_of_tables_are_labels_of_all_their_queries_or_of_one_that_brings
 
 @boards
 def test_variables_ask_for_series_and_labels_that_exist_and_for_variables_before_them(board: Dashboard) -> None:
-    values: dict[str, Chosen] = {}
+    values = of_the_range(7200, 30)
     for variable in board.variables:
         if isinstance(variable, LabelValues):
             assert variable.value_of in labels_of_result(interpolated(variable.selector, values)), variable.name
+        if isinstance(variable, JobVariable):
+            assert labels_of_result(interpolated(variable.expression, values)) == {"job_id", "shown"}
         values[variable.name] = one("7")
+
+
+def test_a_job_is_chosen_by_its_own_id_whatever_it_calls_itself() -> None:
+    def series(job_id: str, shown: str) -> dict[str, Any]:
+        return {"metric": {"job_id": job_id, "shown": shown}, "value": [0, "1"]}
+
+    found = [
+        series("4700", "4700 pretrain (ada)"),
+        series("4701", "4701  "),
+        series("4702", '4702 x",shown="4700 pretrain (ada)'),
+        series('local "a"', 'local "a" train'),
+    ]
+    assert options_of_query_result(JOB_ID.pattern, found) == {
+        "4700": "4700 pretrain (ada)",
+        "4701": "4701",
+        "4702": '4702 x",shown="4700 pretrain (ada)',
+        'local "a"': 'local "a" train',
+    }
 
 
 @boards

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, RANK
+from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, NODE, RANK
 
 OBSERVABILITY = Path(__file__).parents[2] / "deploy" / "observability"
 GRAFANA = OBSERVABILITY / "grafana"
@@ -45,6 +45,7 @@ def test_every_dashboard_becomes_a_config_map_of_its_own() -> None:
         FLEET,
         JOB,
         RANK,
+        NODE,
         INCIDENTS,
         EFFICIENCY,
     }

@@ -91,6 +91,8 @@ class FakeGrafana:
 
     role: str = "Admin"
     """Of the token: ``Admin``, ``Editor``, ``Viewer``."""
+    schema_version: int = 0
+    """Of dashboards: a save raises lower ones to it, as Grafana's migrations do."""
     folders: dict[str, dict[str, Any]] = field(default_factory=dict)
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     dashboards: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -198,6 +200,8 @@ class FakeGrafana:
         version = 1 if stored is None else stored["dashboard"]["version"] + 1
         self.add_dashboard(model, folder_uid=form.folder_uid)
         self.dashboards[uid]["dashboard"]["version"] = version
+        if model.get("schemaVersion", self.schema_version) < self.schema_version:
+            self.dashboards[uid]["dashboard"]["schemaVersion"] = self.schema_version
         return Reply(200, {"id": 1, "uid": uid, "url": f"/d/{uid}/x", "status": "success", "version": version})
 
     def _annotate(self, form: _Annotation) -> Reply:

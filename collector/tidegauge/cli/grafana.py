@@ -75,14 +75,15 @@ def apply(args: argparse.Namespace) -> int:
                     done.append(step)
                     say(f"{len(done)} of {len(steps)}")
             except Exception:
-                _print_steps(args, grafana.url, done)  # so far; the error follows
+                if done:
+                    _print_steps(args, grafana.url, done, complete=False)  # so far; the error follows
                 raise
             steps = done
     _print_steps(args, grafana.url, steps)
     return BAD_NEWS if any(step.change.value == "refused" for step in steps) else FINE
 
 
-def _print_steps(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep]) -> None:
+def _print_steps(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep], *, complete: bool = True) -> None:
     if args.json:
         told = [{"what": step.what, "uid": step.uid, "change": step.change.value, "why": step.why} for step in steps]
         print_json({"grafana": url, "dry_run": args.dry_run, "steps": told})
@@ -92,7 +93,9 @@ def _print_steps(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep])
         words = {"create": "would be created", "update": "would be changed"}
     rows = [(step.what, step.uid, words.get(step.change.value, step.change.value), step.why or "-") for step in steps]
     print_table(("what", "uid", "change", "why"), rows)
-    if steps and all(step.change.value == "unchanged" for step in steps):
+    if not complete:
+        return
+    if all(step.change.value == "unchanged" for step in steps):
         print("\nnothing to change")
     elif any(step.change.value == "refused" for step in steps):
         print("\nresolve the refused changes by hand: see the last column")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tidegauge_exporter.dashboards import efficiency, fleet, incidents, job, rank
+from tidegauge_exporter.dashboards import efficiency, fleet, incidents, job, node, rank
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 
 
@@ -18,6 +18,7 @@ def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
         fleet.dashboard(),
         job.dashboard(service_url),
         rank.dashboard(),
+        node.dashboard(),
         incidents.dashboard(service_url),
         efficiency.dashboard(),
     )

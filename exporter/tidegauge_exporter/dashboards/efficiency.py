@@ -5,18 +5,27 @@ from __future__ import annotations
 from typing import Final
 
 from tidegauge_exporter.dashboards.model.dashboard import Dashboard, Row
-from tidegauge_exporter.dashboards.model.fields import BYTES, CARE, COUNT, GOOD, NO_STEPS, SHARE, Field, ThresholdSteps
+from tidegauge_exporter.dashboards.model.fields import (
+    BYTES,
+    CARE,
+    COUNT,
+    GOOD,
+    HOUR_S,
+    NO_STEPS,
+    SHARE,
+    Field,
+    ThresholdSteps,
+)
 from tidegauge_exporter.dashboards.model.panels import Panel, Stat
 from tidegauge_exporter.dashboards.model.queries import Query
 from tidegauge_exporter.dashboards.model.tables import Label, Table, TableColumn, Value
-from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
+from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE, OWNER_OF_ENDED
 from tidegauge_exporter.dashboards.shared import FLEET
 from tidegauge_exporter.links import EFFICIENCY as UID
 
-HOUR_S: Final = 3600
 GIB: Final = 1 << 30
 _NO_RUNS: Final = "no run of 10 minutes or longer ended in the last 7 days"
-_FULL_STEPS: Final = ThresholdSteps("blue", ((0.5, GOOD),))
+_FULL_STEPS: Final = ThresholdSteps("blue")
 """Blue, not red: memory that is left unused harms nobody but those who wait."""
 _NAMED: Final = "cluster, name, user_name"
 
@@ -27,7 +36,7 @@ def dashboard() -> Dashboard:
         uid=UID,
         title="Tidegauge / Efficiency",
         description="GPU memory that jobs of the last seven days had and needed; `tidegauge efficiency` has more.",
-        variables=(DATA_SOURCE, CLUSTERS),
+        variables=(DATA_SOURCE, CLUSTERS, OWNER_OF_ENDED),
         rows=(
             Row("The last seven days", _totals()),
             Row("Jobs that could ask for less", (_jobs(),)),
@@ -39,7 +48,8 @@ def dashboard() -> Dashboard:
 
 
 def _of(what: str, by: str) -> str:
-    return f'tidegauge_ended_{what}{{{FLEET}, by="{by}"}}'
+    chosen = ', user_name=~"$user"' if by == "job" else ""
+    return f'tidegauge_ended_{what}{{{FLEET}, by="{by}"{chosen}}}'
 
 
 def _sum(what: str, by: str = "user") -> str:
@@ -56,7 +66,7 @@ def _totals() -> tuple[Panel, ...]:
             "How full",
             "GPU memory that ended runs needed, as a share of what they had. Each rank counts as if it had held as "
             "much as the fullest of its run.",
-            (6, 5),
+            (6, 4),
             (Query(f"{_sum('needed_byte_seconds')} / {_sum('had_byte_seconds')}", may_be_empty=_NO_RUNS),),
             Field(SHARE, "no runs", _FULL_STEPS, decimals=0, least=0, most=1),
             instant=True,
@@ -64,7 +74,7 @@ def _totals() -> tuple[Panel, ...]:
         Stat(
             "GPU hours",
             "GPU time of ended runs of ten minutes and more: what the other figures are about.",
-            (6, 5),
+            (6, 4),
             (Query(f"{_sum('gpu_seconds')} / {HOUR_S}", may_be_empty=_NO_RUNS),),
             Field(COUNT, "no runs", ThresholdSteps("blue"), decimals=0),
             instant=True,
@@ -72,7 +82,7 @@ def _totals() -> tuple[Panel, ...]:
         Stat(
             "Unused memory, GiB h",
             "GPU memory that these runs had and did not need, times their hours.",
-            (6, 5),
+            (6, 4),
             (Query(f"sum({_unused('user')})", may_be_empty=_NO_RUNS),),
             Field(COUNT, "no runs", ThresholdSteps("blue"), decimals=0),
             instant=True,
@@ -80,7 +90,7 @@ def _totals() -> tuple[Panel, ...]:
         Stat(
             "Jobs that could share a GPU",
             "Jobs whose next run, with a margin, needs at most half of its GPU: candidates for MIG or `--gpu-share`.",
-            (6, 5),
+            (6, 4),
             (
                 Query(
                     f"sum({_of('safe_bytes', 'job')} * 2 <= bool {_of('limit_bytes', 'job')})",
@@ -109,7 +119,7 @@ def _jobs() -> Table:
         "By job",
         "Runs of a user with one job name, those that left most memory unused first. `Safe` is what the next run "
         "should have on each GPU: the highest need, and as much more as these runs differ, 10 % at least.",
-        (24, 11),
+        (24, 8),
         (
             Label("Job", label="name"),
             Label("User", 130, label="user_name"),
@@ -140,7 +150,7 @@ def _by(by: str) -> Table:
     return Table(
         f"By {by}",
         f"Runs of each {by}, those that left most memory unused first.",
-        (12, 9),
+        (12, 7),
         columns,
         _NO_RUNS,
         sort_by="Unused, GiB h",

@@ -12,7 +12,9 @@ from tidegauge_exporter.dashboards.model.fields import (
     CARE,
     COUNT,
     GOOD,
+    NOTE,
     PLAIN,
+    QUIET,
     SECONDS,
     SEVERITY_WORDS,
     TIME_LEFT,
@@ -30,17 +32,17 @@ from tidegauge_exporter.dashboards.model.panels import (
 )
 from tidegauge_exporter.dashboards.model.queries import Query, TaggedMarks
 from tidegauge_exporter.dashboards.model.tables import Label, Table, TableColumn, Value
-from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
+from tidegauge_exporter.dashboards.model.variables import ACCOUNT, CLUSTERS, DATA_SOURCE, PARTITION, USER
 from tidegauge_exporter.dashboards.shared import (
     BY_INCIDENT,
     BY_JOB,
     FLEET,
-    NO_DATABASE,
     NONE_OPEN,
     NOTHING_HAPPENED,
     actions_by_outcome,
     fleet,
     job_link,
+    of_owners,
     open_by_cause,
     report_links,
     with_names,
@@ -49,7 +51,7 @@ from tidegauge_exporter.links import INCIDENTS as UID
 
 _ROWS: Final = 50
 
-_NUMBER: Final = f"max by ({BY_INCIDENT}) ({fleet('tidegauge_job_incident_number')})"
+_NUMBER: Final = f"max by ({BY_INCIDENT}) ({of_owners(fleet('tidegauge_job_incident_number'), over='$__range')})"
 
 
 def _in_range(what: str) -> str:
@@ -57,7 +59,7 @@ def _in_range(what: str) -> str:
     return f"max by ({BY_INCIDENT}) (max_over_time({fleet(f'tidegauge_job_incident_{what}')}[$__range]))"
 
 
-_LATEST: Final = f"topk({_ROWS}, {_in_range('number')})"
+_LATEST: Final = f"topk({_ROWS}, {of_owners(_in_range('number'), over='$__range')})"
 
 
 def dashboard(service_url: str | None = None) -> Dashboard:
@@ -66,10 +68,10 @@ def dashboard(service_url: str | None = None) -> Dashboard:
         uid=UID,
         title="Tidegauge / Incidents",
         description="Open incidents, incidents of the time range, and actions of the policy.",
-        variables=(DATA_SOURCE, CLUSTERS),
+        variables=(DATA_SOURCE, CLUSTERS, USER, ACCOUNT, PARTITION),
         rows=(
-            Row("Now", (*_now(), _open(service_url))),
-            Row("History", (*_history(), _all_in_range(service_url))),
+            Row("Now", (*_now(), _open(service_url), *_history())),
+            Row("In the time range", (_all_in_range(service_url),)),
             Row("Actions and the policy", _actions()),
             Row("Alerts and notes", _alerts()),
         ),
@@ -88,50 +90,52 @@ def _now() -> tuple[Panel, ...]:
         Stat(
             "Critical",
             "Open critical incidents: a job runs out of memory within the hour or so, or already has.",
-            (4, 4),
+            (4, 3),
             (Query(_open_with("critical")),),
             Field(COUNT, "database down", ANY_IS_BAD, decimals=0),
         ),
         Stat(
             "Warnings",
             "Open incidents with severity warning: look today.",
-            (4, 4),
+            (4, 3),
             (Query(_open_with("warning")),),
             Field(COUNT, "database down", ThresholdSteps(GOOD, ((1, CARE),)), decimals=0),
         ),
         Stat(
             "Oldest open incident",
             "Age of the oldest open incident. If it is days old, exempt the job or write a rule for it.",
-            (4, 4),
+            (4, 3),
             (Query(f"time() - min({opened})", may_be_empty=NONE_OPEN),),
             Field(SECONDS, "none open", ThresholdSteps(PLAIN), decimals=1),
         ),
         Stat(
             "The policy",
             "Whether the policy may act on jobs. `observes`: decisions are logged, not carried out.",
-            (4, 4),
+            (4, 3),
             (Query(_policy("acting")),),
-            Field(COUNT, "coordinator down", words={0: ("observes", "blue"), 1: ("acts", GOOD)}),
+            Field(COUNT, "coordinator down", words={0: ("observes", NOTE), 1: ("acts", GOOD)}),
         ),
         Stat(
             "Actions allowed",
             "`paused`: a person stopped all actions (`tidegauge policy resume` allows them again). `breaker`: too many "
             "jobs were acted on, and the circuit breaker stops all actions; find out why before you reset it.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({fleet('tidegauge_policy_paused')} + 2 * {fleet('tidegauge_policy_breaker_open')})"),),
             Field(
                 COUNT,
                 "coordinator down",
                 ThresholdSteps(GOOD, ((1, CARE), (2, BAD))),
-                {0: ("yes", GOOD), 1: ("paused", CARE), 2: ("breaker", BAD), 3: ("breaker, paused", BAD)},
+                {0: ("yes", GOOD), 1: ("paused !!", CARE), 2: ("breaker !!!", BAD), 3: ("breaker, paused !!!", BAD)},
             ),
         ),
         Stat(
             "Database",
             "Stores incidents and decisions. While it is down, Tidegauge decides and does nothing.",
-            (4, 4),
+            (4, 3),
             (Query(f'min(tidegauge_collect_success{{{FLEET}, source="store"}})'),),
-            Field(COUNT, "coordinator down", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("down", BAD), 1: ("works", GOOD)}),
+            Field(
+                COUNT, "coordinator down", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("down !!!", BAD), 1: ("works", GOOD)}
+            ),
         ),
     )
 
@@ -148,6 +152,11 @@ def _incident_columns(service_url: str | None, number: Query) -> tuple[TableColu
     )
 
 
+def _of_open(values: str) -> Query:
+    """A query for a figure of the incidents in the table."""
+    return Query(f"{values} and on ({BY_INCIDENT}) {_NUMBER}", may_be_empty=NONE_OPEN)
+
+
 def _open(service_url: str | None) -> Table:
     left = fleet("cluster_job:tidegauge_seconds_to_oom:min")
     severity = f"max by ({BY_INCIDENT}) ({fleet('tidegauge_job_incident_severity')})"
@@ -156,11 +165,11 @@ def _open(service_url: str | None) -> Table:
         "Open now",
         "Worst first. The number links to the report if the dashboards know the service's address; else run "
         "`tidegauge incidents show NUMBER`. The job links to its ranks.",
-        (24, 9),
+        (24, 6),
         (
             *_incident_columns(service_url, Query(with_names(_NUMBER, by=BY_INCIDENT), may_be_empty=NONE_OPEN)),
-            Value("Severity", 100, query=Query(severity, may_be_empty=NONE_OPEN), words=SEVERITY_WORDS),
-            Value("Opened", 140, query=Query(f"1000 * {opened}", may_be_empty=NONE_OPEN), unit=AGO),
+            Value("Severity", 110, query=_of_open(severity), words=SEVERITY_WORDS),
+            Value("Opened", 140, query=_of_open(f"1000 * {opened}"), unit=AGO),
             Value(
                 "Out of memory in",
                 140,
@@ -177,32 +186,39 @@ def _open(service_url: str | None) -> Table:
 
 
 def _history() -> tuple[Panel, ...]:
+    # Zeros within the range stay: without them Grafana stacks bars of different widths.
+    counted = f"increase({fleet('tidegauge_incidents_total')}"
+    in_step, in_range = (
+        f"round(sum by (cause) ({counted}[$__interval])))",
+        f"sum by (cause) ({counted}[$__range] @ end()))",
+    )
     return (
         open_by_cause(
             "Open incidents over time. Many of one cause at once: a new version of a library, or of a job that many "
-            "people run."
+            "people run.",
+            (12, 6),
         ),
         TimeSeries(
             "Incidents opened",
-            "Incidents opened per interval, by cause. A burst: look for a common change.",
-            (12, 8),
-            (Query(f"sum by (cause) (increase({fleet('tidegauge_incidents_total')}[$__rate_interval]))", "{{cause}}"),),
-            Field(COUNT, NO_DATABASE, least=0, decimals=0),
+            "Incidents opened per hour, by cause; of a long range, per longer time. A burst: look for a common change.",
+            (12, 6),
+            (Query(f"{in_step} and on (cause) {in_range} > 0", "{{cause}}", may_be_empty=NOTHING_HAPPENED),),
+            Field(COUNT, "No incident was opened in the time range.", least=0, decimals=0),
             stacked=True,
             legend_on_the_right=True,
             bars=True,
             legend_calculations=("sum",),
-            smallest_step="5m",
+            smallest_step="1h",
         ),
     )
 
 
 def _all_in_range(service_url: str | None) -> Table:
     return Table(
-        "In the time range",
+        "Incidents of the time range",
         f"The latest {_ROWS} incidents that were open in the range, newest first; the last one per attempt and cause. "
         "For all of them run `tidegauge incidents --all`.",
-        (24, 9),
+        (24, 7),
         (
             *_incident_columns(
                 service_url, Query(with_names(_LATEST, by=BY_INCIDENT, over="$__range"), may_be_empty=NOTHING_HAPPENED)
@@ -252,12 +268,12 @@ def _actions() -> tuple[Panel, ...]:
         actions_by_outcome(
             "In the time range. `would` and `withheld` were not carried out: the mode does not allow it, or a brake "
             "held them. Check `failed`, `unverified` and `no_proof` with `tidegauge policy log`.",
-            (8, 10),
+            (8, 8),
         ),
         Table(
             "Latest action on each job",
             "The latest action of each kind and outcome.",
-            (16, 10),
+            (16, 8),
             (
                 Label("Job", label="job_id", links=(job_link(),)),
                 Label("Attempt", 80, label="attempt"),
@@ -292,8 +308,8 @@ def _actions() -> tuple[Panel, ...]:
             Field(
                 COUNT,
                 "The coordinator does not answer.",
-                ThresholdSteps("blue"),
-                {0: ("no", "semi-dark-blue"), 1: ("yes", "purple")},
+                ThresholdSteps(QUIET, ((1, NOTE),)),
+                {0: ("no", QUIET), 1: ("yes", NOTE)},
             ),
         ),
         Text("What you can do", "Commands for the head. This text is static.", (11, 8), _COMMANDS),
@@ -305,11 +321,11 @@ def _alerts() -> tuple[Panel, ...]:
         Table(
             "Firing alerts",
             "Tidegauge alerts that fire in Prometheus now. Alertmanager may silence or group them; each has a runbook.",
-            (14, 9),
+            (14, 7),
             (
                 Label("Alert", label="alertname"),
                 Label("Severity", 95, label="severity"),
-                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Job", 130, label="job_id", links=(job_link(),)),
                 Label("Attempt", 80, label="attempt"),
                 Label("Cluster", 110, label="cluster"),
                 Value(
@@ -329,7 +345,7 @@ def _alerts() -> tuple[Panel, ...]:
             "Notes",
             "Annotations with the tag `tidegauge`, newest first: Tidegauge writes one per incident and action if it "
             "has a token for this Grafana (docs/grafana.md), and people may add their own.",
-            (10, 9),
+            (10, 7),
             (TAG,),
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.job_memory import composition, memory, ranks_side_by_side, where_it_goes
+from tidegauge_exporter.dashboards.job_memory import composition, heat_maps, memory, odd_ranks, where_it_goes
 from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.model.fields import (
     AGO,
@@ -33,9 +33,11 @@ from tidegauge_exporter.dashboards.shared import (
     errors_in_the_range,
     job,
     job_marks,
+    node_link,
     rank_link,
     report_links,
     standing_out,
+    time_to_oom,
     used,
     used_share,
 )
@@ -50,11 +52,12 @@ def dashboard(service_url: str | None = None) -> Dashboard:
         description="All ranks of one job: which one differs, what grows, predicted OOM, actions.",
         variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, HORIZON),
         rows=(
-            Row("Job status", _header(service_url)),
-            Row("All ranks side by side", ranks_side_by_side()),
+            Row("Job status", (*_header(), *heat_maps())),
+            Row("Owner and incidents", _owner_and_incidents(service_url)),
+            Row("Ranks that stand out", odd_ranks()),
+            Row("Forecast", _forecast()),
             Row("Memory of the ranks", memory()),
             Row("What the memory is made of", composition()),
-            Row("Forecast", _forecast()),
             Row("Fragmentation, other memory, and speed", where_it_goes()),
             Row("Attempts", _attempts()),
         ),
@@ -62,35 +65,44 @@ def dashboard(service_url: str | None = None) -> Dashboard:
     )
 
 
-def _header(service_url: str | None) -> tuple[Panel, ...]:
+def _header() -> tuple[Panel, ...]:
     return (
         Stat(
             "Verdict",
             "The worst verdict among the ranks: ok, suspected, or growing. Growth is dangerous, and an incident, once "
             "it has taken half of the memory that was free.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({job('cluster_job:tidegauge_leak_state:max')})"),),
             Field(COUNT, "not watched", LEAK_STEPS, LEAK_WORDS),
         ),
         Stat(
-            "Out of memory in",
-            "Next predicted OOM among the ranks, at the current rate. Under 30 minutes: checkpoint now.",
-            (4, 4),
-            (Query(f"min({job('cluster_job:tidegauge_seconds_to_oom:min')})", may_be_empty=NO_GROWTH),),
-            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
+            "Next predicted OOM",
+            "The shortest forecast among the ranks, at the current rate. Under 30 minutes: checkpoint now. A click "
+            "opens that rank.",
+            (4, 3),
+            (
+                Query(
+                    f"bottomk(1, min by (group, rank) ({job('tidegauge_rank_leak_seconds_to_oom')} < Inf))",
+                    "rank {{rank}} {{group}}",
+                    may_be_empty=NO_GROWTH,
+                ),
+            ),
+            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1, links=(rank_link("__field.labels"),)),
+            instant=True,
+            named=True,
         ),
         Stat(
             "Least headroom",
             "Headroom of the fullest rank, as a share of its limit. Little is fine while nothing grows; a longer batch "
             "may run out of memory.",
-            (4, 4),
+            (4, 3),
             (Query(f"1 - max({job('cluster_job:tidegauge_used_ratio:max')})"),),
             Field(SHARE, "not watched", ROOM_LEFT, decimals=1),
         ),
         Stat(
             "Fastest growth per step",
             "Growth of the fastest-growing rank, in bytes per training step, estimated by the detector.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_GROWTH),),
             Field(BYTES, "none", ThresholdSteps(PLAIN)),
         ),
@@ -98,7 +110,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             "Ranks",
             "Reporting ranks, and the world size. Fewer: a rank ended, hangs before its first step, or its node does "
             "not report.",
-            (4, 4),
+            (4, 3),
             (
                 Query(f"max({job('tidegauge_job_ranks')})", "reporting"),
                 Query(f"max({job('tidegauge_job_world_size')})", "world size"),
@@ -107,11 +119,16 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             named=True,
         ),
         errors_in_the_range(job),
+    )
+
+
+def _owner_and_incidents(service_url: str | None) -> tuple[Panel, ...]:
+    return (
         Table(
             "Owner and scheduler",
             "Owner, name and scheduler of each attempt in the time range, and when it was last seen: the figures above "
             "are from then.",
-            (13, 5),
+            (13, 4),
             (
                 Label("Attempt", 80, label="attempt"),
                 Label("User", label="user_name"),
@@ -135,7 +152,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             "Incidents of this job",
             "Incidents in the time range, open or closed. The number links to the report if the dashboards know the "
             "service's address; else run `tidegauge incidents show NUMBER`.",
-            (11, 5),
+            (11, 4),
             (
                 Value(
                     "Number",
@@ -149,7 +166,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
                 Label("Attempt", 75, label="attempt"),
                 Value(
                     "Severity",
-                    85,
+                    100,
                     query=Query(_incident("severity"), may_be_empty=NOTHING_HAPPENED),
                     words=SEVERITY_WORDS,
                 ),
@@ -210,24 +227,17 @@ def _forecast() -> tuple[Panel, ...]:
             Field(BYTES, "No rank reported in the time range.", least=0),
             most_points=FEW_POINTS,
         ),
-        TimeSeries(
+        time_to_oom(
             "Time to OOM",
-            "Forecast for the eight ranks with the next predicted OOM. A line that falls by one second per second is "
+            "Forecast for the eight ranks with the next predicted OOM. A line that falls by an hour an hour is "
             "reliable; one that jumps is not.",
             (12, 9),
-            (
-                Query(
-                    standing_out(f"max by (group, rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
-                    "rank {{rank}} {{group}}",
-                    may_be_empty=NO_GROWTH,
-                ),
+            Query(
+                standing_out(f"max by (group, rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
+                "rank {{rank}} {{group}}",
+                may_be_empty=NO_GROWTH,
             ),
-            Field(
-                SECONDS, "No rank is on course to run out of memory.", TIME_LEFT, least=0,
-                links=(rank_link("__field.labels"),),
-            ),
-            legend_calculations=("lastNotNull", "min"),
-            show_limits=True,
+            rank_link("__field.labels"),
         ),
         Table(
             "Ranks to look at",
@@ -238,10 +248,10 @@ def _forecast() -> tuple[Panel, ...]:
                 Label("Rank", 80, (rank_link(),), label="rank"),
                 Label("Attempt", 80, label="attempt"),
                 Label("Group", 90, label="group"),
-                Label("Node", label="hostname"),
+                Label("Node", links=(node_link(),), label="hostname"),
                 Label("GPU", 60, label="gpu"),
                 Value("Verdict", 110, query=_figure(_VERDICT), unit=COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
-                Value("Growth per step", 120, query=_figure(growth, NO_GROWTH), unit=BYTES),
+                Value("Growth per step", 130, query=_figure(growth, NO_GROWTH), unit=BYTES),
                 Value("Out of memory in", 140, query=_figure(left, NO_GROWTH), unit=SECONDS, steps=TIME_LEFT),
                 Value("Used / limit", 160, query=_figure(used_share(ONE_JOB)), unit=SHARE, steps=HOW_FULL, gauge=True),
                 Value("Allocated", 110, query=_figure(job("tidegauge_rank_allocated_bytes")), unit=BYTES),

@@ -8,6 +8,7 @@ from tidegauge.core.profile.categories import Category
 from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
+    FULL_FROM,
     LEAK_STEPS,
     LEAK_WORDS,
     PER_S,
@@ -19,15 +20,49 @@ from tidegauge_exporter.dashboards.model.fields import (
 from tidegauge_exporter.dashboards.model.panels import FEW_POINTS, Heatmap, Panel, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.model.queries import LIMIT, PEAK, Query, QueryLine
 from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.shared import ONE_JOB, by_rank_in_order, job, rank_link, standing_out, used_share
+from tidegauge_exporter.dashboards.shared import (
+    ONE_JOB,
+    by_rank_in_order,
+    job,
+    node_link,
+    rank_link,
+    standing_out,
+    used_share,
+)
 
 _NOBODY: Final = "No rank reported in the time range."
 _ODD = 8
 """Curves of ranks that stand out: more cannot be told apart."""
 
 
-def ranks_side_by_side() -> tuple[Panel, ...]:
-    """Ranks over time as colours, and the ranks that differ from the median."""
+def heat_maps() -> tuple[Panel, ...]:
+    """Ranks over time as colours."""
+    allocated = job("tidegauge_rank_allocated_bytes")
+    return (
+        Heatmap(
+            "Allocated, by rank",
+            "One row per rank, rank 0 on top; the color is its allocated memory. A row of another color is the odd "
+            "rank; a row that brightens to the right grows. The table under Forecast links to single ranks.",
+            (12, 8),
+            (Query(by_rank_in_order(allocated), "{{row}}"),),
+            Field(BYTES, _NOBODY),
+            scheme="Viridis",
+        ),
+        Heatmap(
+            "Share of the limit in use, by rank, above 85 %",
+            "Reserved memory plus memory outside PyTorch, as a share of the limit. Colored from 85 % on, the stronger "
+            "the fuller. On a shared or capped GPU this differs from allocated.",
+            (12, 8),
+            (Query(by_rank_in_order(used_share(ONE_JOB)), "{{row}}"),),
+            Field(SHARE, _NOBODY, decimals=0),
+            least_colour=FULL_FROM,
+            most_colour=1,
+        ),
+    )
+
+
+def odd_ranks() -> tuple[Panel, ...]:
+    """The ranks that differ from the median."""
     allocated = job("tidegauge_rank_allocated_bytes")
     median = job("cluster_job:tidegauge_allocated_bytes:median")
     at_end = (
@@ -39,28 +74,6 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
     )
     state = job("tidegauge_rank_leak_state")
     return (
-        Heatmap(
-            "Allocated, by rank",
-            "One row per rank, rank 0 on top; the color is its allocated memory. A row of another color is the odd "
-            "rank; a row that brightens to the right grows. The table under Forecast links to single ranks.",
-            (12, 10),
-            (Query(by_rank_in_order(allocated), "{{row}}"),),
-            Field(BYTES, _NOBODY),
-            scheme="Viridis",
-        ),
-        Heatmap(
-            "Share of the limit in use, by rank",
-            "Reserved memory plus memory outside PyTorch, as a share of the limit: green has room, red is full. On a "
-            "shared or capped GPU this differs from allocated.",
-            (12, 10),
-            (Query(by_rank_in_order(used_share(ONE_JOB)), "{{row}}"),),
-            Field(SHARE, _NOBODY, decimals=0),
-            scheme="RdYlGn",
-            reverse=True,
-            # Green up to half, so that yellow means three quarters.
-            least_colour=0.5,
-            most_colour=1,
-        ),
         TimeSeries(
             "Odd rank out: distance from the median",
             f"Allocated memory minus the median rank's, for the {_ODD} ranks furthest from it at the end of the "
@@ -143,7 +156,7 @@ def composition() -> tuple[Panel, ...]:
             "Composition of the fullest rank",
             "Allocated memory at the peak of a training step, by purpose, from the rank's last memory profile; a new "
             "one is made when the peak rises by 10 %. For lines and phases: tidegauge profile JOB.",
-            (10, 10),
+            (24, 7),
             (
                 Query(
                     f"max by (category) ({standing_out(f'sum by (group, rank, category) ({profile})', at_end, 1)})",
@@ -161,14 +174,14 @@ def composition() -> tuple[Panel, ...]:
             "Composition by rank",
             "Allocated memory at the peak of each rank's last memory profile, and its largest parts. Ranks of one kind "
             "are alike; a rank that differs in one column differs in that. Click a rank for its page.",
-            (14, 10),
+            (24, 8),
             (
                 Label("Rank", 70, (rank_link(),), label="rank"),
                 Label("Attempt", 80, label="attempt"),
                 Label("Group", 80, label="group"),
-                Label("Node", label="hostname"),
+                Label("Node", links=(node_link(),), label="hostname"),
                 Value("Peak", 95, query=Query(by_rank.format(profile), may_be_empty=_NO_PROFILE), unit=BYTES),
-                *(Value(one.value.capitalize(), 110, query=held(one), unit=BYTES) for one in _COMPOSITION),
+                *(Value(one.value.capitalize(), 130, query=held(one), unit=BYTES) for one in _COMPOSITION),
             ),
             _NO_PROFILE,
             sort_by="Peak",

@@ -7,12 +7,14 @@ from typing import Final
 from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.model.fields import (
     AGO,
+    BAD,
     BYTES,
+    CARE,
     COUNT,
+    GOOD,
     HOW_FULL,
     LEAK_STEPS,
     LEAK_WORDS,
-    PERCENT,
     PLAIN,
     SECONDS,
     SHARE,
@@ -28,14 +30,18 @@ from tidegauge_exporter.dashboards.model.variables import ATTEMPT, CLUSTER, DATA
 from tidegauge_exporter.dashboards.shared import (
     BY_JOB,
     NO_DCGM,
+    NO_DCGM_HERE,
     NO_GROWTH,
     NO_NVML,
     ONE_RANK,
+    by_dcgm,
     errors_in_the_range,
     job,
     job_marks,
+    node_link,
     own_card,
     rank,
+    time_to_oom,
     used_share,
 )
 from tidegauge_exporter.links import RANK as UID
@@ -53,8 +59,8 @@ def dashboard() -> Dashboard:
         description="One rank: its GPU memory, what grows, and what else is on its GPU.",
         variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, RANK),
         rows=(
-            Row("Rank status", _header()),
-            Row("Memory of its GPU", _anatomy()),
+            Row("Rank status", (*_header(), *_anatomy())),
+            Row("Process", (_location(),)),
             Row("Growth", _growth()),
             Row("Unusable memory, host memory and speed", _details()),
             # Folded: not every site has dcgm-exporter, and two empty panels look like a fault.
@@ -69,28 +75,28 @@ def _header() -> tuple[Panel, ...]:
         Stat(
             "Verdict",
             "Verdict of the leak detector: ok, suspected, or growing.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({rank('tidegauge_rank_leak_state')})"),),
             Field(COUNT, "not watched", LEAK_STEPS, LEAK_WORDS),
         ),
         Stat(
-            "Out of memory in",
+            "Next predicted OOM",
             "Forecast at the current growth rate. Absent without growth, or if it does not grow towards the limit.",
-            (4, 4),
+            (4, 3),
             (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_GROWTH),),
             Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
         ),
         Stat(
             "Used",
             "Reserved memory plus memory outside PyTorch, as a share of the rank's limit.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({used_share(ONE_RANK)})"),),
             Field(SHARE, "not watched", HOW_FULL, decimals=1, least=0, most=1),
         ),
         Stat(
             "Growth per step",
             "Growth in bytes per training step, estimated by the detector.",
-            (4, 4),
+            (4, 3),
             (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_GROWTH),),
             Field(BYTES, "none", ThresholdSteps(PLAIN)),
         ),
@@ -98,41 +104,44 @@ def _header() -> tuple[Panel, ...]:
             "Last reading",
             "Age of the rank's last reading, by its own clock. Half a second is usual; minutes: it hangs, is stopped, "
             "or the clocks differ.",
-            (4, 4),
+            (4, 3),
             (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
-            Field(SECONDS, "not watched", ThresholdSteps("green", ((30, "orange"), (120, "red"))), decimals=0),
+            Field(SECONDS, "not watched", ThresholdSteps(GOOD, ((30, CARE), (120, BAD))), decimals=0),
         ),
         errors_in_the_range(rank),
-        Table(
-            "Location and settings",
-            "Node, GPU, process and settings of the rank, per attempt in the time range; on Kubernetes its pod. For "
-            "`ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
-            (24, 4),
-            (
-                Label("Attempt", 80, label="attempt"),
-                Label("Node", label="hostname"),
-                Label("GPU", 60, label="gpu"),
-                Label("UUID", label="UUID"),
-                Label("Process", 90, label="pid"),
-                Label("Pod", label="pod"),
-                Label("Container", 120, label="container"),
-                Label("torch", 120, label="torch_version"),
-                Label("Allocator settings", label="alloc_conf"),
-                Label("Profile", 90, label="profile"),
-                Value(
-                    "Last seen",
-                    170,
-                    query=Query(
-                        f"1000 * max by ({BY_JOB}, hostname, gpu, UUID, {_WHAT}) "
-                        f"(max_over_time(timestamp({rank('tidegauge_rank_info')})[$__range:1m]))"
-                    ),
-                    unit=AGO,
+    )
+
+
+def _location() -> Table:
+    return Table(
+        "Location and settings",
+        "Node, GPU, process and settings of the rank, per attempt in the time range; on Kubernetes its pod. For "
+        "`ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
+        (24, 4),
+        (
+            Label("Attempt", 80, label="attempt"),
+            Label("Node", links=(node_link(),), label="hostname"),
+            Label("GPU", 60, label="gpu"),
+            Label("UUID", label="UUID"),
+            Label("Process", 90, label="pid"),
+            Label("Pod", label="pod"),
+            Label("Container", 120, label="container"),
+            Label("torch", 120, label="torch_version"),
+            Label("Allocator settings", label="alloc_conf"),
+            Label("Profile", 90, label="profile"),
+            Value(
+                "Last seen",
+                170,
+                query=Query(
+                    f"1000 * max by ({BY_JOB}, hostname, gpu, UUID, {_WHAT}) "
+                    f"(max_over_time(timestamp({rank('tidegauge_rank_info')})[$__range:1m]))"
                 ),
+                unit=AGO,
             ),
-            _NOBODY,
-            sort_by="Last seen",
-            descending=True,
         ),
+        _NOBODY,
+        sort_by="Last seen",
+        descending=True,
     )
 
 
@@ -150,7 +159,7 @@ def _anatomy() -> tuple[Panel, ...]:
             "From below: live tensors; cached by PyTorch; the process outside PyTorch (CUDA context, NCCL, libraries); "
             "unwatched processes; other watched ranks and the driver; free. Look for the layer that grows. A limit "
             "below the total: the rank has a memory fraction.",
-            (16, 11),
+            (15, 9),
             (
                 Query(allocated, "allocated", QueryLine("blue")),
                 Query(f"{reserved} - {allocated}", "cached", QueryLine("light-blue")),
@@ -179,7 +188,7 @@ def _anatomy() -> tuple[Panel, ...]:
             "Peaks",
             "Peaks since the start, or since the job reset them. The gap between peak reserved and the limit is the "
             "least headroom that the rank had.",
-            (8, 11),
+            (9, 9),
             (
                 Query(
                     f"max({rank('tidegauge_rank_allocated_peak_bytes')})",
@@ -201,18 +210,13 @@ def _anatomy() -> tuple[Panel, ...]:
     )
 
 
-_NO_DCGM: Final = (
-    "No dcgm-exporter series with this GPU's UUID: it does not run here, or another Prometheus scrapes it."
-)
-
-
 def _growth() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "This rank compared with the others",
             "Allocated memory of this rank, and of the highest, median and lowest rank. Alone above the others: the "
             "cause is in code that only this rank runs.",
-            (10, 8),
+            (12, 8),
             (
                 Query(f"max({rank('tidegauge_rank_allocated_bytes')})", "rank $rank", QueryLine("orange", width=2)),
                 Query(f"max({job('cluster_job:tidegauge_allocated_bytes:max')})", "highest", PEAK),
@@ -222,28 +226,48 @@ def _growth() -> tuple[Panel, ...]:
             Field(BYTES, _NOBODY),
             legend_calculations=("lastNotNull",),
         ),
+        time_to_oom(
+            "Time to OOM",
+            "The detector's forecast for this rank. A line that falls by an hour an hour is reliable; one that jumps "
+            "is not.",
+            (12, 8),
+            Query(
+                f"min by (attempt) ({rank('tidegauge_rank_leak_seconds_to_oom')})",
+                "attempt {{attempt}}",
+                may_be_empty=NO_GROWTH,
+            ),
+        ),
+        TimeSeries(
+            "Growth per step over time",
+            "The detector's estimate. Only while growth is suspected or established.",
+            (6, 7),
+            (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth per step", may_be_empty=NO_GROWTH),),
+            Field(BYTES, "The rank was not suspected in the time range.", least=0),
+            legend_calculations=("lastNotNull",),
+        ),
         StateTimeline(
             "Verdict over time",
             "When the detector suspected the rank, and when growth was established.",
-            (7, 8),
+            (6, 7),
             (Query(f"max by (attempt) ({rank('tidegauge_rank_leak_state')})", "attempt {{attempt}}"),),
             Field(COUNT, _NOBODY, LEAK_STEPS, LEAK_WORDS),
         ),
         TimeSeries(
-            "Growth per step and time to OOM",
-            "The detector's estimates over time; time to OOM on the right axis. Only while growth is suspected or "
-            "established.",
-            (7, 8),
+            "Composition at the peak",
+            "Allocated memory at the peak of a training step, by purpose, from the rank's last memory profile. What "
+            "grows here is what grows. For lines and phases: tidegauge profile JOB.",
+            (12, 7),
             (
-                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth per step", may_be_empty=NO_GROWTH),
                 Query(
-                    f"min({rank('tidegauge_rank_leak_seconds_to_oom')})",
-                    "out of memory in",
-                    QueryLine("red", dashed=True, filled=False, on_the_right=True, unit=SECONDS),
-                    may_be_empty=NO_GROWTH,
+                    f"max by (category) ({rank('tidegauge_rank_profile_bytes')})",
+                    "{{category}}",
+                    may_be_empty="the rank has no memory profile",
                 ),
             ),
-            Field(BYTES, "The rank was not suspected in the time range.", least=0),
+            Field(BYTES, "The rank has no memory profile: level auto profiles ranks past their warm-up.", least=0),
+            stacked=True,
+            legend_calculations=("lastNotNull",),
+            legend_on_the_right=True,
         ),
     )
 
@@ -271,12 +295,12 @@ def _details() -> tuple[Panel, ...]:
             (12, 8),
             (
                 Query(
-                    f"sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__rate_interval]))",
+                    f"sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__interval]))",
                     "retries",
                     QueryLine("orange"),
                 ),
                 Query(
-                    f"sum(increase({rank('tidegauge_rank_ooms_total')}[$__rate_interval]))",
+                    f"sum(increase({rank('tidegauge_rank_ooms_total')}[$__interval]))",
                     "out of memory",
                     QueryLine("red"),
                 ),
@@ -284,7 +308,7 @@ def _details() -> tuple[Panel, ...]:
             Field(COUNT, _NOBODY, least=0, decimals=0),
             bars=True,
             legend_calculations=("sum",),
-            smallest_step="1m",
+            smallest_step="10m",
         ),
         TimeSeries(
             "Host memory",
@@ -308,25 +332,16 @@ def _details() -> tuple[Panel, ...]:
 
 
 def _by_dcgm() -> tuple[Panel, ...]:
-    on_card = f"and on (UUID) {rank('tidegauge_rank_reserved_bytes')}"
-    return (
-        TimeSeries(
-            "Memory in use: dcgm-exporter and Tidegauge",
-            "Both read the same driver. If they differ for long, one of them is stale, or they count a MIG instance "
-            "differently.",
-            (12, 7),
-            (
-                Query(f"max(DCGM_FI_DEV_FB_USED {on_card}) * 1048576", "dcgm-exporter", may_be_empty=NO_DCGM),
-                Query(own_card("tidegauge_gpu_used_bytes"), "Tidegauge", PEAK, may_be_empty=NO_NVML),
-            ),
-            Field(BYTES, _NO_DCGM, least=0),
+    holds = rank("tidegauge_rank_reserved_bytes")
+    memory = TimeSeries(
+        "Memory in use: dcgm-exporter and Tidegauge",
+        "Both read the same driver. If they differ for long, one of them is stale, or they count a MIG instance "
+        "differently.",
+        (24, 6),
+        (
+            Query(f"max(DCGM_FI_DEV_FB_USED and on (UUID) {holds}) * 1048576", "dcgm-exporter", may_be_empty=NO_DCGM),
+            Query(own_card("tidegauge_gpu_used_bytes"), "Tidegauge", PEAK, may_be_empty=NO_NVML),
         ),
-        TimeSeries(
-            "GPU utilization",
-            "Share of time with a running kernel. A full GPU at 0 % does nothing: a hung job, or a debugger.",
-            (12, 7),
-            (Query(f"max(DCGM_FI_DEV_GPU_UTIL {on_card})", "busy", may_be_empty=NO_DCGM),),
-            Field(PERCENT, _NO_DCGM, least=0, most=100, decimals=0),
-            legend_calculations=("mean", "max"),
-        ),
+        Field(BYTES, NO_DCGM_HERE, least=0),
     )
+    return (*by_dcgm(f"{holds} > bool -1", label="GPU {{gpu}}"), memory)

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidegauge_exporter.dashboards.model.fields import COUNT, PLAIN, Field, PanelLink, ThresholdSteps
-from tidegauge_exporter.dashboards.model.panels import BarGauge, Stat, TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
+    BAD,
+    COUNT,
+    HOUR_S,
+    HOURS,
+    HOURS_LEFT,
+    PERCENT,
+    PLAIN,
+    QUIET,
+    WATTS,
+    Field,
+    PanelLink,
+    ThresholdSteps,
+)
+from tidegauge_exporter.dashboards.model.panels import BarGauge, Panel, Stat, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.model.queries import Marks, Query
-from tidegauge_exporter.links import JOB, RANK
+from tidegauge_exporter.links import JOB, NODE, RANK
 
 NO_GROWTH: Final = "absent while nothing grows"
 NOTHING_HAPPENED: Final = "nothing of the kind happened in the range"
@@ -16,12 +29,13 @@ NONE_OPEN: Final = "no incident is open"
 NO_NVML: Final = "NVML does not work on this node"
 NO_DCGM: Final = "dcgm-exporter does not run, or another Prometheus scrapes it"
 """Reasons why a query may have no result (``Query.may_be_empty``)."""
-NO_DATABASE: Final = "The coordinator does not answer, or its database is down."
 
 FLEET: Final = 'cluster=~"$cluster"'
 """Every selector of Tidegauge's own series carries at least this."""
 ONE_JOB: Final = f'{FLEET}, job_id="$job_id", attempt=~"$attempt", group=~"$group"'
 ONE_RANK: Final = f'{ONE_JOB}, rank="$rank"'
+ONE_NODE: Final = f'{FLEET}, hostname="$node"'
+_OWNED: Final = 'user_name=~"$user", slurm_account=~"$account", slurm_partition=~"$partition"'
 
 BY_JOB: Final = "cluster, job_id, attempt, group"
 """Labels that name one group of ranks in one attempt of a job: those of every job-level series and join."""
@@ -46,9 +60,31 @@ def rank(metric: str) -> str:
     return f"{metric}{{{ONE_RANK}}}"
 
 
+def node(metric: str) -> str:
+    return f"{metric}{{{ONE_NODE}}}"
+
+
 def of_jobs(expression: str, chosen: str) -> str:
     """The expression limited to the jobs of ``chosen``: one ``topk`` decides the rows of all columns of a table."""
     return f"{expression} and on ({BY_JOB}) {chosen}"
+
+
+def of_owners(expression: str, *, over: str = "1h") -> str:
+    """The expression without jobs of users, accounts and partitions that the reader has not chosen.
+
+    A job that the coordinator has not named within ``over`` stays: a fleet whose coordinator is away must not look
+    like one without jobs at risk.
+    """
+    known, chosen = (
+        f"last_over_time(tidegauge_job_info{{{selector}}}[{over}])" for selector in (FLEET, f"{FLEET}, {_OWNED}")
+    )
+    return f"(({expression}) unless on ({BY_JOB}) ({known} unless {chosen}))"
+
+
+def of_chosen_jobs(expression: str) -> str:
+    """Living jobs of the chosen owners that have a rank on the chosen nodes, in the chosen namespaces."""
+    somewhere = f'tidegauge_rank_info{{{FLEET}, hostname=~"$node", namespace=~"$namespace"}}'
+    return f"({of_owners(expression)} and on ({BY_JOB}) {somewhere})"
 
 
 def with_names(values: str, *, by: str = BY_JOB, over: str | None = None) -> str:
@@ -80,6 +116,29 @@ def own_card(metric: str) -> str:
     return f"max({fleet(metric)} and on (cluster, UUID) {rank('tidegauge_rank_reserved_bytes')})"
 
 
+def by_card_in_order(expression: str) -> str:
+    """One series a GPU of the chosen node with the label ``row``: its number in two digits, and of a MIG instance, of
+    which a GPU has several, the beginning of its name."""
+    named = f"max by (gpu, UUID) ({expression})"
+    padded = f'label_replace({named}, "row", "0$1", "gpu", "(.*)")'
+    number = f'label_replace({padded}, "row", "$1", "row", ".*(.{{2}})")'
+    instance = f'label_replace({number}, "instance", "$1", "UUID", "(MIG-.{{8}}).*")'
+    joined = f'label_join({instance}, "row", " ", "row", "instance")'
+    return f'max by (row) (label_replace({joined}, "row", "$1", "row", "(.*?) ?"))'
+
+
+def unattributed(by: str, selector: str) -> str:
+    """Memory in use on GPUs that neither a watched rank nor a process outside Tidegauge accounts for."""
+    used_bytes = f"sum by ({by}) (tidegauge_gpu_used_bytes{{{selector}}})"
+    parts = (
+        f"(sum by ({by}) ({metric}{{{selector}}}) or 0 * {used_bytes})"
+        for metric in (
+            "tidegauge_rank_reserved_bytes", "tidegauge_rank_nontorch_bytes", "tidegauge_gpu_other_processes_bytes",
+        )
+    )  # fmt: skip
+    return f"clamp_min({used_bytes} - {' - '.join(parts)}, 0)"
+
+
 def by_rank_in_order(expression: str) -> str:
     """One series a rank with the label ``row``: the rank in five digits, for Prometheus and Grafana sort by letter,
     after its group of ranks, where the job has several."""
@@ -102,11 +161,20 @@ def standing_out(expression: str, measure: str, count: int) -> str:
 _KEPT: Final = "${datasource:queryparam}&${__url_time_range}"
 
 
-def job_link(source: str = "__data.fields") -> PanelLink:
+THIS_CLUSTER: Final = "${cluster:queryparam}"
+"""The cluster of a link, where a dashboard is of one."""
+
+
+def cluster_of(source: str) -> str:
+    """The cluster of a link, where a dashboard is of several: that of the row or the series."""
+    return f"var-cluster=${{{source}.cluster:percentencode}}"
+
+
+def job_link(source: str = "__data.fields", *, cluster: str | None = None) -> PanelLink:
     """The link to the Job dashboard, from a row with the labels of a job (or a series: ``__field.labels``)."""
     return PanelLink(
         "Job: all ranks",
-        f"/d/{JOB}?{_KEPT}&var-cluster=${{{source}.cluster:percentencode}}"
+        f"/d/{JOB}?{_KEPT}&{cluster or cluster_of(source)}"
         f"&var-job_id=${{{source}.job_id:percentencode}}&var-attempt=${{{source}.attempt:percentencode}}"
         "&var-group=$__all",
     )
@@ -121,6 +189,29 @@ def rank_link(source: str = "__data.fields") -> PanelLink:
     )
 
 
+def rank_of_a_job_link() -> PanelLink:
+    """The link to the Rank dashboard from a row that has the labels of a job and a rank.
+
+    Without a group in the row Grafana hands over no known one, and the Rank dashboard takes all.
+    """
+    labels = ("job_id", "attempt", "group", "rank")
+    values = "&".join(f"var-{label}=${{__data.fields.{label}:percentencode}}" for label in labels)
+    return PanelLink("Rank: one rank's memory", f"/d/{RANK}?{_KEPT}&{THIS_CLUSTER}&{values}")
+
+
+def node_link(source: str = "__data.fields", *, cluster: str = THIS_CLUSTER) -> PanelLink:
+    """The link to the Node dashboard, from a row or a series with the label ``hostname``."""
+    return PanelLink(
+        "Node: its GPUs and who is on them",
+        f"/d/{NODE}?{_KEPT}&{cluster}&var-node=${{{source}.hostname:percentencode}}",
+    )
+
+
+def dashboard_link(title: str, uid: str, *variables: str) -> PanelLink:
+    """The link to another dashboard with these variables of this one."""
+    return PanelLink(title, f"/d/{uid}?{_KEPT}&" + "&".join(f"${{{name}:queryparam}}" for name in variables))
+
+
 def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
     """The link from the number of an incident to its report, if ``service_url`` is known.
 
@@ -132,13 +223,67 @@ def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
     return (PanelLink("Report", f"{service_url.rstrip('/')}/report?incident=${{__value.numeric}}", new_tab=True),)
 
 
-def open_by_cause(description: str) -> TimeSeries:
+def time_to_oom(title: str, description: str, size: tuple[int, int], query: Query, *links: PanelLink) -> TimeSeries:
+    """The panel with forecasts over time. ``query`` is in seconds; a day and more is drawn as a day."""
+    hours = f"clamp_max({query.expression}, {24 * HOUR_S}) / {HOUR_S}"
+    return TimeSeries(
+        title,
+        f"{description} Orange: below four hours; red: below half an hour. 24 h is a day or more.",
+        size,
+        (Query(hours, query.legend, query.line, query.may_be_empty),),
+        Field(HOURS, "No growth towards a limit in the time range.", HOURS_LEFT, decimals=1, least=0, links=links),
+        bands=True,
+    )
+
+
+NO_DCGM_HERE: Final = (
+    "No series of dcgm-exporter for these GPUs. Scrape dcgm-exporter (port 9400) with this Prometheus and keep its "
+    "label UUID."
+)
+
+
+def by_dcgm(chosen: str, *, label: str) -> tuple[Panel, ...]:
+    """Panels about the GPUs that the series ``chosen`` has UUIDs of. ``label``: name of a GPU's curve."""
+
+    def of_dcgm(metric: str) -> str:
+        # A second target of dcgm-exporter (a restarted pod) must not break the join.
+        return f"max by (UUID, gpu) (max by (UUID) ({metric}) * on (UUID) group_right () ({chosen}))"
+
+    return (
+        TimeSeries(
+            "GPU utilization",
+            "Share of time with a running kernel. A full GPU at 0 % does nothing: a hung job, or a debugger.",
+            (8, 7),
+            (Query(of_dcgm("DCGM_FI_DEV_GPU_UTIL"), label, may_be_empty=NO_DCGM),),
+            Field(PERCENT, NO_DCGM_HERE, least=0, most=100, decimals=0),
+            legend_calculations=("mean", "max"),
+        ),
+        TimeSeries(
+            "Power",
+            "Power draw of the card. Near idle power at full utilization: kernels wait for memory or for other ranks.",
+            (8, 7),
+            (Query(of_dcgm("DCGM_FI_DEV_POWER_USAGE"), label, may_be_empty=NO_DCGM),),
+            Field(WATTS, NO_DCGM_HERE, least=0, decimals=0),
+            legend_calculations=("mean", "max"),
+        ),
+        StateTimeline(
+            "XID errors",
+            "The number of the last XID error that the driver reported; none is good. 48, 63, 64, 94 and 95 are ECC "
+            "errors, 79 a card that fell off the bus, 31 and 43 mostly the job's own fault. `dmesg` has the time.",
+            (8, 7),
+            (Query(of_dcgm("DCGM_FI_DEV_XID_ERRORS"), label, may_be_empty=NO_DCGM),),
+            Field(COUNT, NO_DCGM_HERE, ThresholdSteps(QUIET, ((1, BAD),)), {0: ("none", QUIET)}, decimals=0),
+        ),
+    )
+
+
+def open_by_cause(description: str, size: tuple[int, int]) -> TimeSeries:
     return TimeSeries(
         "Open incidents by cause",
         description,
-        (12, 8),
-        (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')})", "{{cause}}"),),
-        Field(COUNT, NO_DATABASE, least=0, decimals=0),
+        size,
+        (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')}) > 0", "{{cause}}", may_be_empty=NONE_OPEN),),
+        Field(COUNT, "No incident was open in the time range.", least=0, decimals=0),
         stacked=True,
         legend_on_the_right=True,
     )
@@ -166,9 +311,9 @@ def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
         "Errors in the range",
         "Out-of-memory errors, caught ones included, and allocations that succeeded only after the cache was emptied "
         "(retries): each retry stalls the rank, and an OOM is near.",
-        (4, 4),
+        (4, 3),
         (
-            Query(counted("tidegauge_rank_ooms_total"), "out of memory"),
+            Query(counted("tidegauge_rank_ooms_total"), "OOMs"),
             Query(counted("tidegauge_rank_alloc_retries_total"), "retries"),
         ),
         Field(COUNT, "not watched", ThresholdSteps(PLAIN, ((1, "orange"),)), decimals=0),

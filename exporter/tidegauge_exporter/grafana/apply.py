@@ -7,7 +7,7 @@ neither a file nor a ConfigMap owns them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Union
@@ -33,7 +33,11 @@ DATA_SOURCE_VARIABLE = "datasource"
 """The dashboards' variable that says which Prometheus they ask."""
 GIVEN_BY_GRAFANA = frozenset({"id", "version"})
 """Keys of a dashboard that are different after every save."""
+SCHEMA_VERSION = "schemaVersion"
+"""The key that newer Grafanas raise when they save a dashboard."""
 MAX_DIFFERENCES = 3
+Selection = Mapping[str, Any]
+"""The choice of a variable of a dashboard: ``text`` and ``value``."""
 
 
 class Change(Enum):
@@ -84,7 +88,9 @@ class FoundInGrafana:
 
 
 def look(grafana: GrafanaClient, wanted: Wanted) -> FoundInGrafana:
-    """Raises ``RetryLaterError``, and ``RefusedError``, also for a ``Wanted.data_source`` that is not there."""
+    """Raises ``RetryLaterError``, and ``RefusedError``, also for a server that is not Grafana and for a
+    ``Wanted.data_source`` that is not there."""
+    grafana.check_health()
     source = None
     if wanted.data_source is not None:
         source = _existing_source(grafana, wanted.data_source)
@@ -97,9 +103,12 @@ def look(grafana: GrafanaClient, wanted: Wanted) -> FoundInGrafana:
 
 def plan(wanted: Wanted, found: FoundInGrafana) -> tuple[ApplyStep, ...]:
     """The steps in their order."""
-    source = _plan_source(wanted, found.data_source)
+    kept = _selections(found)
+    source = _plan_source(wanted, found.data_source, kept)
     selected = source.value if isinstance(source.value, DataSource) else found.data_source
-    dashboards = [_plan_dashboard(model, found, selected) for model in wanted.dashboards]
+    # A new dashboard takes what all others have.
+    selection = _selection(selected) or (kept[0] if len(kept) == 1 else None)
+    dashboards = [_plan_dashboard(model, found, selected, selection) for model in wanted.dashboards]
     if found.folder is None:
         folder = ApplyStep("folder", FOLDER.uid, Change.CREATE, value=FOLDER)
     else:
@@ -159,14 +168,14 @@ def _existing_source(grafana: GrafanaClient, uid_or_name: str) -> DataSource:
     return source
 
 
-def _plan_source(wanted: Wanted, found: DataSource | None) -> ApplyStep:
+def _plan_source(wanted: Wanted, found: DataSource | None, kept: Sequence[Selection]) -> ApplyStep:
     if wanted.data_source is not None:
         assert found is not None, "it was looked for"
         return ApplyStep("data source", found.uid, Change.NONE, "an existing one, as was asked for")
     if wanted.prometheus_url is None:
-        return ApplyStep(
-            "data source", "-", Change.NONE, "none was named: the dashboards use Grafana's default Prometheus"
-        )
+        names = ", ".join(sorted(str(selection.get("text")) for selection in kept))
+        used = f"keep {names}" if names else "use Grafana's default Prometheus"
+        return ApplyStep("data source", "-", Change.NONE, f"none named: the dashboards {used}")
     ours = DataSource(DATA_SOURCE_UID, DATA_SOURCE_NAME, wanted.prometheus_url)
     if found is None:
         return ApplyStep("data source", ours.uid, Change.CREATE, ours.url, ours)
@@ -179,12 +188,14 @@ def _plan_source(wanted: Wanted, found: DataSource | None) -> ApplyStep:
                 replace(found, url=ours.url))  # fmt: skip
 
 
-def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSource | None) -> ApplyStep:
+def _plan_dashboard(
+    model: DashboardModel, found: FoundInGrafana, source: DataSource | None, of_new: Selection | None
+) -> ApplyStep:
     uid = str(model["uid"])
     stored = found.dashboards.get(uid)
     if stored is None:
         return ApplyStep("dashboard", uid, Change.CREATE,
-                    value=DashboardSave(_asking(model, _selection(source)), FOLDER.uid, overwrite=False))  # fmt: skip
+                    value=DashboardSave(_asking(model, of_new), FOLDER.uid, overwrite=False))  # fmt: skip
     if TAG not in (stored.model.get("tags") or ()):
         title = stored.model.get("title")
         return ApplyStep("dashboard", uid, Change.REFUSED,
@@ -193,7 +204,11 @@ def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSo
     # Without a data source named here, the one that an earlier run or a person has chosen stays.
     selection = _selection(source) or (_variable(stored.model) or {}).get("current")
     ours = _asking(model, selection)
-    differ = differences(_comparable(ours), _comparable(stored.model))
+    compared, theirs = _comparable(ours), _comparable(stored.model)
+    if theirs.get(SCHEMA_VERSION, 0) > compared.get(SCHEMA_VERSION, 0):
+        theirs.pop(SCHEMA_VERSION)
+        compared.pop(SCHEMA_VERSION, None)
+    differ = differences(compared, theirs)
     if not differ:
         return ApplyStep("dashboard", uid, Change.NONE)
     more = f" and {len(differ) - MAX_DIFFERENCES} more" if len(differ) > MAX_DIFFERENCES else ""
@@ -204,7 +219,7 @@ def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSo
     return ApplyStep("dashboard", uid, Change.UPDATE, where, DashboardSave(ours, stored.folder_uid, overwrite=True))
 
 
-def _asking(model: DashboardModel, selection: Mapping[str, Any] | None) -> DashboardModel:
+def _asking(model: DashboardModel, selection: Selection | None) -> DashboardModel:
     """The dashboard with this choice of its data source variable; ``None``: unchanged."""
     if selection is None or _variable(model) is None:
         return model
@@ -221,10 +236,22 @@ def _variable(model: DashboardModel) -> Mapping[str, Any] | None:
     return next((one for one in variables if one.get("name") == DATA_SOURCE_VARIABLE), None)
 
 
-def _selection(source: DataSource | None) -> Mapping[str, Any] | None:
+def _selection(source: DataSource | None) -> Selection | None:
     return None if source is None else {"selected": False, "text": source.name, "value": source.uid}
 
 
-def _comparable(model: DashboardModel) -> Any:
+def _selections(found: FoundInGrafana) -> list[Selection]:
+    """The data sources that dashboards of ours in Grafana have chosen, each once."""
+    ours = [stored.model for stored in found.dashboards.values() if TAG in (stored.model.get("tags") or ())]
+    chosen = [(_variable(model) or {}).get("current") for model in ours]
+    return list(
+        {str(selection["value"]): selection for selection in chosen if selection and "value" in selection}.values()
+    )
+
+
+def _comparable(model: DashboardModel) -> dict[str, Any]:
     """The dashboard as JSON returns it, without the keys that Grafana changes at every save."""
-    return json.loads(json.dumps({key: value for key, value in model.items() if key not in GIVEN_BY_GRAFANA}))
+    kept: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in model.items() if key not in GIVEN_BY_GRAFANA})
+    )
+    return kept

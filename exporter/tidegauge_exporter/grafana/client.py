@@ -124,6 +124,13 @@ class GrafanaClient:
         written."""
         self._ask("GET", "/annotations?limit=1", lambda raw: [_stored_annotation(one) for one in raw])
 
+    def check_health(self) -> None:
+        """Raises ``RefusedError`` if this is not a Grafana, and ``RetryLaterError`` while its database is down.
+
+        Needs no token. ``version`` is absent where anonymous visitors shall not see it, ``database`` never.
+        """
+        self._ask("GET", "/health", lambda raw: raw["database"])
+
     def folder(self, uid: str) -> Folder | None:
         return self._find("GET", f"/folders/{_part(uid)}", lambda raw: Folder(uid=raw["uid"], title=raw["title"]))
 

@@ -20,6 +20,8 @@ const marked = new WeakSet();
 function drawMarks(builder, marks, theme) {
   if (marked.has(builder)) { return; }
   marked.add(builder);
+  // Room for the half of the last tick's label that stands beyond the plot: top, right, bottom, left.
+  builder.setPadding([8, 20, 0, 0]);
   builder.addHook('draw', (plot) => {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -46,12 +48,13 @@ function drawMarks(builder, marks, theme) {
 
 export function Stats({ panel, frames, theme, width, height }) {
   const values = displayValues(panel, frames, theme, panel.options.graphMode === 'area');
-  const stacked = panel.options.orientation === 'vertical';
+  // As Grafana's VizRepeater: "vertical" numbers stand side by side, also where it chooses.
+  const stacked = panel.options.orientation === 'horizontal' || (panel.options.orientation === 'auto' && width <= height);
   const size = { width: stacked ? width : width / values.length, height: stacked ? height / values.length : height };
   const named = panel.options.textMode === 'value_and_name';
   return <div style={{ display: 'flex', flexDirection: stacked ? 'column' : 'row' }}>
     {values.map((one, index) => <BigValue key={index} theme={theme} {...size} value={one.display} sparkline={one.sparkline}
-      colorMode={panel.options.colorMode} graphMode={panel.options.graphMode} justifyMode="auto" wideLayout
+      colorMode={panel.options.colorMode} graphMode={panel.options.graphMode} justifyMode="auto" wideLayout={panel.options.wideLayout}
       alignmentFactors={getDisplayValueAlignmentFactors(values)} text={panel.options.text}
       textMode={named ? BigValueTextMode.ValueAndName : BigValueTextMode.Value} count={values.length} />)}
   </div>;

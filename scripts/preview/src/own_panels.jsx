@@ -1,5 +1,5 @@
 // Panels whose components are in Grafana's application and in no package: drawn here in a simple way, after its look.
-import { FieldType, getFieldDisplayName } from '@grafana/data';
+import { colorManipulator, FieldType, getFieldDisplayName } from '@grafana/data';
 import * as schemes from 'd3-scale-chromatic';
 import React, { useLayoutEffect, useRef } from 'react';
 
@@ -46,7 +46,8 @@ function Cells({ rows, range, theme, width, height, colourOf, reverse, gap }) {
     ctx.textAlign = 'center';
     const hours = Math.max(Math.round((range.toMs - range.fromMs) / 3.6e6 / (plot.width / 90)), 1) * 3.6e6;
     for (let at = Math.ceil(range.fromMs / hours) * hours; at < range.toMs; at += hours) {
-      ctx.fillText(new Date(at).toISOString().slice(11, 16), x(at), height - 8);
+      const label = new Date(at).toISOString().slice(11, 16), half = ctx.measureText(label).width / 2;
+      ctx.fillText(label, Math.min(x(at), width - half), height - 8);
     }
   });
   return <canvas ref={canvas} style={{ width, height }} />;
@@ -56,7 +57,9 @@ export function HeatRows({ panel, frames, range, theme, width, height }) {
   const rows = seriesOf(frames), { color, yAxis } = panel.options;
   const values = rows.flatMap((row) => row.field.values.filter(Number.isFinite));
   const least = color.min ?? Math.min(...values), most = color.max ?? Math.max(...values);
-  const scheme = schemes[`interpolate${color.scheme}`];
+  // Grafana's mode "opacity": its color from transparent to opaque.
+  const fill = theme.visualization.getColorByName(color.fill);
+  const scheme = color.mode === 'opacity' ? (part) => colorManipulator.alpha(fill, part) : schemes[`interpolate${color.scheme}`];
   const share = (value) => Math.min(Math.max((value - least) / (most - least || 1), 0), 1);
   const colourOf = (_, value) => scheme(color.reverse ? 1 - share(value) : share(value));
   const stops = Array.from({ length: 11 }, (_, index) => scheme(color.reverse ? 1 - index / 10 : index / 10));

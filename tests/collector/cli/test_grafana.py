@@ -16,7 +16,10 @@ from tidegauge.cli.main import main
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import LoopStatus
 
-UIDS = {"tidegauge-fleet", "tidegauge-job", "tidegauge-rank", "tidegauge-incidents", "tidegauge-efficiency"}
+UIDS = {
+    "tidegauge-fleet", "tidegauge-job", "tidegauge-rank", "tidegauge-node", "tidegauge-incidents",
+    "tidegauge-efficiency",
+}  # fmt: skip
 OBSERVING = LoopStatus("observe", None)
 EVER = ["--since", "9999w"]
 """The moment of the sample values is a fixed one."""
@@ -59,7 +62,7 @@ def test_apply_puts_everything_there(
     assert set(grafana.dashboards) == UIDS
     assert "dashboard    tidegauge-fleet       created" in said.out
     assert f"first dashboard: {grafana.url}/d/tidegauge-fleet" in said.out
-    assert "7 of 7" in said.err
+    assert "8 of 8" in said.err
 
 
 def test_apply_again_has_nothing_to_do(
@@ -98,7 +101,28 @@ def test_grafana_apply_lists_completed_steps_if_grafana_fails_midway(
     assert main(["grafana", "apply", *there]) == 3
     said = capsys.readouterr()
     assert "folder       tidegauge  created" in said.out
+    assert "first dashboard" not in said.out
     assert f"Grafana refuses POST {grafana.url}/api/dashboards/db with 503" in said.err
+
+
+def test_grafana_apply_at_another_server_prints_no_steps_and_exits_3(
+    grafana: FakeGrafana, there: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    grafana.instead = lambda _: Reply(404, "404 page not found")
+    assert main(["grafana", "apply", *there]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "is this Grafana's address" in said.err
+
+
+def test_grafana_apply_refused_at_its_first_step_prints_no_success(
+    grafana: FakeGrafana, there: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    grafana.role = "Viewer"
+    assert main(["grafana", "apply", *there]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "with 403" in said.err
 
 
 def test_a_wrong_token_is_said_and_not_shown(

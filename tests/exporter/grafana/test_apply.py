@@ -22,6 +22,7 @@ def model(name: str) -> dict[str, Any]:
         "uid": f"tidegauge-{name}",
         "title": f"Tidegauge / {name}",
         "tags": ["tidegauge"],
+        "schemaVersion": 42,
         "panels": [{"id": 1, "title": "Memory", "type": "stat"}],
         "templating": {"list": [variable, {"name": "cluster", "type": "query"}]},
     }
@@ -84,6 +85,42 @@ def test_a_changed_dashboard_is_put_right_and_says_where(client: GrafanaClient, 
     assert stored(grafana, "tidegauge-job")["panels"][0]["title"] == "Memory"
     assert stored(grafana, "tidegauge-job")["version"] == 2
     assert steps["tidegauge-fleet"].change is Change.NONE
+
+
+def test_apply_is_idempotent_on_a_grafana_that_raises_the_schema_version(
+    client: GrafanaClient, grafana: FakeGrafana
+) -> None:
+    grafana.schema_version = 43
+    apply(client)
+    assert stored(grafana, "tidegauge-fleet")["schemaVersion"] == 43
+    grafana.requests.clear()
+    assert set(changes(apply(client)).values()) == {Change.NONE}
+    assert grafana.writes == []
+
+
+def test_apply_updates_a_dashboard_of_an_older_schema(client: GrafanaClient, grafana: FakeGrafana) -> None:
+    apply(client)
+    stored(grafana, "tidegauge-fleet")["schemaVersion"] = 41
+    steps = {step.uid: step for step in apply(client)}
+    assert (steps["tidegauge-fleet"].change, steps["tidegauge-fleet"].why) == (
+        Change.UPDATE, "differs in schemaVersion",
+    )  # fmt: skip
+
+
+def test_apply_writes_nothing_to_a_server_that_is_not_grafana(client: GrafanaClient, grafana: FakeGrafana) -> None:
+    grafana.instead = lambda _: Reply(404, "404 page not found")  # as Prometheus answers at Grafana's paths
+    with pytest.raises(RefusedError, match=r"/api/health with 404.*is this Grafana's address"):
+        apply(client)
+    grafana.instead = lambda _: Reply(200, {"status": "success"})
+    with pytest.raises(RefusedError, match="does not answer as Grafana does"):
+        apply(client)
+    assert set(grafana.requests) == {"GET /api/health"}
+
+
+def test_apply_works_with_a_grafana_that_hides_its_version(client: GrafanaClient, grafana: FakeGrafana) -> None:
+    hidden = Reply(200, {"database": "ok"})
+    grafana.instead = lambda request: hidden if request == "GET /api/health" else None
+    assert set(changes(apply(client)).values()) == {Change.CREATE}
 
 
 def test_a_plan_alone_changes_nothing(client: GrafanaClient, grafana: FakeGrafana) -> None:
@@ -178,7 +215,30 @@ def test_a_data_source_that_is_not_there_is_an_error(client: GrafanaClient, graf
 
 def test_without_a_data_source_the_choice_made_before_stays(client: GrafanaClient, grafana: FakeGrafana) -> None:
     apply(client)
-    assert set(changes(apply(client, Wanted(WANTED.dashboards))).values()) == {Change.NONE}
+    steps = apply(client, Wanted(WANTED.dashboards))
+    assert set(changes(steps).values()) == {Change.NONE}
+    assert steps[1].why == "none named: the dashboards keep Tidegauge Prometheus"
+
+
+def test_apply_without_any_data_source_names_the_default_of_grafana(client: GrafanaClient) -> None:
+    assert (
+        apply(client, Wanted(WANTED.dashboards))[1].why == "none named: the dashboards use Grafana's default Prometheus"
+    )
+
+
+def test_a_new_dashboard_takes_the_data_source_of_the_others(client: GrafanaClient, grafana: FakeGrafana) -> None:
+    apply(client, Wanted((FLEET,), prometheus_url=URL))
+    apply(client, Wanted(WANTED.dashboards))
+    assert stored(grafana, "tidegauge-job")["templating"]["list"][0]["current"]["value"] == "tidegauge-prometheus"
+
+
+def test_a_new_dashboard_takes_no_side_where_the_others_differ(client: GrafanaClient, grafana: FakeGrafana) -> None:
+    apply(client, Wanted((FLEET, JOB), prometheus_url=URL))
+    mine = {"selected": False, "text": "Mine", "value": "mine"}
+    stored(grafana, "tidegauge-job")["templating"]["list"][0]["current"] = mine
+    steps = apply(client, Wanted((FLEET, JOB, model("node"))))
+    assert steps[1].why == "none named: the dashboards keep Mine, Tidegauge Prometheus"
+    assert stored(grafana, "tidegauge-node")["templating"]["list"][0]["current"] == {}
 
 
 def test_an_editor_cannot_make_data_sources_and_hears_what_to_do(client: GrafanaClient, grafana: FakeGrafana) -> None:

@@ -23,7 +23,7 @@ MAX_INCIDENTS = 50
 NO_SUCH_RECORD = "no such job is on record"
 
 
-class EndedJobs(NamedTuple):
+class EndedJobPage(NamedTuple):
     """Records of jobs that ended, the last one first."""
 
     jobs: Sequence[JobRecord]
@@ -58,15 +58,15 @@ class RecordPages:
             "/api/v1/usage": store_route(self.usage),
         }
 
-    def ended_jobs(self, request: Request) -> EndedJobs:
+    def ended_jobs(self, request: Request) -> EndedJobPage:
         """Raises ``BadRequestError``, ``AuditError``."""
         limit = request.number("limit", default=FEW, most=MANY)
         which, whose, store = _filter(request), request.viewer.only, self._store()
         if whose is not None and which.user_name not in (None, whose):
-            return EndedJobs((), 0, whose)
+            return EndedJobPage((), 0, whose)
         which = which if whose is None else which._replace(user_name=whose)
         shown = store.jobs.ended(which, limit=limit)
-        return EndedJobs(shown, max(store.jobs.count_ended(which) - len(shown), 0), whose)
+        return EndedJobPage(shown, max(store.jobs.count_ended(which) - len(shown), 0), whose)
 
     def job_record(self, request: Request) -> RecordPage:
         """Raises ``BadRequestError``, ``NotFoundError``, ``AuditError``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidegauge.cluster.api.record_api import EndedJobs
+from tidegauge.cluster.api.record_api import EndedJobPage
 from tidegauge.cluster.web.markup import choice, filter_form, search_field
 from tidegauge.cluster.web.records import records_table
 from tidegauge.core.job_records.end_words import HOW
@@ -29,7 +29,7 @@ class HistoryAsked(NamedTuple):
     days: str = DAYS
 
 
-def history_page(found: EndedJobs, asked: HistoryAsked) -> list[str]:
+def history_page(found: EndedJobPage, asked: HistoryAsked) -> list[str]:
     """The sections of the page."""
     form = filter_form(
         search_field("name", "Name (* for any characters)", asked.name),

@@ -29,7 +29,7 @@ _DROP: Final = """<div class="drop" data-own data-snapshots>
 nowhere.</p><div class="result" role="status"></div></div>"""
 
 
-class ComparedRank(NamedTuple):
+class ProfileChoice(NamedTuple):
     """A rank with a profile that can be chosen: the value of an option, and its words."""
 
     value: str
@@ -70,23 +70,23 @@ def profile_parts(found: Sequence[RankProfile], job: JobKey, *, made_unix_s: flo
     return job_profile_parts(found, in_full, subject=subject, made_unix_s=made_unix_s, uneven=words, gaps=gaps)
 
 
-def choices_of(store: LoopStore, jobs: Sequence[JobKey]) -> list[ComparedRank]:
+def choices_of(store: LoopStore, jobs: Sequence[JobKey]) -> list[ProfileChoice]:
     """The ranks of these jobs that have a profile."""
     found = []
     for job in jobs:
         for one in store.profiles.of_job(job, limit=MAX_PROFILES):
             key = "|".join((job.job_id, str(job.attempt), str(job.uid), job.group, str(one.rank)))
             name = one_line(job_name(job.job_id, job.attempt), 60)
-            found.append(ComparedRank(key, f"{name}, rank {one.rank} on {one_line(one.hostname, 40)}", job, one.rank))
+            found.append(ProfileChoice(key, f"{name}, rank {one.rank} on {one_line(one.hostname, 40)}", job, one.rank))
             if len(found) >= MAX_CHOICES:
                 return found
     return found
 
 
 def compare_page(
-    known: Sequence[ComparedRank],
+    known: Sequence[ProfileChoice],
     chosen: Mapping[str, str],
-    profile_of: Callable[[ComparedRank], StepProfile | None],
+    profile_of: Callable[[ProfileChoice], StepProfile | None],
     *,
     made_unix_s: float,
 ) -> list[str]:

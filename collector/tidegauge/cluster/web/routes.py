@@ -36,7 +36,7 @@ from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.policy_page import DAYS as POLICY_DAYS
 from tidegauge.cluster.web.policy_page import MAX_DECISIONS, policy_page
-from tidegauge.cluster.web.profile_pages import ComparedRank, choices_of, compare_page, profile_parts
+from tidegauge.cluster.web.profile_pages import ProfileChoice, choices_of, compare_page, profile_parts
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
@@ -280,7 +280,7 @@ class _WebPages:
             ]
             known = choices_of(store, jobs)
 
-        def profile_of(one: ComparedRank) -> StepProfile | None:
+        def profile_of(one: ProfileChoice) -> StepProfile | None:
             with store_errors():
                 found = store.profiles.of_rank(one.job, one.rank)
             try:

@@ -1,4 +1,4 @@
-"""A dashboard: rows of panels on Grafana's grid, variables and marks, as classic JSON of schema 41."""
+"""A dashboard: rows of panels on Grafana's grid, variables and marks, as classic JSON of schema 42."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidegauge_exporter.dashboards.model.variables import Variable
 
 GRID: Final = 24
 """Columns of Grafana's grid."""
-SCHEMA: Final = 41
-"""Schema of the classic JSON, which Grafana 10.4 to 13 read; newer ones bring it up to date on import."""
+SCHEMA: Final = 42
+"""Schema of the classic JSON: the default of Grafana 13.2 (``@grafana/schema``). Older ones from 10.4 on read it."""
 TAG: Final = "tidegauge"
 """The tag of all dashboards, by which the links at the top find them."""
 

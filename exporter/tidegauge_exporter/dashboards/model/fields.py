@@ -15,6 +15,9 @@ SHARE: Final = "percentunit"
 """The unit of shares from 0 to 1, shown as per cent."""
 PERCENT: Final = "percent"
 SECONDS: Final = "s"
+HOURS: Final = "suffix:h"
+"""The unit of axes with times: their ticks are round numbers, of seconds they are not ("2.78 hours")."""
+WATTS: Final = "watt"
 PER_S: Final = "suffix:/s"
 STEPS_PER_S: Final = "suffix:steps/s"
 RATIO: Final = "none"
@@ -24,16 +27,22 @@ AGO: Final = "dateTimeFromNow"
 """The unit of unix *milliseconds* that are shown as "2 hours ago"."""
 TEXT: Final = "string"
 
-GOOD: Final = "green"
-CARE: Final = "orange"
-BAD: Final = "red"
 PLAIN: Final = "text"
 """The theme's own colour of text: dark on light, light on dark."""
+GOOD: Final = PLAIN
+"""What is well has no colour, so that the eye finds the rest."""
+NOTE: Final = "blue"
+CARE: Final = "orange"
+BAD: Final = "red"
+"""Blue against orange is told apart with every kind of colour vision; red beside orange by the marks in the text."""
+QUIET: Final = "#8e8e8e"
+"""The grey of large areas that are well; visible on light and dark."""
+NO_COLOUR: Final = "transparent"
 
 
 @dataclass(frozen=True)
 class ThresholdSteps:
-    """Colours by value: ``first`` below all limits, then each colour from its limit on."""
+    """Colours by value: ``first`` below all limits and where there is no value, then each colour from its limit on."""
 
     first: str
     limits: tuple[tuple[float, str], ...] = ()
@@ -48,22 +57,32 @@ class ThresholdSteps:
 NO_STEPS: Final = ThresholdSteps(PLAIN)
 ANY_IS_BAD: Final = ThresholdSteps(GOOD, ((1, BAD),))
 ANY_NEEDS_CARE: Final = ThresholdSteps(GOOD, ((1, CARE),))
-HOW_FULL: Final = ThresholdSteps(GOOD, ((0.85, CARE), (0.95, BAD)))
+FULL_FROM: Final = 0.85
+"""The share of a limit from which on it is coloured."""
+HOW_FULL: Final = ThresholdSteps(NOTE, ((FULL_FROM, CARE), (0.95, BAD)))
 """Shares of a rank's limit: above 95 % the next larger batch, or a library's work space, ends the job."""
-ROOM_LEFT: Final = ThresholdSteps(BAD, ((0.05, CARE), (0.15, GOOD)))
-TIME_LEFT: Final = ThresholdSteps(BAD, ((1_800, CARE), (14_400, GOOD)))
+ROOM_LEFT: Final = ThresholdSteps(GOOD, ((-1, BAD), (0.05, CARE), (0.15, GOOD)))
+HOUR_S: Final = 3600
+NEVER_S: Final = 1e9
+"""Seconds, 31 years: times of tables from here on say that there is no forecast and give the order of the rows."""
+TIME_LEFT: Final = ThresholdSteps(GOOD, ((0, BAD), (0.5 * HOUR_S, CARE), (4 * HOUR_S, GOOD)))
 """A checkpoint and a requeue take up to half an hour at most sites; four hours is time to think."""
-LEAK_STEPS: Final = ThresholdSteps(GOOD, ((1, "blue"), (2, CARE)))
+HOURS_LEFT: Final = ThresholdSteps(NO_COLOUR, ((0, BAD), (0.5, CARE), (4, NO_COLOUR)))
+"""The same of hours, as bands behind curves."""
+LEAK_STEPS: Final = ThresholdSteps(QUIET, ((1, NOTE), (2, CARE)))
 """Red is left to incidents and forecasts."""
 
 Words = Mapping[float, tuple[str, str]]
-"""The word and colour of each value."""
-LEAK_WORDS: Final[Words] = {0: ("ok", GOOD), 1: ("suspected", "blue"), 2: ("growing", CARE)}
-SEVERITY_WORDS: Final[Words] = {1: ("note", "blue"), 2: ("warning", CARE), 3: ("critical", BAD)}
+"""The word and colour of each value; marks stand beside each colour, as in ``tidegauge top``."""
+LEAK_WORDS: Final[Words] = {0: ("ok", QUIET), 1: ("suspected !", NOTE), 2: ("growing !!", CARE)}
+SEVERITY_WORDS: Final[Words] = {1: ("note !", NOTE), 2: ("warning !!", CARE), 3: ("critical !!!", BAD)}
 
 
-def words_to_json(words: Words) -> list[Json]:
-    """The JSON of ``mappings``, perhaps empty."""
+def words_to_json(words: Words, from_on: tuple[float, str] | None = None) -> list[Json]:
+    """The JSON of ``mappings``, perhaps empty. ``from_on``: a text in place of numbers from this one on."""
+    if from_on is not None:
+        least, text = from_on
+        return [{"type": "range", "options": {"from": least, "to": None, "result": {"text": text, "index": 0}}}]
     if not words:
         return []
     options = {
@@ -100,6 +119,7 @@ class Field:
     least: float | None = None
     most: float | None = None
     links: tuple[PanelLink, ...] = ()
+    """Of a number: a click on its tile follows the first."""
 
     def to_json(self, colour: Json, custom: Json) -> Json:
         """The JSON of ``fieldConfig.defaults``; ``custom`` has the settings of this type of panel."""

@@ -100,10 +100,6 @@ def _line_properties(line: QueryLine) -> Json:
         told["custom.fillOpacity"] = 0
     if not line.stacked:
         told["custom.stacking"] = {"mode": "none", "group": "A"}
-    if line.on_the_right:
-        told["custom.axisPlacement"] = "right"
-    if line.unit:
-        told["unit"] = line.unit
     return told
 
 
@@ -113,7 +109,7 @@ def _reduce(calculation: str) -> Json:
 
 @dataclass(frozen=True)
 class Stat(QueryPanel):
-    """A panel with one number, or a few with names, and their curve in the background, if they are not instant."""
+    """A panel with one number and, if it is high and not instant, its curve; or with a few numbers and their names."""
 
     instant: bool = False
     named: bool = False
@@ -126,16 +122,20 @@ class Stat(QueryPanel):
         return self.instant
 
     def _options(self) -> Json:
+        flat = self.size[1] < 4
         return {
             "colorMode": "value",
-            "graphMode": "none" if self.instant or self.named else "area",
+            "graphMode": "none" if self.instant or self.named or flat else "area",
+            # Grafana makes names and numbers so small that the longest name fits beside its number.
+            **({"text": {"titleSize": 13, "valueSize": 24}} if self.named else {}),
             "justifyMode": "auto",
+            # "vertical" sets several numbers side by side.
             "orientation": "vertical" if self.named else "auto",
             "percentChangeColorMode": "standard",
             "reduceOptions": _reduce("lastNotNull"),
             "showPercentChange": False,
             "textMode": "value_and_name" if self.named else "value",
-            "wideLayout": True,
+            "wideLayout": not self.named,
         }
 
 
@@ -213,9 +213,9 @@ class TimeSeries(QueryPanel):
     """With two the legend is a table, of which three lines fit below a panel; with one it is a list."""
     legend_on_the_right: bool = False
     smallest_step: str | None = None
-    """The smallest step, as ``5m``; for bars that count events."""
-    show_limits: bool = False
-    """True to draw the field's thresholds as lines."""
+    """The smallest step, as ``1h``; for bars that count events, else they are one pixel wide."""
+    bands: bool = False
+    """True to draw the field's thresholds as areas behind the curves."""
     type: ClassVar[str] = "timeseries"
 
     def to_json(self) -> Json:
@@ -242,14 +242,16 @@ class TimeSeries(QueryPanel):
         return {
             "drawStyle": "bars" if self.bars else "line",
             "lineWidth": 0 if self.bars else 1,
-            "fillOpacity": 70 if self.bars else 25 if self.stacked else 8,
+            "fillOpacity": 70 if self.bars else 25 if self.stacked else 0 if self.bands else 8,
             "lineInterpolation": "linear",
             "showPoints": "never" if self.bars else "auto",
             "pointSize": 4,
             # A gap of a scrape or two is bridged; a job that was away for longer shows as a gap.
             "spanNulls": 60_000,
             "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
-            "thresholdsStyle": {"mode": "dashed" if self.show_limits else "off"},
+            "thresholdsStyle": {"mode": "area" if self.bands else "off"},
+            # A bar counts what happened since the one before it.
+            "barAlignment": -1 if self.bars else 0,
             "axisPlacement": "auto",
             "axisBorderShow": False,
         }
@@ -259,11 +261,12 @@ class TimeSeries(QueryPanel):
 class Heatmap(QueryPanel):
     """A panel with one row a series and one column a moment, coloured by value."""
 
-    scheme: str
-    """A name of d3's colour schemes, as Grafana lists them; those used here read on light and dark."""
-    reverse: bool = False
+    scheme: str | None = None
+    """A sequential one of d3's colour schemes, as Grafana lists them, that colour-blind people can read, on light and
+    dark; ``None``: orange, from transparent to opaque."""
     least_colour: float | None = None
     most_colour: float | None = None
+    row_name: str = "rank"
     _: KW_ONLY
     most_points: int | None = 120
     type: ClassVar[str] = "heatmap"
@@ -273,9 +276,9 @@ class Heatmap(QueryPanel):
 
     def _options(self) -> Json:
         colour: Json = {
-            "mode": "scheme",
-            "scheme": self.scheme,
-            "reverse": self.reverse,
+            "mode": "scheme" if self.scheme else "opacity",
+            "scheme": self.scheme or "Oranges",
+            "reverse": False,
             "steps": 64,
             "exponent": 1,
             "scale": "linear",
@@ -297,7 +300,7 @@ class Heatmap(QueryPanel):
             "rowsFrame": {"layout": "auto", "value": self.title},
             "showValue": "never",
             "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
-            "yAxis": {"axisPlacement": "left", "reverse": True, "axisLabel": "rank"},
+            "yAxis": {"axisPlacement": "left", "reverse": True, "axisLabel": self.row_name},
         }
 
 

@@ -23,8 +23,6 @@ class QueryLine:
     filled: bool = True
     stacked: bool = True
     """False to leave the series out of a stack."""
-    on_the_right: bool = False
-    unit: str | None = None
 
 
 LIMIT: Final = QueryLine(colour="red", dashed=True, filled=False, stacked=False)

@@ -50,6 +50,8 @@ class Value(TableColumn):
     decimals: int | None = None
     gauge: bool = False
     """True for a bar from 0 to 1 behind the number."""
+    from_on: tuple[float, str] | None = None
+    """A number, and the text in place of it and of higher ones."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ def _value_properties(column: Value) -> Json:
     told: Json = {"unit": column.unit, "custom.align": "right"}
     if column.decimals is not None:
         told["decimals"] = column.decimals
-    if column.words:
-        told["mappings"] = words_to_json(column.words)
-    if column.steps.limits:
+    if column.words or column.from_on:
+        told["mappings"] = words_to_json(column.words or {}, column.from_on)
+    if column.steps is not NO_STEPS:
         told["thresholds"] = column.steps.to_json()
     if column.gauge:
         told |= {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tidegauge_exporter.dashboards.model.fields import Json
 from tidegauge_exporter.dashboards.model.queries import PROMETHEUS
@@ -79,6 +79,35 @@ class LabelValues(Variable):
 
 
 @dataclass(frozen=True)
+class JobVariable(Variable):
+    """The choice of a job by id, name and owner; the newest first."""
+
+    expression: str
+    """Its series have the labels ``job_id`` and ``shown`` and no others."""
+
+    pattern: ClassVar[str] = r"/^\{job_id=\"(?<value>.+?)\",shown=\"(?<text>.*?) *\"\} /"
+    """Of a series as Grafana writes it. What a job calls itself is in ``shown`` and cannot become the value."""
+
+    def to_json(self) -> Json:
+        return {
+            **super().to_json(),
+            "type": "query",
+            "datasource": PROMETHEUS,
+            "query": {
+                "qryType": 3,
+                "query": f"query_result({self.expression})",
+                "refId": "PrometheusVariableQueryEditor-VariableQuery",
+            },
+            "refresh": 2,
+            "regex": self.pattern,
+            "sort": 4,
+            "includeAll": False,
+            "multi": False,
+            "options": [],
+        }
+
+
+@dataclass(frozen=True)
 class VariableChoice(Variable):
     """The choice of one of some fixed values; the first is the default."""
 
@@ -103,9 +132,35 @@ class VariableChoice(Variable):
 DATA_SOURCE: Final = DataSourceVariable("datasource", "Data source", "The Prometheus that scrapes Tidegauge.")
 CLUSTERS: Final = LabelValues("cluster", "Cluster", "Clusters to look at.", "tidegauge_nodes", "cluster", with_all=True)
 CLUSTER: Final = LabelValues("cluster", "Cluster", "The cluster of the job.", "tidegauge_nodes", "cluster")
-JOB_ID: Final = LabelValues(
-    "job_id", "Job", "Jobs watched in the time range.", 'tidegauge_job_info{cluster=~"$cluster"}', "job_id"
+NODE: Final = LabelValues("node", "Node", "The node.", 'tidegauge_gpu_total_bytes{cluster=~"$cluster"}', "hostname")
+NODES: Final = LabelValues(
+    "node", "Node", "Jobs with a rank on these nodes.", 'tidegauge_gpu_total_bytes{cluster=~"$cluster"}', "hostname",
+    with_all=True,
+)  # fmt: skip
+_JOB_INFO: Final = 'tidegauge_job_info{cluster=~"$cluster"}'
+USER: Final = LabelValues(
+    "user", "User", "Owners of jobs.", _JOB_INFO, "user_name", with_all=True, may_be_absent=True
+)  # fmt: skip
+ACCOUNT: Final = LabelValues(
+    "account", "Account", "Slurm accounts of jobs.", _JOB_INFO, "slurm_account", with_all=True, may_be_absent=True
 )
+PARTITION: Final = LabelValues(
+    "partition", "Partition", "Slurm partitions of jobs.", _JOB_INFO, "slurm_partition", with_all=True,
+    may_be_absent=True,
+)  # fmt: skip
+NAMESPACE: Final = LabelValues(
+    "namespace", "Namespace", "Kubernetes namespaces of the ranks' pods.",
+    'tidegauge_rank_info{cluster=~"$cluster"}', "namespace", with_all=True, may_be_absent=True,
+)  # fmt: skip
+OWNER_OF_ENDED: Final = LabelValues(
+    "user", "User", "Owners of ended jobs.", 'tidegauge_ended_runs{cluster=~"$cluster", by="job"}', "user_name",
+    with_all=True, may_be_absent=True,
+)  # fmt: skip
+_OWNER: Final = f'label_replace(last_over_time({_JOB_INFO}[$__range]), "owner", "($1)", "user_name", "(.+)")'
+JOB_ID: Final = JobVariable(
+    "job_id", "Job", "Jobs watched in the time range.",
+    f'max by (job_id, shown) (label_join({_OWNER}, "shown", " ", "job_id", "job_name", "owner"))',
+)  # fmt: skip
 ATTEMPT: Final = LabelValues(
     "attempt",
     "Attempt",
