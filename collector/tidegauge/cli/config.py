@@ -38,7 +38,18 @@ OTHER_VARIABLES = IN_JOBS | {
 DEFAULT = "default"
 """The origin of a setting that has its default."""
 SECTIONS = {
-    "Access to the API": ("web_", "api_tokens", "api_admins", "api_token_file", "api_ca_file", "metrics_readers"),
+    "Access to the API": (
+        "web_",
+        "api_tokens",
+        "api_admins",
+        "api_token_file",
+        "api_ca_file",
+        "metrics_readers",
+        "session_",
+        "proxy_user_",
+        "trusted_proxies",
+        "munge_",
+    ),
     "Addresses and ports": ("listen_host", "metrics_port", "api_port", "engine_port", "public_url"),
     "Storage": ("state_dir", "run_dir", "database_", "snapshot_", "keep_"),
     "Personal data": ("user_",),
@@ -49,7 +60,7 @@ SECTIONS = {
     "Ray Jobs": ("ray_jobs_",),
     "Slack": ("slack_",),
     "Mail": ("mail_", "efficiency_mail_"),
-    "Grafana and Alertmanager": ("grafana_", "alertmanager_", "notify_"),
+    "Grafana and Alertmanager": ("grafana_", "alertmanager_", "notify_", "contact"),
 }
 """Titles of ``config show``, with the prefixes of their settings."""
 OTHER_SECTION = "Cluster"

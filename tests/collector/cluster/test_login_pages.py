@@ -16,7 +16,7 @@ import pytest
 from html_text import Page
 from login_world import NAMES, FakeMunged, FakeReviewer
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi
-from tidegauge.cluster.api.login_api import LoginPages, local_path
+from tidegauge.cluster.api.login_api import HOME, LoginPages, local_path
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.http.credentials import BesideFiles
@@ -219,7 +219,7 @@ def test_a_login_that_fails_says_why_and_repeats_nothing(
 def test_next_leads_nowhere_else(site: Site, wanted: str) -> None:
     assert local_path(wanted) is None
     done = site.log_in(token=TOKEN, next=wanted)
-    assert (done.status, done.headers["Location"]) == (303, "/login")
+    assert (done.status, done.headers["Location"]) == (303, HOME)
     assert done.headers.get_all("Set-Cookie") == [done.headers["Set-Cookie"]]
     form = site.ask(f"/login?next={quote(wanted)}")
     assert "evil" not in form.body
