@@ -63,8 +63,9 @@ def job_address(job: JobKey, **more: object) -> str:
     return f"job?{urlencode(fields, errors='replace')}"
 
 
-def job_link(job: JobKey, array: str | None = None, group_name: str = "") -> str:
-    words = one_line(short_job_name(job.job_id, job.attempt, array, group=group_name), MAX_NAME_CHARS)
+def job_link(job: JobKey, array: str | None = None, group_name: str = "", *, words: str | None = None) -> str:
+    """A link to a job's page, by default with the job's name in its short form."""
+    words = words or one_line(short_job_name(job.job_id, job.attempt, array, group=group_name), MAX_NAME_CHARS)
     return f'<a class="named" href="{escape(job_address(job))}">{escape(words)}</a>'
 
 

@@ -40,13 +40,19 @@ class Tenancy(NamedTuple):
     used_bytes: int
 
 
-Tenancies = Mapping[tuple[str, DeviceUuid], Sequence[Tenancy]]
+Tenancies = Mapping[tuple[str, DeviceUuid], Sequence[Tenancy | None]]
+"""``None`` is a rank of a job that the viewer may not see."""
 
 
-def tenancies(jobs: Iterable[JobView]) -> Tenancies:
-    """Living ranks by host and GPU."""
-    found: dict[tuple[str, DeviceUuid], list[Tenancy]] = {}
-    for job in jobs:
+def tenancies(seen: Iterable[JobView], every: Iterable[JobView]) -> Tenancies:
+    """Living ranks of all jobs by host and GPU; a viewer is told whose they are of the jobs ``seen``."""
+    found: dict[tuple[str, DeviceUuid], list[Tenancy | None]] = {}
+    told = {id(job) for job in seen}
+    for job in every:
+        if id(job) not in told:
+            for place, _ in job.living_places:
+                found.setdefault(place, []).append(None)
+            continue
         for place, index in job.living_places:
             rank = job.ranks[index]
             held = rank.reserved_bytes + (rank.nontorch_bytes or 0)
@@ -86,7 +92,7 @@ def _fits(node: NodeStatus, on: Tenancies, words: str, show: str) -> bool:
         return False
     if not words:
         return True
-    there = (one for gpu in node.gpus for one in on.get((node.hostname, gpu.uuid), ()))
+    there = (one for gpu in node.gpus for one in on.get((node.hostname, gpu.uuid), ()) if one is not None)
     text = " ".join([node.hostname, *(f"{one.called} {one.job.job_id} {one.user_name}" for one in there)]).lower()
     return all(word in text for word in words.lower().split())
 
@@ -109,13 +115,16 @@ def _card(node: NodeStatus, on: Tenancies) -> str:
     return f'<article class="node"><h3>{name_text(node.hostname)}</h3><p>{chip}{told}</p>{rows}</article>'
 
 
-def _gpu(gpu: GpuView, ranks: Sequence[Tenancy]) -> str:
+def _gpu(gpu: GpuView, ranks: Sequence[Tenancy | None]) -> str:
     title = f"{bytes_text(gpu.used_bytes)} of {bytes_text(gpu.total_bytes)}, {gpu.name}"
     who = [
         f'<a href="{escape(job_address(one.job, rank=one.rank))}">{escape(one_line(one.called, 40))}</a> '
         f"rank {one.rank} ({name_text(one.user_name, 40)}, {bytes_text(one.used_bytes)})"
         for one in ranks
+        if one is not None
     ]
+    if hidden := ranks.count(None):
+        who.append(f"{format_count(hidden, 'rank')} of others")
     if (gpu.other_processes_bytes or 0) >= MIN_UNKNOWN_BYTES:
         who.append(f"unattributed {bytes_text(gpu.other_processes_bytes)} !")
     told = f"<small>{'; '.join(who)}</small>" if who else "<small>no rank</small>"

@@ -33,6 +33,7 @@ from tidegauge.cluster.web.history_page import DAY_S, DAYS, ENDS, SPANS, History
 from tidegauge.cluster.web.incidents_page import MAX_INCIDENTS, SHOW, incidents_page
 from tidegauge.cluster.web.job_page import MAX_CURVES, JobShown, LiveJob, job_page, job_title
 from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
+from tidegauge.cluster.web.markup import job_link
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.policy_page import DAYS as POLICY_DAYS
 from tidegauge.cluster.web.policy_page import MAX_DECISIONS, policy_page
@@ -215,11 +216,15 @@ class _WebPages:
         number = request.number("incident", default=0)
         story = self._reads.story(incident_story(self._reads.store, number, viewer=request.viewer))
         title, parts, data, _ = self._reads.incident_report(story)
+        job = story.incident.key.job
+        link = job_link(job, words="Page of the job")
+        parts = [parts[0], f'<p class="links">{link}</p>', *parts[1:]]
         # Not asked for again: its chart has been zoomed, its flame graph folded.
         return self._page(request, title, "Incidents", parts, data=data)
 
     def nodes(self, request: Request) -> Response:
-        on = tenancies(seen_by(request.viewer, self._reads.jobs()))
+        jobs = self._reads.jobs()
+        on = tenancies(seen_by(request.viewer, jobs), jobs)
         parts = nodes_page(
             self._reads.coordinator.nodes(), on, words=_text(request, "words"), show=_text(request, "show")
         )

@@ -13,6 +13,7 @@ import pytest
 
 from html_text import Page
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.routes import PAGES
 from waiting import PATIENCE_S
 from web_world import HOSTILE, LEAKY, ODD_RANK, web_service
@@ -86,6 +87,16 @@ def test_the_page_of_nodes_says_who_is_silent_who_is_where_and_what_nobody_accou
     assert "2 of 6 nodes not reporting." in words
     assert "moe-pretrain rank 13" in words
     assert "unattributed 3.0 GiB !" in words
+
+
+def test_a_viewer_sees_that_ranks_of_others_are_there_and_not_whose(service: CoordinatorService) -> None:
+    jobs = service.coordinator.jobs()
+    own = [job for job in jobs if job.job_id == LEAKY]
+    html = "".join(nodes_page(service.coordinator.nodes(), tenancies(own, jobs), words="", show=""))
+    assert "1 rank of others" in html
+    assert "moe-pretrain" in html
+    assert "vit-sweep" not in html
+    assert "vit-sweep" not in "".join(nodes_page(service.coordinator.nodes(), tenancies((), jobs), words="", show=""))
 
 
 def test_nodes_are_found_by_host_user_job_and_trouble(service: CoordinatorService) -> None:
