@@ -218,7 +218,7 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
     config = PROMETHEUS.replace("FOLDER", str(site.folder)).replace("API", site.url)
     with running_prometheus(folder, config) as prometheus:
         up = prometheus.wait_for("up", scraped, within_s=60)
-        assert {one["metric"]["component"] for one in up} == {"agent", "coordinator"}
+        assert {one["metric"]["component"] for one in up} == {"agent", "coordinator", "notifier"}
         assert {target["scrapeUrl"][:8] for target in prometheus.targets()} == {"https://"}
         prometheus.wait_for('tidegauge_rank_allocated_bytes{job_id="mine"}')
         prometheus.wait_for('tidegauge_job_info{job_id="mine"}')
@@ -227,7 +227,7 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
         site.web("grafana")
         prometheus.wait_for("up", refused, within_s=60)
         eventually(
-            lambda: all("401" in target["lastError"] for target in prometheus.targets()), "both are refused by name"
+            lambda: all("401" in target["lastError"] for target in prometheus.targets()), "all are refused by name"
         )
         site.web("prometheus")
         prometheus.wait_for("up", scraped, within_s=60)
@@ -338,7 +338,7 @@ def plant_an_incident(site: Site, owner: str) -> int:
 
 
 def scraped(found: list[dict[str, Any]]) -> bool:
-    return len(found) == 2 and all(one["value"][1] == "1" for one in found)
+    return len(found) == 3 and all(one["value"][1] == "1" for one in found)
 
 
 def refused(found: list[dict[str, Any]]) -> bool:

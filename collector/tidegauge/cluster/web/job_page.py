@@ -82,11 +82,16 @@ class JobShown:
 
 
 def job_title(shown: JobShown) -> str:
+    name = _name(shown)
+    return one_line(f"Job {shown.asked.job_id}" + (f" ({name})" if name else ""), 120)
+
+
+def _name(shown: JobShown) -> str | None:
+    """The name that its owner gave the job, if it is another than its id."""
     name = shown.record.record.job_name if shown.record is not None else None
     if shown.live is not None:
         name = shown.live.view.job_name
-    asked = shown.asked.job_id
-    return one_line(f"Job {asked}" + (f" ({name})" if name and name != asked else ""), 120)
+    return None if name is None or name == shown.asked.job_id else one_line(name, 200)
 
 
 def job_page(shown: JobShown) -> list[str]:
@@ -126,7 +131,10 @@ def _subject(shown: JobShown) -> str:
     user = shown.live.view.user_name if shown.live is not None else None
     if user is None and shown.record is not None:
         user = shown.record.record.user_name
-    facts = [("Job", one_line(key.job_id, 200)), ("Attempt", str(key.attempt) if key.attempt else None), ("User", user)]
+    facts = [
+        ("Job", one_line(key.job_id, 200)), ("Name", _name(shown)),
+        ("Attempt", str(key.attempt) if key.attempt else None), ("User", user),
+    ]  # fmt: skip
     links = []
     if shown.record is not None and shown.record.has_profile:
         query = urlencode({name: value for name, value in key._asdict().items() if value != ""}, errors="replace")
