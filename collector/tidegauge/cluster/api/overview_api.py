@@ -109,6 +109,11 @@ class OverviewReads:
         view = self.job_view(job, viewer)
         return job_page(view, self._memory_line, now_unix_s=self._wall_s(), rank=rank)
 
+    def ranks_page(self, job: JobAsked, viewer: Viewer, *, most: int) -> JobPage:
+        """The same without sparklines and with at most ``most`` ranks: of ten thousand those take most of the time.
+        Raises ``NotFoundError``."""
+        return job_page(self.job_view(job, viewer), _no_line, now_unix_s=self._wall_s(), most=most)
+
     def job_view(self, job: JobAsked, viewer: Viewer) -> JobView:
         """Raises ``NotFoundError``."""
         return _find(seen_by(viewer, self._jobs()), job)
@@ -162,6 +167,10 @@ class OverviewReads:
 
     def _memory_line(self, node_id: str, rank: RankSummary) -> tuple[int, ...]:
         return self._coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
+
+
+def _no_line(node_id: str, rank: RankSummary) -> tuple[int, ...]:  # noqa: ARG001 - as MemoryLine
+    return ()
 
 
 class _WiredOverview(NamedTuple):

@@ -58,7 +58,7 @@ class LiveJob:
 
     view: JobView
     page: JobPage
-    """With all its ranks, the one to look at first first."""
+    """With the ranks of the table, the one to look at first first."""
     curves: Mapping[int, Sequence[MemoryPoint]]
     """The memory history of some of them, by number; the chosen rank is among them."""
     groups: Sequence[JobLine] = ()
@@ -146,17 +146,20 @@ def _subject(shown: JobShown) -> str:
 
 def _content(shown: JobShown, live: LiveJob) -> ReportContent:
     """The curves for the charts that reports have, the chosen rank first."""
-    by_number = {line.rank: line for line in live.page.ranks}
-    verdicts = {int(rank.identity.rank): rank.verdict for rank in live.view.ranks}
+    view = live.view
+    places = {int(rank.identity.rank): place for place, rank in enumerate(view.ranks)}
     order = sorted(live.curves, key=lambda rank: rank != shown.rank) if shown.rank is not None else list(live.curves)
-    curves = [
-        RankCurve(
-            rank, rank_place(by_number[rank].hostname, by_number[rank].gpu), tuple(live.curves[rank]), verdicts[rank],
-            by_number[rank].limit_bytes, verdicts[rank].state is not LeakState.OK,
-        )
-        for rank in order
-        if rank in by_number and rank in verdicts
-    ]  # fmt: skip
+    curves = []
+    for number in order:
+        if number in places:
+            rank, hostname = view.ranks[places[number]], view.rank_hostnames[places[number]]
+            concerned = rank.verdict.state is not LeakState.OK
+            curves.append(
+                RankCurve(
+                    number, rank_place(hostname, rank.gpu), tuple(live.curves[number]), rank.verdict, rank.limit_bytes,
+                    concerned,
+                )
+            )  # fmt: skip
     return ReportContent(shown.made_unix_s, job_title(shown), (), ranks=tuple(curves))
 
 
@@ -164,13 +167,14 @@ def _lead(shown: JobShown, live: LiveJob, content: ReportContent) -> str:
     job, first = live.page.job, live.page.job.first
     if job.running and content.ranks and job.state is not LeakState.OK and shown.rank in (None, first.rank):
         return curve_lead(content.ranks[0])
-    chosen = next((one for one in live.page.ranks if one.rank == shown.rank), first)
+    looked_at = first.rank if shown.rank is None else shown.rank
+    chosen = next((one for one in live.view.ranks if one.identity.rank == looked_at), live.view.ranks[0])
     if not job.running:
         sentence, tone = "All its ranks have ended.", "note"
     elif chosen.step == 0:
         sentence, tone = "It has counted no step yet.", "note"
-    elif chosen.state is LeakState.OK:
-        sentence, tone = f"Rank {chosen.rank} does not grow: its memory has not kept growing.", "ok"
+    elif chosen.verdict.state is LeakState.OK:
+        sentence, tone = f"Rank {int(chosen.identity.rank)} does not grow: its memory has not kept growing.", "ok"
     else:
         return curve_lead(content.ranks[0])
     return lead(

@@ -25,13 +25,14 @@ from tidegauge.cluster.api.http_api import (
 from tidegauge.cluster.api.loop_api import incident_story, status_for, store_errors
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
+from tidegauge.cluster.api.overview import MAX_RANKS
 from tidegauge.cluster.api.overview_api import OverviewReads
 from tidegauge.cluster.api.record_api import RecordPage, RecordPages
 from tidegauge.cluster.api.route_access import Owns, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.web.history_page import DAY_S, DAYS, ENDS, SPANS, HistoryAsked, history_page
 from tidegauge.cluster.web.incidents_page import MAX_INCIDENTS, SHOW, incidents_page
-from tidegauge.cluster.web.job_page import MAX_CURVES, JobShown, LiveJob, job_page, job_title
+from tidegauge.cluster.web.job_page import MAX_CURVES, MAX_ROWS, JobShown, LiveJob, job_page, job_title
 from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.markup import job_link
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
@@ -190,7 +191,7 @@ class _WebPages:
             asked = asked._replace(attempt=max(job.attempt for job in same))
         try:
             view = reads.overviews.job_view(asked, viewer)
-            page = reads.overviews.job_page(asked, viewer)
+            page = reads.overviews.ranks_page(asked, viewer, most=MAX_RANKS if _text(request, "words") else MAX_ROWS)
         except NotFoundError:
             return None
         key = view.key

@@ -13,6 +13,7 @@ import pytest
 
 from html_text import Page
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.web.job_page import MAX_ROWS
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.routes import PAGES
 from waiting import PATIENCE_S
@@ -63,6 +64,15 @@ def test_the_page_of_a_job_says_which_rank_leaks_how_fast_and_until_when(service
 
 def test_the_page_of_a_job_shows_the_rank_that_was_chosen(service: CoordinatorService) -> None:
     assert "GPU memory of rank 3 (gpu-a-000, GPU 3)" in text(service, f"job?job_id={LEAKY}&rank=3")
+
+
+def test_a_job_of_many_ranks_shows_some_and_finds_the_others(tmp_path: Path) -> None:
+    with web_service(tmp_path, nodes=20) as service:
+        page = ask(service, f"job?job_id={LEAKY}")[2]
+        assert page.count("&amp;rank=") + page.count("&rank=") <= MAX_ROWS + 1
+        assert "40 more ranks" in text(service, f"job?job_id={LEAKY}")
+        assert "GPU memory of rank 139 (gpu-a-019, GPU 6)" in text(service, f"job?job_id={LEAKY}&rank=139")
+        assert ">139</a>" in ask(service, f"job?job_id={LEAKY}&words=139")[2]
 
 
 # In five seconds: how did it end, and how full was it?
