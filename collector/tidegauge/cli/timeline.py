@@ -10,12 +10,6 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionS
 from tidegauge.core.incidents.grades import GradeAnswer, answer_in_words
 from tidegauge.core.incidents.wording import OUTCOME_WORDS
 
-MODE_WORDS = {
-    "observe": "decisions are logged, no action is taken",
-    "warn": "owners are notified, no other action is taken",
-    "act": "the actions of the rules are taken, within the brakes",
-}
-
 
 class Entry(NamedTuple):
     """A line of the timeline."""

@@ -14,7 +14,7 @@ from tidegauge.cli.errors import FINE, UsageError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy import grade as policy_grade
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
-from tidegauge.cli.timeline import MODE_WORDS, Entry, last_action, timeline
+from tidegauge.cli.timeline import Entry, last_action, timeline
 from tidegauge.cli.times import ago, clock, day, moment, since_unix_s
 from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.ids import job_name
@@ -24,6 +24,7 @@ from tidegauge.core.incidents.grades import GradeAnswer
 from tidegauge.core.incidents.post_mortem import next_step, post_mortem
 from tidegauge.core.incidents.wording import (
     CLOSURES,
+    MODE_WORDS,
     further_name,
     incident_sentence,
     list_ranks,

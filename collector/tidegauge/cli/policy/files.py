@@ -11,8 +11,8 @@ from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
-from tidegauge.cli.timeline import MODE_WORDS
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.incidents.wording import MODE_WORDS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, read
-from tidegauge.cli.timeline import MODE_WORDS, became, whence
+from tidegauge.cli.timeline import became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
-from tidegauge.core.incidents.wording import name_job
+from tidegauge.core.incidents.wording import MODE_WORDS, name_job
 from tidegauge.core.units import format_count
 
 LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", "why")

@@ -18,7 +18,7 @@ from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_lef
 from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
-from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
+from tidegauge.core.verdicts import SEVERITY_MARKS, Band, LeakState, Severity, state_word
 
 T = TypeVar("T")
 
@@ -171,7 +171,6 @@ def bars(amounts: Sequence[float], scale: ChartScale, height: int) -> list[str]:
 
 
 _TONES = {"ok": Tone.GOOD, "no steps": Tone.DIM, "leak": Tone.ALARM}
-_MARKS = {None: "", Severity.NOTE: " !", Severity.WARNING: " !!", Severity.CRITICAL: " !!!"}
 
 
 def state_cell(
@@ -183,7 +182,7 @@ def state_cell(
     """
     if not alive:
         return Cell("ended", Tone.DIM)
-    marks = _MARKS[severity] if state is LeakState.LEAK else ""
+    marks = f" {SEVERITY_MARKS[severity]}" if state is LeakState.LEAK and severity is not None else ""
     if stale:
         return Cell(f"stale{marks}", Tone.WARNING)
     word = state_word(state, severity, has_steps=has_steps)

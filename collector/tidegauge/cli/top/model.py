@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
 from tidegauge.cluster.api.overview import JobLine, RankLine
@@ -18,9 +18,21 @@ from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.units import format_count
 from tidegauge.core.verdicts import alarm_level
 
+RowOrderT = TypeVar("RowOrderT", bound="RowOrder")
 
-class Sort(str, Enum):
-    """The order of rows."""
+
+class RowOrder(str, Enum):
+    """An order of rows; a key goes through all orders of a table."""
+
+    @property
+    def next(self: RowOrderT) -> RowOrderT:
+        """The order after this one, round and round."""
+        orders = list(type(self))
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
+class Sort(RowOrder):
+    """The order of jobs and ranks."""
 
     TIME = "time"
     """The order by predicted time to OOM."""
@@ -36,12 +48,6 @@ class Sort(str, Enum):
     STEP = "step"
     BYTES = "bytes"
     """The order by memory in use, the largest first."""
-
-    @property
-    def next(self) -> Sort:
-        """The order after this one, round and round."""
-        orders = list(Sort)
-        return orders[(orders.index(self) + 1) % len(orders)]
 
     @property
     def words(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from tidegauge.cli.top.columns import (
     rank_state,
     share_cell,
 )
-from tidegauge.cli.top.model import has_text
+from tidegauge.cli.top.model import RowOrder, has_text
 from tidegauge.cluster.api.overview import CardLine, NodeLine, NodePage, RankOnCard
 from tidegauge.cluster.views import NodeHealth
 from tidegauge.core.ids import JobKey, known_as
@@ -34,18 +33,13 @@ SEVERAL = 12
 """Characters of a table's column of GPUs at most, one each."""
 
 
-class NodeSort(str, Enum):
+class NodeSort(RowOrder):
     """The order of nodes."""
 
     FULLEST = "by fullest GPU"
     UNATTRIBUTED = "by unattributed memory"
     HEALTH = "by state"
     NAME = "by name"
-
-    @property
-    def next(self) -> NodeSort:
-        orders = list(NodeSort)
-        return orders[(orders.index(self) + 1) % len(orders)]
 
 
 class NodeRow:

@@ -17,6 +17,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.memory_history import MemoryHistory
 from tidegauge.core.verdicts import LeakState, Severity
 from tidegauge.core.views import JobView, RankSummary
+from tidegauge.http.access import EVERYBODY
 
 MAX_ROWS = 2048
 """A job with more ranks has a row for each of its nodes; of more nodes, those to look at first."""
@@ -61,7 +62,7 @@ class HeatMaps:
         self._history_of = history_of
         self._monotonic_s = monotonic_s
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[JobKey, int], tuple[list[JobView], Kept[HeatMap]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[JobKey, int], Kept[HeatMap]] = OrderedDict()
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -69,25 +70,20 @@ class HeatMaps:
 
     def _of_job(self, request: Request) -> HeatMap:
         columns = request.number("columns", default=COLUMNS, most=MAX_COLUMNS) or COLUMNS
-        view = self._overviews.job_view(JobAsked.of(request), request.viewer)
-        return self._kept_of(view, columns)()
+        key = self._overviews.job_view(JobAsked.of(request), request.viewer).key
+        return self._kept_of(key, columns)()
 
-    def _kept_of(self, view: JobView, columns: int) -> Kept[HeatMap]:
+    def _kept_of(self, job: JobKey, columns: int) -> Kept[HeatMap]:
+        def make() -> HeatMap:
+            view = self._overviews.job_view(JobAsked(*job), EVERYBODY)
+            return heat_map(view, self._history_of, columns=columns)
+
         with self._lock:
-            key = view.key, columns
-            made = self._kept.pop(key, None)
-            if made is None:
-                latest = [view]
-                kept = Kept(
-                    lambda: heat_map(latest[0], self._history_of, columns=columns),
-                    kept_s=KEPT_S, monotonic_s=self._monotonic_s,
-                )  # fmt: skip
-                made = latest, kept
-            made[0][0] = view
-            self._kept[key] = made
+            kept = self._kept.pop((job, columns), None)
+            self._kept[job, columns] = kept or Kept(make, kept_s=KEPT_S, monotonic_s=self._monotonic_s)
             while len(self._kept) > MAX_JOBS_KEPT:
                 self._kept.popitem(last=False)
-            return made[1]
+            return self._kept[job, columns]
 
 
 def heat_map(job: JobView, history_of: HistoryOf, *, columns: int, most: int = MAX_ROWS) -> HeatMap:

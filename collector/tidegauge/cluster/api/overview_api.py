@@ -109,10 +109,9 @@ class OverviewReads:
         view = self.job_view(job, viewer)
         return job_page(view, self._memory_line, now_unix_s=self._wall_s(), rank=rank)
 
-    def ranks_page(self, job: JobAsked, viewer: Viewer, *, most: int) -> JobPage:
-        """The same without sparklines and with at most ``most`` ranks: of ten thousand those take most of the time.
-        Raises ``NotFoundError``."""
-        return job_page(self.job_view(job, viewer), _no_line, now_unix_s=self._wall_s(), most=most)
+    def ranks_page(self, view: JobView, *, most: int) -> JobPage:
+        """The same without sparklines and with at most ``most`` ranks: of ten thousand those take most of the time."""
+        return job_page(view, _no_line, now_unix_s=self._wall_s(), most=most)
 
     def job_view(self, job: JobAsked, viewer: Viewer) -> JobView:
         """Raises ``NotFoundError``."""

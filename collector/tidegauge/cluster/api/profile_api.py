@@ -14,8 +14,10 @@ from tidegauge.cluster.api.memory_api import JobAsked
 from tidegauge.cluster.api.route_access import Owns
 from tidegauge.cluster.views import AskedProfile, ProfileProblem
 from tidegauge.core.ids import JobKey
+from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.request import ranks_of
 from tidegauge.core.text import one_line
+from tidegauge.http.access import Viewer
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +69,28 @@ class ProfilePages:
     def forms(self) -> dict[str, Route]:
         return {"/api/v1/profiles": store_route(self._ask)}
 
-    def _jobs(self, request: Request) -> object:
-        limit = request.number("limit", default=MAX_JOBS, most=MAX_JOBS)
+    def profiled(self, viewer: Viewer, *, limit: int = MAX_JOBS) -> Sequence[ProfiledJob]:
+        """Jobs with profiles that the viewer may see, the newest first."""
         found: list[ProfiledJob] = []
         for one in self._store().profiles.newest(limit=MAX_JOBS_READ):
-            if len(found) < limit and self._owns(request.viewer, one.job):
+            if len(found) < limit and self._owns(viewer, one.job):
                 found.append(ProfiledJob(one.job, one.at_unix_s))
+        return found
+
+    def of_job(self, request: Request) -> tuple[JobKey, Sequence[RankProfile]]:
+        """The job of a request and its profiles, as they are kept. Raises ``NotFoundError`` for a job of somebody else,
+        as for one that is not known."""
+        job = self._job(request)
+        return job, self._store().profiles.of_job(job, limit=MAX_PROFILES)
+
+    def _jobs(self, request: Request) -> object:
+        limit = request.number("limit", default=MAX_JOBS, most=MAX_JOBS)
+        found = self.profiled(request.viewer, limit=limit)
         problems = [one for one in self._asks.problems() if self._owns(request.viewer, one.job)]
         return {"jobs": found, "problems": problems[:MAX_PROBLEMS], "seen_as": request.viewer.only}
 
     def _of_job(self, request: Request) -> object:
-        job = self._job(request)
-        found = self._store().profiles.of_job(job, limit=MAX_PROFILES)
+        job, found = self.of_job(request)
         return {"profiles": [replace(one, packed="") for one in found], "asked": self._asks.asked(job)}
 
     def _of_rank(self, request: Request) -> object:

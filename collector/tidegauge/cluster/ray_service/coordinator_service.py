@@ -229,8 +229,7 @@ class CoordinatorService:
     def _web_reads(self, overviews: OverviewReads, records: RecordPages) -> WebReads:
         return WebReads(
             self.coordinator, overviews, records, self._actions.store, self._actions.status, self._jobs_kept,
-            ownership(self._jobs_kept, lambda: self._actions.store().incidents, lambda: self._actions.store().jobs),
-            self._pages.incident_report, self._with_memory, self._cluster,
+            self._profile_pages, self._pages.incident_report, self._with_memory, self._cluster,
         )  # fmt: skip
 
     def _with_memory(self, story: Story) -> Story:

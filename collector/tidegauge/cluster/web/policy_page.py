@@ -8,18 +8,13 @@ from typing import Final
 
 from tidegauge.cluster.web.markup import facts_list, health_chip, incident_link, job_link, name_text
 from tidegauge.core.incidents.actions import DecisionRecord, Disposition, LoopStatus
-from tidegauge.core.incidents.wording import capitalised, name_job
+from tidegauge.core.incidents.wording import MODE_WORDS, capitalised, name_job
 from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.untrusted import tamed_record
 from tidegauge_exporter.reports.html_page import inline, lead, moment, muted, section, table
 
 DAYS: Final = 7
 MAX_DECISIONS: Final = 200
-_MODES: Final = {
-    "observe": "Mode observe: decisions are logged, no action is taken.",
-    "warn": "Mode warn: owners are notified, no other action is taken.",
-    "act": "Mode act: the actions of the rules are taken, within the brakes.",
-}
 _DEFAULT: Final = "default (`tidegauge policy show --default` prints it)"
 _HEADS: Final = ("Decided", "Incident", "Job", "User", "Action", "Why")
 
@@ -45,7 +40,7 @@ def policy_page(status: LoopStatus, decisions: Sequence[DecisionRecord], *, left
     waiting = [one for one in newest if one.decision.disposition is not Disposition.DO]
     done = [one for one in newest if one.decision.disposition is Disposition.DO]
     return [
-        lead(_MODES.get(status.mode, f"Mode {status.mode}."), tone="warning" if stopped else "note"),
+        lead(f"Mode {status.mode}: {MODE_WORDS[status.mode]}.", tone="warning" if stopped else "note"),
         section("State", facts_list(facts)),
         section("In progress", _under_way(status)),
         section(f"Would be done, or on hold, in {DAYS} days", _decisions(waiting)),

@@ -19,7 +19,6 @@ from tidegauge_exporter.reports.html_page import lead, muted, section
 from tidegauge_exporter.reports.job_profile_page import RankInFull, job_profile_parts, ranks_in_full
 from tidegauge_exporter.reports.profile_comparison_page import comparison_parts
 
-MAX_PROFILES: Final = 256
 MAX_IN_FULL: Final = 8
 """Each is some 100 KB of markup."""
 MAX_CHOICES: Final = 200
@@ -72,14 +71,14 @@ def profile_parts(found: Sequence[RankProfile], job: JobKey, *, made_unix_s: flo
 
 def choices_of(store: LoopStore, jobs: Sequence[JobKey]) -> list[ProfileChoice]:
     """The ranks of these jobs that have a profile."""
-    found = []
+    found: list[ProfileChoice] = []
     for job in jobs:
-        for one in store.profiles.of_job(job, limit=MAX_PROFILES):
+        if len(found) >= MAX_CHOICES:
+            break
+        for one in store.profiles.of_job(job, limit=MAX_CHOICES - len(found)):
             key = "|".join((job.job_id, str(job.attempt), str(job.uid), job.group, str(one.rank)))
             name = one_line(job_name(job.job_id, job.attempt), 60)
             found.append(ProfileChoice(key, f"{name}, rank {one.rank} on {one_line(one.hostname, 40)}", job, one.rank))
-            if len(found) >= MAX_CHOICES:
-                return found
     return found
 
 

@@ -27,8 +27,9 @@ from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.api.overview import MAX_RANKS
 from tidegauge.cluster.api.overview_api import OverviewReads
+from tidegauge.cluster.api.profile_api import NO_SUCH_JOB, ProfilePages
 from tidegauge.cluster.api.record_api import RecordPage, RecordPages
-from tidegauge.cluster.api.route_access import Owns, seen_by
+from tidegauge.cluster.api.route_access import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.web.history_page import DAY_S, DAYS, ENDS, SPANS, HistoryAsked, history_page
 from tidegauge.cluster.web.incidents_page import MAX_INCIDENTS, SHOW, incidents_page
@@ -62,7 +63,6 @@ SLOW_S: Final = 15
 """How often a browser asks for a page again: of what moves, and of what is kept."""
 MAX_TEXT_CHARS: Final = 200
 RECENT_ENDED: Final = 8
-MAX_PROFILED_JOBS: Final = 50
 _HEADERS: Final = (
     ("Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -86,7 +86,7 @@ class WebReads:
     """Raises ``AuditError`` while the database is not open."""
     status: Callable[[], LoopStatus]
     jobs: Callable[[], tuple[JobView, ...]]
-    owns: Owns
+    profiles: ProfilePages
     incident_report: Callable[[Story], ReportParts]
     story: Callable[[Story], Story]
     """Adds what only the coordinator knows: the memory of the rank to look at first."""
@@ -165,17 +165,16 @@ class _WebPages:
                 found = self._reads.store().incidents.of_job(record.record.job, limit=MAX_INCIDENTS)
                 incidents = [one for one in found if request.viewer.sees(one.user_name)]
         except UnavailableError as error:
+            if live is None:
+                raise
             problem = f"Not known: {error}"
         except NotFoundError:
+            if live is None:
+                raise NotFoundError(
+                    f"job {asked.job_id!r} is neither watched nor on record, or it belongs to someone else"
+                ) from None
             problem = "Not written yet: it is kept once the job has run for some seconds."
-        if live is None and record is None:
-            if problem is not None and not problem.startswith("Not written"):
-                raise UnavailableError(problem)
-            raise NotFoundError(f"job {asked.job_id!r} is neither watched nor on record, or it belongs to someone else")
-        shown = JobShown(
-            asked, time.time(), live, record, incidents, rank, _text(request, "words"),
-            problem if record is None else None,
-        )  # fmt: skip
+        shown = JobShown(asked, time.time(), live, record, incidents, rank, _text(request, "words"), problem)
         refresh_s = LIVE_S if live is not None and live.view.running else SLOW_S
         return self._page(request, job_title(shown), "Jobs", job_page(shown), refresh_s=refresh_s)
 
@@ -191,9 +190,9 @@ class _WebPages:
             asked = asked._replace(attempt=max(job.attempt for job in same))
         try:
             view = reads.overviews.job_view(asked, viewer)
-            page = reads.overviews.ranks_page(asked, viewer, most=MAX_RANKS if _text(request, "words") else MAX_ROWS)
         except NotFoundError:
             return None
+        page = reads.overviews.ranks_page(view, most=MAX_RANKS if _text(request, "words") else MAX_ROWS)
         key = view.key
         curves = dict(reads.coordinator.memory(key.job_id, key.attempt, key.uid, group=key.group, most=MAX_CURVES))
         if rank is not None and rank not in curves:
@@ -262,14 +261,10 @@ class _WebPages:
         return self._page(request, "Policy", "Policy", parts, refresh_s=LIVE_S)
 
     def profile(self, request: Request) -> Response:
-        asked = JobAsked.of(request)
-        if asked.uid is None:
-            raise BadRequestError("uid is missing: the job's owner")
-        job = JobKey(asked.job_id, asked.attempt, asked.uid, asked.group)
         with store_errors():
-            found = self._reads.store().profiles.of_job(job, limit=256) if self._reads.owns(request.viewer, job) else ()
+            job, found = self._reads.profiles.of_job(request)
         if not found:
-            raise NotFoundError("this job has no memory profile, or it belongs to someone else")
+            raise NotFoundError(NO_SUCH_JOB)
         try:
             parts = profile_parts(found, job, made_unix_s=time.time())
         except ValueError as error:
@@ -279,12 +274,7 @@ class _WebPages:
     def compare(self, request: Request) -> Response:
         with store_errors():
             store = self._reads.store()
-            jobs = [
-                one.job
-                for one in store.profiles.newest(limit=MAX_PROFILED_JOBS)
-                if self._reads.owns(request.viewer, one.job)
-            ]
-            known = choices_of(store, jobs)
+            known = choices_of(store, [one.job for one in self._reads.profiles.profiled(request.viewer)])
 
         def profile_of(one: ProfileChoice) -> StepProfile | None:
             with store_errors():

@@ -22,6 +22,12 @@ from tidegauge.core.samples import OomRecord
 from tidegauge.core.units import format_band, format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import Band, Severity
 
+MODE_WORDS = {
+    "observe": "decisions are logged, no action is taken",
+    "warn": "owners are notified, no other action is taken",
+    "act": "the actions of the rules are taken, within the brakes",
+}
+"""What a mode of the policy does."""
 OUTCOME_WORDS = {
     Outcome.DONE: "done",
     Outcome.FAILED: "failed",
