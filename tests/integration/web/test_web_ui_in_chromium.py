@@ -142,7 +142,7 @@ def test_a_service_that_does_not_answer_is_said_and_nothing_is_taken_away(tab: T
     assert LEAKY in str(tab.ask("document.querySelector('main').textContent"))
 
 
-def test_ten_thousand_ranks_are_one_picture_and_no_stall(tab: Tab, tmp_path: Path) -> None:
+def test_ten_thousand_ranks_are_one_picture_and_a_short_page(tab: Tab, tmp_path: Path) -> None:
     with web_service(tmp_path, nodes=0) as service:
         fill(service, nodes=1430, steps=3)
         visit(tab, service, f"job?job_id={LEAKY}")
@@ -150,12 +150,6 @@ def test_ten_thousand_ranks_are_one_picture_and_no_stall(tab: Tab, tmp_path: Pat
         assert tab.ask("document.querySelectorAll('main tbody tr').length") < 300
         visit(tab, service, "nodes")
         assert "1,332 more nodes" in str(tab.ask("document.querySelector('main').textContent"))
-        longest = tab.ask(
-            "new Promise((done) => { new PerformanceObserver((list) => { const all = list.getEntries();"
-            " done(Math.max(0, ...all.map((one) => one.duration))); }).observe({type: 'longtask', buffered: true});"
-            " setTimeout(() => done(0), 8000); })"
-        )
-        print(f"longest task of the page: {longest} ms")  # a benchmark decides, not a test
 
 
 def snapshot(*sizes: int) -> bytes:

@@ -199,9 +199,14 @@ def test_pages_are_the_same_below_a_path(service: CoordinatorService) -> None:
         assert not re.search(r'(?:href|src|action)="/', ask(service, path)[2]), path
 
 
-def test_the_service_says_why_there_are_no_records_and_shows_the_rest(tmp_path: Path) -> None:
-    with web_service(tmp_path, nodes=1) as service:
-        service._actions.store().close()
-        status, _, html = ask(service, "jobs")
+def test_the_service_says_why_there_are_no_records_and_shows_the_rest(
+    service: CoordinatorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service._actions, "_opened", None)
+    monkeypatch.setattr(service._actions, "_problem", "the disk is full")
+    for path in ("jobs", f"job?job_id={LEAKY}"):
+        status, _, html = ask(service, path)
         assert status == 200
         assert LEAKY in html
+        assert "Not known: the database of incidents and actions is unavailable: the disk is full" in html
+    assert ask(service, "incidents")[0] == 503
