@@ -26,8 +26,9 @@ from tidegauge.probe.activation.launch import activation_environ
 JOBS = Path(__file__).parent / "integration" / "rig_jobs"
 ONE_RANK = ("eager", "amp", "checkpoint")
 TWO_RANKS = ("ddp", "fsdp1", "fsdp2")
-GIVE_UP_S = 100.0
-PROFILE: dict[str, Any] = {"command": "profile", "id": "p1", "reason": "a test", "most_s": 60}
+GIVE_UP_S = 250.0
+PROFILE: dict[str, Any] = {"command": "profile", "id": "p1", "reason": "a test", "most_s": 900}
+"""Time for its search, a quarter of ``most_s``, is no matter here: machines that run tests may be slow."""
 
 
 class Training:

@@ -26,7 +26,7 @@ from tidegauge.probe.holders import looks, tensors
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.from_names import MAX_AT_ONCE, MAX_UNITS_AT_ONCE
 from tidegauge.probe.holders.graphs import Graphs
-from tidegauge.probe.holders.pace import MAX_SLICE_S, Budget, Slices, Work
+from tidegauge.probe.holders.pace import MAX_SLICE_S, Budget, NoBoundaryError, OutOfWorkError, Slices, Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 from tidegauge.probe.holders.search import MAX_UNITS, search_holders
 from tidegauge.probe.holders.tensors import Tensors, WantedBlocks
@@ -833,6 +833,33 @@ class GuestTest(HolderTestCase):
         )  # fmt: skip
         self.assertEqual((found.problem, found.unfinished), ("no training step ended in the meantime", True))
 
+    def test_a_search_whose_time_is_up_between_slow_steps_does_not_say_that_there_were_none(self) -> None:
+        clock, asked = itertools.count(), itertools.count()
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            if next(asked):
+                raise RequestRefusedError("late", "no step yet")
+            return call()
+
+        def endless() -> Work[None]:
+            while True:
+                yield False
+
+        def why(at_boundary: Callable[[Callable[[], bool]], bool]) -> str:
+            slices = Slices(
+                fake_tensor_torch(), Budget(MAX_UNITS, most_s=15.0, patience_s=30.0), pause=lambda: None,
+                at_boundary=at_boundary, clock_s=lambda: next(clock) * 0.3,
+            )  # fmt: skip
+            with self.assertRaises((OutOfWorkError, NoBoundaryError)) as raised:
+                slices.run(endless())
+            return str(raised.exception)
+
+        def none(call: Callable[[], bool]) -> bool:
+            raise RequestRefusedError("late", "no step yet")
+
+        self.assertRegex(why(at_boundary), r"^not finished after 1\d s$")
+        self.assertEqual(why(none), "no training step ended in the meantime")
+
     def test_what_a_search_that_was_cut_short_has_in_its_hands_is_let_go(self) -> None:
         kept = [[number] for number in range(3000)]
         before = [sys.getrefcount(one) for one in (kept[0], kept[1500])]
@@ -992,6 +1019,14 @@ class Calls:
         self._calls += 1
 
 
+class Wide:
+    __slots__ = tuple(f"field_{number}" for number in range(40))
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+
 class WorkOfASliceTest(unittest.TestCase):
     """8 ms at a boundary: 8,000 calls, and what cannot be cut, such as the variables of all running functions."""
 
@@ -1026,6 +1061,15 @@ class WorkOfASliceTest(unittest.TestCase):
             fake_tensor_torch(), pause=lambda: None, at_boundary=calls.at_boundary, clock_s=calls.clock_s
         )  # fmt: skip
         self.assertGreater(len(calls.of_slices), 10, records)
+        self.assertLess(max(calls.of_slices), self.MOST_AT_ONCE)
+
+    def test_no_slice_of_the_facts_grows_with_attributes_that_lead_nowhere(self) -> None:
+        """Each list is short enough to be followed before training goes on."""
+        kept, calls = [[Wide() for _ in range(480)] for _ in range(4)], Calls()
+        read_facts(
+            fake_tensor_torch(), pause=lambda: None, at_boundary=calls.at_boundary, clock_s=calls.clock_s
+        )  # fmt: skip
+        self.assertGreater(len(calls.of_slices), 10, kept)
         self.assertLess(max(calls.of_slices), self.MOST_AT_ONCE)
 
     def test_a_search_adds_few_objects_for_the_garbage_collector(self) -> None:

@@ -131,9 +131,11 @@ class Slices:
         now_s = self._clock_s()
         waited_s = now_s - (self._began_s if self._boundary_s is None else self._boundary_s)
         is_over = now_s - self._began_s > self._budget.most_s
-        if refused is not None and (is_over or waited_s > self._budget.patience_s):
+        if refused is not None and waited_s > self._budget.patience_s:
             raise NoBoundaryError(_never(refused))
         if is_over:
+            if refused is not None and self._boundary_s is None:
+                raise NoBoundaryError(_never(refused))
             raise OutOfWorkError(f"not finished after {self.took_s:.0f} s")
 
     def _slice(self, work: Work[None]) -> bool:
