@@ -293,9 +293,11 @@ class Forward:
 
     def _follow_fleeting(self) -> int:
         """References that were followed. What is too much at once waits as the others do, by its place."""
-        units = 0
+        units, values_before = 0, self._links.values_read
         short, others = self._fleeting
-        while (short or others) and units < MAX_UNITS_AT_ONCE and self._followed < self._most_objects:
+        while (short or others) and self._followed < self._most_objects:
+            if max(units, self._links.values_read - values_before) >= MAX_UNITS_AT_ONCE:
+                break
             waiting = short or others
             visit = waiting.popleft()
             self._followed += not visit.begin

@@ -11,7 +11,7 @@ import re
 import sys
 import types
 from _thread import _local
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from contextvars import Context
 from itertools import chain, islice
@@ -95,6 +95,8 @@ class ObjectLinks:
         self._instances: dict[int, int] = {}
         self._slots: dict[int, list[tuple[str, Any]]] = {}
         self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
+        self.values_read = 0
+        """Attributes of instances, those included that lead nowhere."""
         by_type: dict[type, _Reader] = {
             types.FunctionType: _of_function,
             types.MethodType: _of_method,
@@ -187,6 +189,7 @@ class ObjectLinks:
         if slots is None:
             slots = self._slots[id(cls)] = looks.slots_of(cls)
         values += looks.slot_values(obj, slots)
+        self.values_read += len(values)
         name, where = self._name_of(cls)
         links = [
             ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)
@@ -199,13 +202,12 @@ class ObjectLinks:
         if only_named:
             return links
         known = {id(attributes), *(id(value) for _, value in values)}
-        return [*links, *(link for link in _of_anything(obj) if id(link.child) not in known)]
+        return [*links, *_of_anything(obj, known)]
 
     def _may_hold(self, obj: Any) -> bool:
-        return any(
-            looks.has_base(child, self._tensor) or looks.container_base(child) is not None
-            for child in gc.get_referents(obj)
-        )
+        children = gc.get_referents(obj)
+        self.values_read += len(children)
+        return any(looks.has_base(child, self._tensor) or looks.container_base(child) is not None for child in children)
 
     def _of_module(self, obj: Any) -> Iterable[ObjectLink]:
         """Parts by name, hooks by kind, the rest as attributes."""
@@ -421,10 +423,11 @@ def _of_context(obj: Context) -> Iterable[ObjectLink]:
             yield ObjectLink(Via.GLOBAL, f"ContextVar {_key(variable.name)}", value)
 
 
-def _of_anything(obj: Any) -> Iterable[ObjectLink]:
-    """References that the garbage collector sees of any other object, without its class."""
+def _of_anything(obj: Any, known: Collection[int] = ()) -> Iterable[ObjectLink]:
+    """References that the garbage collector sees of any other object, without its class and the ids ``known``."""
     cls = type(obj)
-    return [ObjectLink(Via.OTHER, "", child) for child in gc.get_referents(obj) if child is not cls and leads_on(child)]
+    others = [child for child in gc.get_referents(obj) if child is not cls and id(child) not in known]
+    return [ObjectLink(Via.OTHER, "", child) for child in others if leads_on(child)]
 
 
 def _key(key: object) -> str:

@@ -11,7 +11,6 @@ import gc
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Optional
 
@@ -122,8 +121,10 @@ def slot_values(obj: object, slots: Sequence[tuple[str, Any]]) -> list[tuple[str
     """An instance's values in these."""
     values = []
     for name, slot in slots:
-        with suppress(AttributeError, ValueError):  # not set
+        try:  # a context manager would be half of what a slot costs
             values.append((name, slot.__get__(obj)))
+        except (AttributeError, ValueError):  # noqa: PERF203 - not set
+            continue
     return values
 
 
