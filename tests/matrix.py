@@ -1,8 +1,11 @@
-"""What rotates through the gate: further releases of torch, further Pythons, further Slurms.
+"""What rotates through the gate: further releases of torch, further Pythons, further Slurms, and long tests.
 
 A test that repeats for a cell of the matrix what another test shows without it carries ``@in_matrix(CELL)``; it runs
 where ``--matrix`` names its cell and nowhere else. ``scripts/matrix.sh`` runs cells, ``.ci/run`` those that the
 commit's hash chooses (``chosen``), ``make test-all`` all of them. Nothing that checks behaviour is in a cell alone.
+
+A long test that repeats a promise on a further stand, in a further trainer or by a further fault has a turn
+(``@turn(NUMBER)``): ``make integration`` runs all of them, ``.ci/run`` those of the turn that the hash chooses.
 """
 
 from __future__ import annotations
@@ -32,12 +35,24 @@ AXES = (
     tuple(f"slurm-{suite}" for suite in SLURMS),
 )
 CELLS = tuple(cell for axis in AXES for cell in axis)
+TURNS = 3
 
 
 def in_matrix(cell: str) -> pytest.MarkDecorator:
     """The mark of a test that runs only where ``cell`` is asked for."""
     assert cell in CELLS, f"{cell} is none of {CELLS}"
     return pytest.mark.matrix(cell)
+
+
+def turn(number: int) -> pytest.MarkDecorator:
+    """The mark of a long test that the gate runs for one commit of ``TURNS``."""
+    return pytest.mark.turn(number % TURNS)
+
+
+def in_turns(cases: Iterable[object], first: int = 0) -> list[ParameterSet]:
+    """Parameters of a test, or tuples of some, each in the turn after the last one's."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=turn(number)) for number, case in enumerate(values, first)]
 
 
 def torches(cases: Iterable[str | tuple[object, ...]]) -> list[ParameterSet]:
@@ -64,13 +79,22 @@ def chosen(commit: str) -> Sequence[str]:
     return cells
 
 
+def chosen_turn(commit: str) -> int:
+    """The turn of a commit, independent of its cells."""
+    return (int(commit, 16) // 1_000_003) % TURNS
+
+
 def keep_chosen(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests of cells that ``--matrix`` does not name; where it names some, all others as well."""
+    """Deselect tests of cells that ``--matrix`` does not name; where it names some, all others as well. Deselect
+    those of turns that ``--turn`` does not name."""
     wanted = set(str(config.getoption("matrix") or "").split())
     unknown = wanted - set(CELLS)
     if unknown:
         raise pytest.UsageError(f"--matrix: {' '.join(sorted(unknown))} is none of {' '.join(CELLS)}")
     kept = [item for item in items if _cells(item) & wanted or not (_cells(item) or wanted)]
+    asked = config.getoption("turn")
+    if asked is not None:
+        kept = [item for item in kept if all(mark.args[0] == asked for mark in item.iter_markers("turn"))]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
@@ -81,9 +105,9 @@ def _cells(item: pytest.Item) -> set[str]:
 
 
 def main(arguments: Iterable[str]) -> int:
-    """``all`` prints every cell; a commit's hash, the cells that are its turn."""
-    (asked,) = arguments
-    print(*(CELLS if asked == "all" else chosen(asked)))
+    """``all`` prints every cell; a commit's hash, the cells that are its turn; ``turn`` and a hash, the turn."""
+    *what, asked = arguments
+    print(*([chosen_turn(asked)] if what == ["turn"] else CELLS if asked == "all" else chosen(asked)))
     return 0
 
 

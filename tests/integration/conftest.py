@@ -9,7 +9,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.needs import missing
 from integration.shards import ByFile, longest_file_first
-from matrix import keep_chosen
+from matrix import TURNS, keep_chosen
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
@@ -17,6 +17,7 @@ TIMEOUT_S = 300
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", default="", help="run the tests of these cells of tests/matrix.py, and no others")
+    parser.addoption("--turn", type=int, choices=range(TURNS), help="of the long tests, run those of this turn alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

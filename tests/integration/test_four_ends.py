@@ -26,6 +26,7 @@ from integration.closed_loop_site import Site
 from integration.ray_cluster import RayCluster, ray_cluster
 from integration.server_process import free_port
 from integration.service import Service, answered, eventually
+from matrix import in_turns, turn
 from tidegauge.cli.demo.jobs import last_lines
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob as Submission
@@ -248,7 +249,7 @@ class RayJobs(Stand):
         self.service.close()
 
 
-@pytest.fixture(params=["tidegauge run", "Ray Jobs"])
+@pytest.fixture(params=in_turns(["tidegauge run", "Ray Jobs"]))
 def stand(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stand]:
     with contextlib.ExitStack() as stack:
         one: Stand
@@ -295,6 +296,7 @@ def test_each_of_four_ends_leaves_the_jobs_own_counters(stand: Stand) -> None:
     assert stand.told("healthy", 0)["record"]["incidents"] == []
 
 
+@turn(0)
 @pytest.mark.parametrize("stand", ["tidegauge run"], indirect=True)
 def test_jobs_that_end_while_the_service_is_down_are_on_record_as_they_ended(stand: TidegaugeRun) -> None:
     for how in ("healthy", "cancelled"):

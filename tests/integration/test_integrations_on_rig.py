@@ -18,6 +18,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.needs import missing
 from integration.training_job import ROOT, TrainingJob, available
+from matrix import in_turns, turn
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(2000)]
 
@@ -77,12 +78,14 @@ def warnings_of(job: TrainingJob) -> list[str]:
 
 @pytest.mark.parametrize(
     ("example", "arguments", "ranks", "goes_on_from"),
-    [
-        ("torchrun", ["--backend=gloo"], 2, "goes on from step {step}"),
-        ("lightning", ["--devices=1"], 1, "goes on from step {step}"),
-        ("huggingface", ["--ddp-backend=gloo"], 2, "goes on from output/checkpoint-{step}"),
-        ("ray_train", ["--backend=gloo", "--storage={folder}/runs"], 2, "goes on from step {step}"),
-    ],
+    in_turns(
+        [
+            ("torchrun", ["--backend=gloo"], 2, "goes on from step {step}"),
+            ("lightning", ["--devices=1"], 1, "goes on from step {step}"),
+            ("huggingface", ["--ddp-backend=gloo"], 2, "goes on from output/checkpoint-{step}"),
+            ("ray_train", ["--backend=gloo", "--storage={folder}/runs"], 2, "goes on from step {step}"),
+        ]
+    ),
 )
 def test_an_example_saves_on_request_is_killed_and_goes_on_from_there(
     start: Start, tmp_path: Path, example: str, arguments: list[str], ranks: int, goes_on_from: str
@@ -139,7 +142,7 @@ def test_the_srun_example_starts_ranks_that_know_their_place(start: Start, tmp_p
 # --------------------------------------------------------------------------- Lightning
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("package", in_turns(["lightning.pytorch", "pytorch_lightning"], 1))
 def test_lightning_steps_are_global_steps_with_accumulation_and_validation(start: Start, package: str) -> None:
     job = start(JOBS / "lightning_fit.py", "accumulate", "--package", package)
     assert told(job) == {"global_step": 20, "raised": None}
@@ -152,6 +155,7 @@ def test_lightning_steps_are_global_steps_with_accumulation_and_validation(start
     assert warnings_of(job) == []
 
 
+@turn(0)
 def test_lightning_shows_the_memory_profile_of_two_steps_at_the_end_of_fit(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "profiled")
     assert told(job)["global_step"] == 20
@@ -162,6 +166,7 @@ def test_lightning_shows_the_memory_profile_of_two_steps_at_the_end_of_fit(start
     assert warnings_of(job) == []
 
 
+@turn(0)
 def test_lightning_counts_a_batch_of_two_optimizers_as_one_step(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "two-optimizers")
     assert told(job)["global_step"] == 20  # Lightning's own counts each optimizer
@@ -171,6 +176,7 @@ def test_lightning_counts_a_batch_of_two_optimizers_as_one_step(start: Start) ->
     assert rank.steps == 10
 
 
+@turn(1)
 def test_lightning_trains_on_when_tidegauge_fails_and_says_so_once(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "broken")
     assert told(job)["global_step"] == 20
@@ -178,6 +184,7 @@ def test_lightning_trains_on_when_tidegauge_fails_and_says_so_once(start: Start)
     assert "on_train_batch_end failed; training goes on" in warnings_of(job)[0]
 
 
+@turn(1)
 def test_lightning_leaves_nothing_registered_when_the_training_raises(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "interrupted")
     assert told(job) == {"global_step": 5, "raised": "the loss is not what it was"}
@@ -185,6 +192,7 @@ def test_lightning_leaves_nothing_registered_when_the_training_raises(start: Sta
     assert ping["checkpoint"] is None
 
 
+@turn(2)
 def test_a_lightning_rank_that_cannot_save_leaves_no_other_waiting_and_the_next_request_is_served(
     start: Start, tmp_path: Path
 ) -> None:
@@ -218,6 +226,7 @@ def test_hugging_face_steps_are_global_steps_with_accumulation_and_evaluation(st
     assert (rank.steps, rank.identity.profile) == (20, "trace")
 
 
+@turn(1)
 def test_hugging_face_shows_the_memory_profile_of_two_steps_at_the_end_of_train(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "profiled", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20
@@ -230,6 +239,7 @@ def test_hugging_face_shows_the_memory_profile_of_two_steps_at_the_end_of_train(
     assert page.startswith("tidegauge: the page of the memory profile is not written: a page needs the package")
 
 
+@turn(2)
 def test_hugging_face_saves_once_in_a_step_in_which_the_trainer_saves_too(start: Start, tmp_path: Path) -> None:
     job = start(JOBS / "hugging_face_train.py", "saves", CUDA_VISIBLE_DEVICES="0")
     (ended,) = job.saves_on_request(multiple_of=10)
@@ -241,6 +251,7 @@ def test_hugging_face_saves_once_in_a_step_in_which_the_trainer_saves_too(start:
     assert len(list((tmp_path / "output").iterdir())) == 2  # save_total_limit
 
 
+@turn(2)
 def test_hugging_face_is_not_asked_for_a_checkpoint_that_would_lose_the_optimizer(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "model-only", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20
@@ -248,6 +259,7 @@ def test_hugging_face_is_not_asked_for_a_checkpoint_that_would_lose_the_optimize
     assert "no checkpoint can be asked for: with save_only_model" in line
 
 
+@turn(0)
 def test_hugging_face_trains_on_when_tidegauge_fails_and_says_so_once(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "broken", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20

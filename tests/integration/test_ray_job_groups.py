@@ -19,6 +19,7 @@ from integration.closed_loop_site import LADDER, SCRIPT, Site, check_went_on, do
 from integration.ray_cluster import INSIDE, PYTHON, RayCluster, ray_cluster
 from integration.server_process import free_port
 from integration.service import Service, eventually
+from matrix import turn
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob as Submission
 from whole_lines import whole_lines
@@ -138,6 +139,7 @@ def job(site: Site, rig: Rig, cluster: RayCluster, tmp_path: Path) -> Iterator[R
             cluster.user.call("stop_job", job_id=running.submission_id)
 
 
+@turn(2)
 def test_of_two_groups_of_workers_both_are_saved_and_both_go_on(site: Site, job: RayJob) -> None:
     job.submit({"trainer": ("--leak-rank", "1"), "rollout": ()}, steps=STEPS)
     eventually(lambda: job.all_told("began"), "both train", within_s=BEGIN_S)
@@ -154,6 +156,7 @@ def test_of_two_groups_of_workers_both_are_saved_and_both_go_on(site: Site, job:
     assert to_the_requeue(done(_decisions(site, job)))[-4:] == LADDER
 
 
+@turn(0)
 def test_with_a_group_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told_why(
     site: Site, job: RayJob, slack: FakeSlack
 ) -> None:

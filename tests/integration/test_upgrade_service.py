@@ -19,6 +19,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.service import Service, eventually
 from integration.upgrade_releases import old_code, probe_environ, service_environ, why_not
+from matrix import in_turns
 from tidegauge.osproc.processes import is_alive
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
@@ -67,7 +68,7 @@ class Head:
         self.service.close()
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=in_turns(RELEASES))
 def head(request: pytest.FixtureRequest, rig: Rig, tmp_path: Path) -> Iterator[Head]:
     release = str(request.param)
     reason = why_not(release)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from integration.estimate.warm_python import WarmPython
+from matrix import in_turns
 
 HERE = Path(__file__).parent
 STEPS = 2
@@ -45,7 +46,7 @@ def refusal(laptop: WarmPython, job: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.rig
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", in_turns(JOBS))
 def test_asks_for_the_same_in_the_same_order_as_on_the_rig(
     gpu_node: WarmPython, estimated: Recorded, job: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from integration.kubernetes.controller_process import ControllerProcess, run_to_
 from integration.kubernetes.target import WITHIN_S, Connection, KubeTarget, eventually
 from integration.server_process import free_port
 from kube_emulator import Emulator
+from matrix import in_turns
 from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
 from tidegauge_scheduler_hooks.kubernetes.intents import IncidentIntent, RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
@@ -292,7 +293,7 @@ def _lossy(emulator: Emulator) -> None:
     emulator.faults.lose_answers = 1
 
 
-@pytest.mark.parametrize("fault", [_cut, _compacted, _busy, _broken, _slow, _conflict, _lossy])
+@pytest.mark.parametrize("fault", in_turns([_cut, _compacted, _busy, _broken, _slow, _conflict, _lossy]))
 def test_controller_finishes_a_requeue_despite_api_server_faults(
     bench: Bench, emulator: Emulator, fault: Callable[[Emulator], None]
 ) -> None:

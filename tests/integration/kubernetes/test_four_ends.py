@@ -17,6 +17,7 @@ from fakegpu.rig import Rig
 from integration.kubernetes.site import CAP, JOBS, TOTAL_BYTES, KubeSite, open_site
 from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
+from matrix import turn
 from tidegauge.core.jobs.kubernetes import ACTIONS, ENDED, FRACTION
 from tidegauge_scheduler_hooks.kubernetes.events import ENDED_EVENT
 
@@ -103,6 +104,7 @@ class FourJobs:
         return record
 
 
+@turn(2)
 def test_records_are_the_jobs_own_counters_however_they_ended(jobs: FourJobs, tmp_path: Path) -> None:
     site = jobs.site
     site.set_mode("observe")  # so that the first attempt lasts until it was seen

@@ -12,6 +12,7 @@ from fakegpu.rig import Rig
 from integration.closed_loop_site import POLICY
 from integration.service import eventually
 from integration.slurm.site import MAY_REQUEUE, ON_ITS_NODE, STEPS, Site
+from matrix import turn
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
@@ -20,6 +21,7 @@ AWAY_S = 60
 """slurmctld in the middle of a requeue: longer than it may be silent before its answers count as old."""
 
 
+@turn(0)
 def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: Site) -> None:
     site.set_policy(NO_REQUEUE)
     leaky = site.submit(
@@ -48,6 +50,7 @@ def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: 
     site.box.run("scancel", leaky.job_id, user="bob")
 
 
+@turn(2)
 def test_memory_fraction_is_in_force_in_the_ranks_and_a_bad_one_is_refused(site: Site) -> None:
     command = [str(Rig().python), "-c", FRACTION_IN_FORCE]
     script = "\n".join(["#!/bin/bash", *site.exports(), f"srun {shlex.join(ON_ITS_NODE)} {shlex.join(command)}", ""])

@@ -15,6 +15,7 @@ from integration.service import eventually
 from integration.slurm.box_files import ACCOUNT
 from integration.slurm.conftest import StartBox
 from integration.slurm.site import HOOKS, MAY_REQUEUE, SERVICE_USER, SLURM_CONF, Job, Site
+from matrix import turn
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
@@ -43,6 +44,7 @@ def site(start_box: StartBox, rig: Rig) -> Iterator[Site]:
         one.close()
 
 
+@turn(1)
 def test_records_are_the_jobs_own_counters_however_they_ended(site: Site) -> None:
     healthy = _submit(site, "healthy", "n3")
     leaky = _submit(site, "leaky", "n1,n2", "--leak-rank", "1", options=MAY_REQUEUE)
