@@ -75,7 +75,7 @@ def test_a_head_on_loopback_listens_on_loopback_alone() -> None:
 
 def test_the_head_is_started_small() -> None:
     command = start_command(HEAD, python="/venv/bin/python")
-    assert command[:4] == ["/venv/bin/python", "-m", "ray.scripts.scripts", "start"]
+    assert command[:3] == ["/venv/bin/python", "-m", "tidegauge.cluster.ray_service.start_node"]
     assert {"--head", "--port=6399", "--num-cpus=0", "--include-dashboard=false", "--no-monitor"} <= set(command)
     assert "--block" not in command
 

@@ -15,6 +15,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
 from tidegauge.cli.service_api import API_TOKEN
+from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
 from tidegauge.files import replace_file
 from tidegauge.http.access import split_scheme
 
@@ -97,10 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    """Raise ``CommandError`` if a package of the service is missing."""
+    """Raise ``CommandError`` if a package of the service is missing, or if Ray is too old for it."""
     for module in ("ray", "sqlalchemy"):
         if importlib.util.find_spec(module) is None:
             need(module, extra="agent", what="the service")
+    if (reason := why_too_old(installed_release())) is not None:
+        raise CommandError(reason)
 
 
 def _check_web_access(settings: Settings, *, is_head: bool) -> None:

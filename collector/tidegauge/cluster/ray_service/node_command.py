@@ -53,6 +53,9 @@ SURVIVE = {
     "RAY_memory_monitor_refresh_ms": "0",
     # A raylet waits this long for its tasks before it ends; ours never end by themselves.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # A raylet ends if its agents, two Python processes that import Ray, have not said a word by then (Ray's own: 30 s).
+    # Where the processors are taken by others that is too short.
+    "RAY_agent_register_timeout_ms": "240000",
     # How long nodes wait for a head that is away before they give up.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     # A raylet whose link was cut has to notice that its connection is dead, or it hears up to half a minute late that
@@ -94,6 +97,9 @@ KNOWN_FAILURES = {
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
 """The last line of a traceback."""
 
+STATE_ERROR = re.compile(r"Failed to \w+ RocksDB .*(Corruption: |No such file or directory|Not a directory).*")
+"""A full disk, a lock that an earlier process still holds, and slowness are no such errors."""
+
 MAX_ERROR_CHARS = 400
 
 JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
@@ -129,9 +135,9 @@ def engine_environ(
 
 
 def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
-    """``ray start`` for this node. Without ``--block``: it returns when the node runs."""
+    """``ray start`` for this node, by way of ``start_node``. Without ``--block``: it returns when the node runs."""
     command = [
-        python, "-m", "ray.scripts.scripts", "start",
+        python, "-m", "tidegauge.cluster.ray_service.start_node",
         f"--node-ip-address={spec.node_address}",
         "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
@@ -140,6 +146,13 @@ def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
         port = spec.head_address.rpartition(":")[2]
         return [*command, "--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
     return [*command, f"--address={spec.head_address}"]
+
+
+def broken_state(said: str) -> str | None:
+    """What gcs_server's output says of its saved state, if that is why it ended. Ray 2.60 (RocksDB) prints, for each of
+    its files that is broken, ``Failed to open RocksDB at …/gcs/tables: Corruption: CURRENT file corrupted``."""
+    found = next(filter(None, map(STATE_ERROR.search, said.splitlines())), None)
+    return None if found is None else found[0][:MAX_ERROR_CHARS]
 
 
 def is_loopback_only(spec: NodeSpec) -> bool:

@@ -1,0 +1,82 @@
+"""How a head's engine starts on real Ray: a slow raylet, broken and whole cluster state, no Ray Client server."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.service import Service, eventually
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import all_processes, send_signal
+
+pytestmark = pytest.mark.timeout(300)
+
+RAYS_LIMIT_S = 30.0
+"""After which ``ray start`` gives up by itself (Ray 2.60, ``ray/_private/node.py``)."""
+RAY_CLIENT_PORT = 10001
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    service.environ["TIDEGAUGE_SLURM"] = "off"
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+def starting_raylet(service: Service) -> ProcessId | None:
+    """The raylet of this service, as soon as it is one."""
+    for stat in all_processes():
+        if stat.name == "raylet" and str(service.root) in Path(f"/proc/{stat.process.pid}/cmdline").read_text():
+            return stat.process
+    return None
+
+
+def test_a_raylet_that_stands_still_for_longer_than_rays_limit_starts_all_the_same(service: Service) -> None:
+    command = [sys.executable, "-m", "tidegauge.cli.main", "up"]
+    with subprocess.Popen(command, env=service.environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as up:
+        raylet = eventually(lambda: starting_raylet(service), "a raylet")
+        assert raylet is not None
+        send_signal(raylet, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        eventually(lambda: time.monotonic() - stopped_s > RAYS_LIMIT_S + 5, "Ray's limit", within_s=60)
+        send_signal(raylet, signal.SIGCONT)
+        _, errors = up.communicate(timeout=120)
+    assert up.returncode == 0, f"{errors.decode()}\n{service.logs()}"
+    assert service.pid_of("raylet") == raylet.pid, "it is the first one"
+
+
+def test_a_head_has_no_ray_client_server_though_grpcio_is_here(service: Service) -> None:
+    import grpc
+
+    assert grpc.__version__
+    service.up()
+    commands = [Path(f"/proc/{one.process.pid}/cmdline").read_text() for one in service.processes()]
+    assert not [command for command in commands if "ray.util.client" in command]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", RAY_CLIENT_PORT)) != 0
+
+
+def test_broken_cluster_state_is_put_aside_and_whole_one_kept_after_a_crash(service: Service) -> None:
+    service.up()
+    service.kill()
+    service.up()
+    assert list(service.files.root.glob("gcs.broken-*")) == [], "whole state is used"
+    service.kill()
+    currents = list(service.files.gcs.glob("*/CURRENT"))
+    assert currents
+    for path in currents:
+        path.write_text("garbage\n")
+    service.up()
+    (aside,) = service.files.root.glob("gcs.broken-*")
+    assert (aside / "kv" / "CURRENT").read_text() == "garbage\n"
+    assert "Corruption" in (service.files.logs / "supervisor.log").read_text()
