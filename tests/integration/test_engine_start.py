@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,27 @@ def test_broken_cluster_state_is_put_aside_and_whole_one_kept_after_a_crash(serv
     (aside,) = service.files.root.glob("gcs.broken-*")
     assert (aside / "kv" / "CURRENT").read_text() == "garbage\n"
     assert "Corruption" in (service.files.logs / "supervisor.log").read_text()
+
+
+def listening_ports(service: Service) -> set[int]:
+    """TCP ports on which the service's processes listen, by the inodes of their sockets (proc(5))."""
+    inodes = set()
+    for stat in service.processes():
+        for link in Path(f"/proc/{stat.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                inodes.add(os.readlink(link))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+
+
+def test_every_port_that_the_engine_listens_on_is_a_documented_one(service: Service) -> None:
+    """In namespaces of their own, where the default ports are free."""
+    for name in ("ENGINE_PORT", "API_PORT", "METRICS_PORT"):
+        del service.environ[f"TIDEGAUGE_{name}"]
+    service.up()
+    ports = listening_ports(service)
+    assert {6399, 9494, 9495} < ports
+    assert ports - {6399, 9494, 9495} <= set(range(6400, 6432))
+    service.kill()
+    service.up()
+    assert listening_ports(service) <= {6399, 9494, 9495, *range(6400, 6432)}, "the same after a crash"

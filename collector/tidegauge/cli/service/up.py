@@ -169,6 +169,7 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
         make_token(files)
         node_address = args.node_address or LOOPBACK
         head = f"{node_address}:{_engine_port(settings, node_address)}"
+    _check_node_ports(settings, node_address)
     return NodeSpec(
         state_dir=str(files.root),
         engine_dir=str(choose_engine_dir(files.root)),
@@ -212,20 +213,35 @@ def _read_token(path: Path) -> str:
     return token
 
 
+def _check_node_ports(settings: Settings, node_address: str) -> None:
+    """Raise ``CommandError`` if the engine could not listen on this node: Ray would say so after half a minute."""
+    from tidegauge.cluster.ray_service.node_command import PORT_OPTIONS, node_ports
+
+    ports = node_ports(settings.model_dump()) or range(0)
+    for name in ("engine_port", "api_port", "metrics_port", "notify_port"):
+        if getattr(settings, name) in ports:
+            raise UsageError(f"{name}: {getattr(settings, name)} is one of engine_node_ports; choose others")
+    for port in ports[: len(PORT_OPTIONS)]:
+        _check_port(node_address, port, "--set engine_node_ports=FIRST-LAST (0: any free ones)")
+
+
+def _check_port(address: str, port: int, choose: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise CommandError(
+                f"cannot use port {port} on {address}: {error.strerror}; choose another with {choose}"
+            ) from error
+
+
 def _engine_port(settings: Settings, node_address: str) -> int:
     from tidegauge.cluster.ray_service.node_command import free_port
 
     if settings.engine_port == 0:
         return free_port(node_address)
-    with socket.socket(socket.AF_INET6 if ":" in node_address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((node_address, settings.engine_port))
-        except OSError as error:
-            raise CommandError(
-                f"cannot use port {settings.engine_port} on {node_address}: {error.strerror}; "
-                "choose another with --set engine_port=PORT (0: any free one)"
-            ) from error
+    _check_port(node_address, settings.engine_port, "--set engine_port=PORT (0: any free one)")
     return settings.engine_port
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegauge.cluster.service_record import NodeSpec
+from tidegauge.settings import port_range
 
 NODE_SPEC_VARIABLE = "_TIDEGAUGE_NODE_SPEC"
 """Names ``node.json`` to the actors of this node. Not ``TIDEGAUGE_…``: it is no setting."""
@@ -105,6 +106,16 @@ MAX_ERROR_CHARS = 400
 JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
 """Nodes only, about a second each: a head that answers but does not let us in is said after 5 s instead of 20 s."""
 
+PORT_OPTIONS = (
+    "--node-manager-port",
+    "--object-manager-port",
+    "--runtime-env-agent-port",
+    "--dashboard-agent-grpc-port",
+    "--dashboard-agent-listen-port",
+    "--metrics-export-port",
+)
+"""Of ``ray start``, each with one port; the rest of the range is for actors, and for commands that connect."""
+
 OBJECT_STORE_BYTES = 80_000_000
 """About the least that Ray takes. Sparse: nothing of ours goes through it."""
 
@@ -142,10 +153,20 @@ def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
         "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
     ]  # fmt: skip
+    if (ports := node_ports(spec.settings)) is not None:
+        command += [f"{option}={port}" for option, port in zip(PORT_OPTIONS, ports)]
+        command += [f"--min-worker-port={ports[len(PORT_OPTIONS)]}", f"--max-worker-port={ports[-1]}"]
     if spec.is_head:
         port = spec.head_address.rpartition(":")[2]
         return [*command, "--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
     return [*command, f"--address={spec.head_address}"]
+
+
+def node_ports(settings: Mapping[str, object]) -> range | None:
+    """Ports on which Ray listens on this node, beside the head's own; ``None``: free ones, as the system chooses."""
+    if settings.get("engine_port") == 0 or (text := str(settings.get("engine_node_ports", "0"))) == "0":
+        return None
+    return port_range(text)
 
 
 def broken_state(said: str) -> str | None:
