@@ -150,6 +150,18 @@ class Settings(BaseModel):
     engine_node_ports: str = "6400-6431"
     """Further ports that Ray listens on, on every node: a range of at least 16, for firewalls; 0 picks free ports."""
 
+    engine_tls: bool = False
+    """Encrypt what the engine's nodes send each other (TLS, both sides show a certificate); the same on all nodes.
+    ``up`` makes the certificates from the token, with the extra ``tls``. Default: off."""
+    engine_tls_cert_file: Path | None = None
+    """With ``engine_tls``: the site's own certificate for this node (PEM), which names its address. Default: one that
+    ``up`` makes."""
+    engine_tls_key_file: Path | None = None
+    """With ``engine_tls_cert_file``: its key (PEM, mode 0600)."""
+    engine_tls_ca_file: Path | None = None
+    """With ``engine_tls_cert_file``: the authorities whose certificates are taken (PEM). They should sign for this
+    cluster alone."""
+
     @property
     def keep_snapshots_s(self) -> float:
         return self.keep_snapshots_days * 86400.0

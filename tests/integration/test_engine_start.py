@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from integration.service import Service, eventually
+from tidegauge.cluster.ray_service.engine_tls import why_no_handshake
 from tidegauge.core.ids import ProcessId
 from tidegauge.osproc.processes import all_processes, send_signal
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 RAYS_LIMIT_S = 30.0
 """After which ``ray start`` gives up by itself (Ray 2.60, ``ray/_private/node.py``)."""
 RAY_CLIENT_PORT = 10001
+HEAD_ADDRESS, NODE_ADDRESS = "127.0.0.2", "127.0.0.3"
 
 
 @pytest.fixture
@@ -106,3 +108,29 @@ def test_every_port_that_the_engine_listens_on_is_a_documented_one(service: Serv
     service.kill()
     service.up()
     assert listening_ports(service) <= {6399, 9494, 9495, *range(6400, 6432)}, "the same after a crash"
+
+
+def test_nodes_with_tls_join_by_the_token_alone_and_others_are_told_why(service: Service) -> None:
+    service.environ["TIDEGAUGE_ENGINE_TLS"] = "true"
+    service.up("--node-address", HEAD_ADDRESS)
+    head = service.record.spec.head_address
+    assert (
+        why_no_handshake(head, None, timeout_s=60) == f"the head at {head} asks for TLS: set engine_tls=true here, too"
+    )
+    join = ("--join", head, "--token-file", str(service.files.token), "--node-address", NODE_ADDRESS)
+    node = Service()
+    try:
+        node.environ["TIDEGAUGE_SLURM"] = "off"
+        refused = node.call("up", *join)
+        assert refused.code == 3
+        assert "asks for TLS: set engine_tls=true here, too" in refused.err
+        node.environ["TIDEGAUGE_ENGINE_TLS"] = "true"
+        node.up(*join)
+
+        def healthy() -> set[str] | None:
+            found = {one["address"] for one in service.get("/api/v1/nodes")["nodes"] if one["health"] == "ok"}
+            return found if len(found) == 2 else None
+
+        assert eventually(healthy, "both nodes", within_s=60) == {HEAD_ADDRESS, NODE_ADDRESS}
+    finally:
+        node.close()

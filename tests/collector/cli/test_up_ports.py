@@ -56,3 +56,20 @@ def test_a_workers_port_that_somebody_has_is_passed_over(tmp_path: Path, free: i
 def test_the_services_own_ports_are_none_of_the_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert up(tmp_path, "api_port=6405") == 2
     assert "api_port: 6405 is one of engine_node_ports; choose others" in capsys.readouterr().err
+
+
+def test_tls_with_half_of_the_sites_files_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], free: int
+) -> None:
+    ports = (f"engine_node_ports={free + 1}-{free + 16}", f"engine_port={free}")
+    assert up(tmp_path, *ports, "engine_tls=true", "engine_tls_cert_file=/site/cert.pem") == 2
+    assert up(tmp_path, *ports, *(f"engine_tls_{name}_file=/site/{name}.pem" for name in ("cert", "key", "ca"))) == 2
+    assert capsys.readouterr().err.count("go together") == 2
+
+
+def test_tls_makes_certificates_of_the_token_at_each_start(tmp_path: Path, free: int) -> None:
+    chosen = (f"engine_node_ports={free + 1}-{free + 16}", f"engine_port={free}", "engine_tls=true")
+    assert up(tmp_path, *chosen) == 0
+    first = (tmp_path / "s" / "tls" / "cert.pem").read_bytes()
+    assert up(tmp_path, *chosen) == 0
+    assert (tmp_path / "s" / "tls" / "cert.pem").read_bytes() != first

@@ -170,6 +170,7 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
         node_address = args.node_address or LOOPBACK
         head = f"{node_address}:{_engine_port(settings, node_address)}"
     _check_node_ports(settings, node_address)
+    _make_certificates(settings, files, node_address)
     return NodeSpec(
         state_dir=str(files.root),
         engine_dir=str(choose_engine_dir(files.root)),
@@ -211,6 +212,26 @@ def _read_token(path: Path) -> str:
     if not token or not token.isascii() or len(token) > 1000 or any(c.isspace() for c in token):
         raise CommandError(f"{path} contains no token; copy the file that `tidegauge up` prints on the head")
     return token
+
+
+def _make_certificates(settings: Settings, files: StateFiles, address: str) -> None:
+    """Raise ``UsageError`` if TLS is asked for and cannot be had."""
+    from tidegauge.cluster.ray_service.engine_tls import make_certificates, tls_files
+
+    given = [settings.engine_tls_cert_file, settings.engine_tls_key_file, settings.engine_tls_ca_file]
+    if any(given) and not (all(given) and settings.engine_tls):
+        raise UsageError(
+            "engine_tls=true, engine_tls_cert_file, engine_tls_key_file and engine_tls_ca_file go together"
+        )
+    tls = tls_files(settings.model_dump(), str(files.root))
+    if tls is not None and not any(given):
+        need("cryptography", extra="tls", what="engine_tls")
+        make_certificates(tls, files.token.read_text().strip(), address)
+    if tls is not None:
+        try:
+            tls.context()
+        except OSError as error:
+            raise UsageError(f"engine_tls: the certificate cannot be used: {error}") from error
 
 
 def _check_node_ports(settings: Settings, node_address: str) -> None:

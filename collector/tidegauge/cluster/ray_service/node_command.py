@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidegauge.cluster.ray_service.engine_tls import tls_files
 from tidegauge.cluster.service_record import NodeSpec
 from tidegauge.settings import port_range
 
@@ -132,6 +133,8 @@ def engine_environ(
     ours.update(QUIET | SLOW_TIMERS | SURVIVE)
     ours["RAY_AUTH_MODE"] = "token"
     ours["RAY_AUTH_TOKEN_PATH"] = spec.token_file
+    if (tls := tls_files(spec.settings, spec.state_dir)) is not None:
+        ours |= tls.environ()
     ours[NODE_SPEC_VARIABLE] = str(node_file)
     if spec.is_head:
         ours.update(DEATH_AFTER_ABOUT_9_S)

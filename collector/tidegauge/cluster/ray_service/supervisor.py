@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from tidegauge.cluster.ray_service.engine_tls import tls_files, why_no_handshake
 from tidegauge.cluster.ray_service.node_command import (
     answers,
     broken_state,
@@ -260,6 +261,11 @@ class Supervisor:
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
             raise EngineStartError(f"no answer from {self._spec.head_address}: is the head up and reachable?")
+        tls = tls_files(self._spec.settings, self._spec.state_dir)
+        if not self._spec.is_head and (
+            reason := why_no_handshake(self._spec.head_address, tls, timeout_s=CONNECT_TIMEOUT_S)
+        ):
+            raise EngineStartError(reason)
         engine_dir = Path(self._spec.engine_dir)
         shutil.rmtree(engine_dir, ignore_errors=True)  # files of an engine that died do not help the next one
         try:
