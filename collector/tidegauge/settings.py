@@ -6,6 +6,7 @@ Precedence: flag > environment ``TIDEGAUGE_<NAME>`` > file > default. Unknown ke
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,21 @@ def comma_separated(text: str | None) -> list[str]:
 
 RAY_WORKER_PORTS = range(10_002, 20_000)
 """Defaults of ``ray start --min-worker-port`` and ``--max-worker-port``: Ray's head cannot start on one of them."""
+
+
+MIN_NODE_PORTS = 16
+
+
+def port_range(text: str) -> range:
+    """``6400-6431`` as a range of that many ports. Raises ``ValueError``."""
+    found = re.fullmatch(r"(\d{4,5})-(\d{4,5})", text.strip(), re.ASCII)
+    ports = range(0) if found is None else range(int(found[1]), int(found[2]) + 1)
+    if len(ports) < MIN_NODE_PORTS or ports.start < 1024 or ports[-1] > 65535:
+        raise ValueError(
+            f"{text!r} is no range of {MIN_NODE_PORTS} or more ports from 1024 to 65535, such as 6400-6431 (0: any "
+            "free ones)"
+        )
+    return ports
 
 
 def _default_state_dir() -> Path:
@@ -129,7 +145,22 @@ class Settings(BaseModel):
     """For the same commands: file with the CA certificates that the API's certificate is checked against. Default: the
     system's."""
     engine_port: int = Field(default=6399, ge=0, le=65535)
-    """Port of the Ray head; 0 picks a free port. Not Ray's default 6379, so that users' own Ray clusters stay apart."""
+    """Port of the Ray head; 0 picks a free port, and free ones for all others. Not Ray's default 6379, so that users'
+    own Ray clusters stay apart."""
+    engine_node_ports: str = "6400-6431"
+    """Further ports that Ray listens on, on every node: a range of at least 16, for firewalls; 0 picks free ports."""
+
+    engine_tls: bool = False
+    """Encrypt what the engine's nodes send each other (TLS, both sides show a certificate); the same on all nodes.
+    ``up`` makes the certificates from the token, with the extra ``tls``. Default: off."""
+    engine_tls_cert_file: Path | None = None
+    """With ``engine_tls``: the site's own certificate for this node (PEM), which names its address. Default: one that
+    ``up`` makes."""
+    engine_tls_key_file: Path | None = None
+    """With ``engine_tls_cert_file``: its key (PEM, mode 0600)."""
+    engine_tls_ca_file: Path | None = None
+    """With ``engine_tls_cert_file``: the authorities whose certificates are taken (PEM). They should sign for this
+    cluster alone."""
 
     @property
     def keep_snapshots_s(self) -> float:
@@ -144,6 +175,13 @@ class Settings(BaseModel):
                 "another port, or 0 for a free one"
             )
         return port
+
+    @field_validator("engine_node_ports")
+    @classmethod
+    def _is_wide_enough(cls, ports: str) -> str:
+        if ports != "0":
+            port_range(ports)
+        return ports
 
     policy_file: Path | None = None
     """YAML file with the actions to take on incidents (docs/policy.md). Changes are picked up without a restart.

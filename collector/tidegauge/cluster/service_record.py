@@ -7,6 +7,7 @@
 ``api.sock``        socket of the API for commands on this node, without TLS or names: for root and the owner
 ``agent.json``      address of this node's ``/metrics``: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
+``tls/``            this node's certificates for the engine, 0600: written by ``up`` with ``engine_tls``; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
 ``asks/``           requests to ranks (head only): by ``snapshot`` and ``top``; come and go
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays

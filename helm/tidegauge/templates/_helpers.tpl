@@ -221,6 +221,7 @@ checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
   "metrics_port" 9494
   "api_port" 9495
   "engine_port" 6399
+  "engine_node_ports" "6400-6431"
   "notify_port" 9496
   "slurm" "off"
   "kubernetes" "on"

@@ -172,3 +172,12 @@ def test_a_token_in_the_environment_is_neither_a_setting_nor_shown(
     assert main(["config", "show"]) == 0
     captured = capsys.readouterr()
     assert "CANARY" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    "ports", ["6400", "6400-6410", "6431-6400", "80-200", "65530-65550", "a-b", "６４００-６４３１", ""]
+)
+def test_engine_node_ports_are_a_range_that_is_wide_enough_or_none(ports: str) -> None:
+    with pytest.raises(CommandError, match=r"engine_node_ports.*no range of 16 or more ports"):
+        config.load_settings(arguments(f"engine_node_ports={ports}"), {})
+    assert config.load_settings(arguments("engine_node_ports=0"), {}).engine_node_ports == "0"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from tidegauge.cluster.ray_service.node_command import (
     NODE_SPEC_VARIABLE,
     address_towards,
@@ -75,9 +77,23 @@ def test_a_head_on_loopback_listens_on_loopback_alone() -> None:
 
 def test_the_head_is_started_small() -> None:
     command = start_command(HEAD, python="/venv/bin/python")
-    assert command[:4] == ["/venv/bin/python", "-m", "ray.scripts.scripts", "start"]
+    assert command[:3] == ["/venv/bin/python", "-m", "tidegauge.cluster.ray_service.start_node"]
     assert {"--head", "--port=6399", "--num-cpus=0", "--include-dashboard=false", "--no-monitor"} <= set(command)
     assert "--block" not in command
+
+
+def test_every_port_of_the_engine_is_in_the_range_that_is_documented() -> None:
+    spec = dataclasses.replace(NODE, settings={"engine_port": 6399, "engine_node_ports": "7000-7015"})
+    options = dict(part.split("=", 1) for part in start_command(spec) if part.startswith("--") and "port" in part)
+    assert sorted(map(int, options.values())) == [*range(7000, 7007), 7015]
+    assert (options["--min-worker-port"], options["--max-worker-port"]) == ("7006", "7015")
+
+
+@pytest.mark.parametrize("settings", [{}, {"engine_port": 0, "engine_node_ports": "7000-7015"},
+                                      {"engine_port": 6399, "engine_node_ports": "0"}])  # fmt: skip
+def test_free_ports_are_the_systems_choice(settings: dict[str, object]) -> None:
+    spec = dataclasses.replace(NODE, settings=settings)
+    assert not [part for part in start_command(spec) if "-port" in part]
 
 
 def test_a_node_is_started_towards_its_head() -> None:

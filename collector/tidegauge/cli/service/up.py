@@ -15,6 +15,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
 from tidegauge.cli.service_api import API_TOKEN
+from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
 from tidegauge.files import replace_file
 from tidegauge.http.access import split_scheme
 
@@ -97,10 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    """Raise ``CommandError`` if a package of the service is missing."""
+    """Raise ``CommandError`` if a package of the service is missing, or if Ray is too old for it."""
     for module in ("ray", "sqlalchemy"):
         if importlib.util.find_spec(module) is None:
             need(module, extra="agent", what="the service")
+    if (reason := why_too_old(installed_release())) is not None:
+        raise CommandError(reason)
 
 
 def _check_web_access(settings: Settings, *, is_head: bool) -> None:
@@ -166,6 +169,8 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
         make_token(files)
         node_address = args.node_address or LOOPBACK
         head = f"{node_address}:{_engine_port(settings, node_address)}"
+    _check_node_ports(settings, node_address)
+    _make_certificates(settings, files, node_address)
     return NodeSpec(
         state_dir=str(files.root),
         engine_dir=str(choose_engine_dir(files.root)),
@@ -209,20 +214,55 @@ def _read_token(path: Path) -> str:
     return token
 
 
+def _make_certificates(settings: Settings, files: StateFiles, address: str) -> None:
+    """Raise ``UsageError`` if TLS is asked for and cannot be had."""
+    from tidegauge.cluster.ray_service.engine_tls import make_certificates, tls_files
+
+    given = [settings.engine_tls_cert_file, settings.engine_tls_key_file, settings.engine_tls_ca_file]
+    if any(given) and not (all(given) and settings.engine_tls):
+        raise UsageError(
+            "engine_tls=true, engine_tls_cert_file, engine_tls_key_file and engine_tls_ca_file go together"
+        )
+    tls = tls_files(settings.model_dump(), str(files.root))
+    if tls is not None and not any(given):
+        need("cryptography", extra="tls", what="engine_tls")
+        make_certificates(tls, files.token.read_text().strip(), address)
+    if tls is not None:
+        try:
+            tls.context()
+        except OSError as error:
+            raise UsageError(f"engine_tls: the certificate cannot be used: {error}") from error
+
+
+def _check_node_ports(settings: Settings, node_address: str) -> None:
+    """Raise ``CommandError`` if the engine could not listen on this node: Ray would say so after half a minute."""
+    from tidegauge.cluster.ray_service.node_command import PORT_OPTIONS, node_ports
+
+    ports = node_ports(settings.model_dump()) or range(0)
+    for name in ("engine_port", "api_port", "metrics_port", "notify_port"):
+        if getattr(settings, name) in ports:
+            raise UsageError(f"{name}: {getattr(settings, name)} is one of engine_node_ports; choose others")
+    for port in ports[: len(PORT_OPTIONS)]:
+        _check_port(node_address, port, "--set engine_node_ports=FIRST-LAST (0: any free ones)")
+
+
+def _check_port(address: str, port: int, choose: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise CommandError(
+                f"cannot use port {port} on {address}: {error.strerror}; choose another with {choose}"
+            ) from error
+
+
 def _engine_port(settings: Settings, node_address: str) -> int:
     from tidegauge.cluster.ray_service.node_command import free_port
 
     if settings.engine_port == 0:
         return free_port(node_address)
-    with socket.socket(socket.AF_INET6 if ":" in node_address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((node_address, settings.engine_port))
-        except OSError as error:
-            raise CommandError(
-                f"cannot use port {settings.engine_port} on {node_address}: {error.strerror}; "
-                "choose another with --set engine_port=PORT (0: any free one)"
-            ) from error
+    _check_port(node_address, settings.engine_port, "--set engine_port=PORT (0: any free one)")
     return settings.engine_port
 
 

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidegauge.cluster.ray_service.engine_tls import tls_files
 from tidegauge.cluster.service_record import NodeSpec
+from tidegauge.settings import port_range
 
 NODE_SPEC_VARIABLE = "_TIDEGAUGE_NODE_SPEC"
 """Names ``node.json`` to the actors of this node. Not ``TIDEGAUGE_…``: it is no setting."""
@@ -53,6 +55,9 @@ SURVIVE = {
     "RAY_memory_monitor_refresh_ms": "0",
     # A raylet waits this long for its tasks before it ends; ours never end by themselves.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # A raylet ends if its agents, two Python processes that import Ray, have not said a word by then (Ray's own: 30 s).
+    # Where the processors are taken by others that is too short.
+    "RAY_agent_register_timeout_ms": "240000",
     # How long nodes wait for a head that is away before they give up.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     # A raylet whose link was cut has to notice that its connection is dead, or it hears up to half a minute late that
@@ -94,10 +99,23 @@ KNOWN_FAILURES = {
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
 """The last line of a traceback."""
 
+STATE_ERROR = re.compile(r"Failed to \w+ RocksDB .*(Corruption: |No such file or directory|Not a directory).*")
+"""A full disk, a lock that an earlier process still holds, and slowness are no such errors."""
+
 MAX_ERROR_CHARS = 400
 
 JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
 """Nodes only, about a second each: a head that answers but does not let us in is said after 5 s instead of 20 s."""
+
+PORT_OPTIONS = (
+    "--node-manager-port",
+    "--object-manager-port",
+    "--runtime-env-agent-port",
+    "--dashboard-agent-grpc-port",
+    "--dashboard-agent-listen-port",
+    "--metrics-export-port",
+)
+"""Of ``ray start``, each with one port; the rest of the range is for actors, and for commands that connect."""
 
 OBJECT_STORE_BYTES = 80_000_000
 """About the least that Ray takes. Sparse: nothing of ours goes through it."""
@@ -115,6 +133,8 @@ def engine_environ(
     ours.update(QUIET | SLOW_TIMERS | SURVIVE)
     ours["RAY_AUTH_MODE"] = "token"
     ours["RAY_AUTH_TOKEN_PATH"] = spec.token_file
+    if (tls := tls_files(spec.settings, spec.state_dir)) is not None:
+        ours |= tls.environ()
     ours[NODE_SPEC_VARIABLE] = str(node_file)
     if spec.is_head:
         ours.update(DEATH_AFTER_ABOUT_9_S)
@@ -129,17 +149,34 @@ def engine_environ(
 
 
 def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
-    """``ray start`` for this node. Without ``--block``: it returns when the node runs."""
+    """``ray start`` for this node, by way of ``start_node``. Without ``--block``: it returns when the node runs."""
     command = [
-        python, "-m", "ray.scripts.scripts", "start",
+        python, "-m", "tidegauge.cluster.ray_service.start_node",
         f"--node-ip-address={spec.node_address}",
         "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
     ]  # fmt: skip
+    if (ports := node_ports(spec.settings)) is not None:
+        command += [f"{option}={port}" for option, port in zip(PORT_OPTIONS, ports)]
+        command += [f"--min-worker-port={ports[len(PORT_OPTIONS)]}", f"--max-worker-port={ports[-1]}"]
     if spec.is_head:
         port = spec.head_address.rpartition(":")[2]
         return [*command, "--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
     return [*command, f"--address={spec.head_address}"]
+
+
+def node_ports(settings: Mapping[str, object]) -> range | None:
+    """Ports on which Ray listens on this node, beside the head's own; ``None``: free ones, as the system chooses."""
+    if settings.get("engine_port") == 0 or (text := str(settings.get("engine_node_ports", "0"))) == "0":
+        return None
+    return port_range(text)
+
+
+def broken_state(said: str) -> str | None:
+    """What gcs_server's output says of its saved state, if that is why it ended. Ray 2.60 (RocksDB) prints, for each of
+    its files that is broken, ``Failed to open RocksDB at …/gcs/tables: Corruption: CURRENT file corrupted``."""
+    found = next(filter(None, map(STATE_ERROR.search, said.splitlines())), None)
+    return None if found is None else found[0][:MAX_ERROR_CHARS]
 
 
 def is_loopback_only(spec: NodeSpec) -> bool:

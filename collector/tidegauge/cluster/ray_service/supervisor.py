@@ -21,7 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tidegauge.cluster.ray_service.node_command import answers, engine_environ, explain, start_command
+from tidegauge.cluster.ray_service.engine_tls import tls_files, why_no_handshake
+from tidegauge.cluster.ray_service.node_command import (
+    answers,
+    broken_state,
+    engine_environ,
+    explain,
+    start_command,
+)
 from tidegauge.cluster.service_record import (
     NodeSpec,
     RecordError,
@@ -76,16 +83,16 @@ ESSENTIAL = ("raylet", "gcs_server")
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 LOOK_PERIOD_S = 2.0
-START_TIMEOUT_S = 120.0
-"""``ray start`` takes 2-15 s; on a host that swaps, longer."""
+START_TIMEOUT_S = 300.0
+"""``ray start`` takes 2-15 s; where processors are taken by others or the host swaps, minutes."""
 CONNECT_TIMEOUT_S = 5.0
 END_GRACE_S = 1.0
 END_DEADLINE_S = 15.0
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 MIN_ROOM_BYTES = 32 << 20
 """Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
-TRIES_OVER_STATE = 2
-"""Starts over the cluster state that is kept, before it is put aside."""
+MAX_LOG_BYTES = 1 << 20
+"""Of gcs_server's output, the end that is read."""
 RAN_WELL_S = 60.0
 """After this long the next failure starts again at the shortest wait."""
 
@@ -142,10 +149,6 @@ class Supervisor:
         gcs_dir = files.gcs if spec.is_head else None
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
-        self._failures = 0
-        """Starts that failed since the engine last ran."""
-        self._state_is_new = False
-        """The state of before was put aside, and no start has succeeded since: what lies there now is nothing."""
         self._record = ServiceRecord(
             supervisor=me, boot_id=read_boot_id(), phase="starting", detail="starting", spec=spec,
             started_unix_s=time.time(),
@@ -174,39 +177,34 @@ class Supervisor:
         return 3 if left else 0
 
     def _starts(self) -> bool:
-        """Start the engine; false if it failed and the next try may succeed. After two failures over the saved cluster
-        state that state is put aside, not after one: a busy host may be too slow for Ray, and without the state its
-        nodes are lost. Raises ``EngineStartError`` where the state is not to blame."""
+        """Start the engine; false if it failed over the saved cluster state, which is then put aside. That is done only
+        where gcs_server names the state: a busy host is slow and its state is whole, and without it the nodes are lost.
+        Raises ``EngineStartError`` where the state is not to blame."""
         try:
             self._start()
         except EngineStartError as error:
-            self._failures += 1
-            if not self._may_be_broken():
-                raise  # a full disk is no reason to give up what is on it
-            if self._failures >= TRIES_OVER_STATE:
-                self._put_state_aside(error)
-            else:
-                log.warning("%s; retrying once with the saved cluster state", error)
-                self._end_engine()
+            reason = self._broken_state()
+            if reason is None:
+                raise
+            self._put_state_aside(f"{error}: {reason}")
             return False
-        self._failures = 0
         return True
 
-    def _put_state_aside(self, error: EngineStartError) -> None:
+    def _put_state_aside(self, why: str) -> None:
         """Let the next start begin without the saved state, which is kept for people (the latest one)."""
         aside = self._files.root / f"gcs.broken-{int(time.time())}"
-        log.warning("%s; the saved cluster state is moved to %s", error, aside)
+        log.warning("%s; the saved cluster state is moved to %s", why, aside)
         self._end_engine()
-        self._state_is_new = True
         for earlier in self._files.root.glob("gcs.broken-*"):
             shutil.rmtree(earlier, ignore_errors=True)
         self._files.gcs.rename(aside)
 
-    def _may_be_broken(self) -> bool:
-        """Whether the saved cluster state may have made a start fail."""
-        return (
-            self._spec.is_head and not self._state_is_new and self._files.gcs.exists() and not self._lacks_something()
-        )
+    def _broken_state(self) -> str | None:
+        """What gcs_server says of the saved cluster state, if that made the start fail."""
+        if not self._spec.is_head or not self._files.gcs.exists():
+            return None
+        logs = Path(self._spec.engine_dir, "session_latest", "logs")
+        return broken_state(_end_of(logs / "gcs_server.err")) or broken_state(_end_of(logs / "gcs_server.out"))
 
     def _watch(self) -> None:
         wait_s = self._pace.first_retry_s
@@ -263,6 +261,11 @@ class Supervisor:
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
             raise EngineStartError(f"no answer from {self._spec.head_address}: is the head up and reachable?")
+        tls = tls_files(self._spec.settings, self._spec.state_dir)
+        if not self._spec.is_head and (
+            reason := why_no_handshake(self._spec.head_address, tls, timeout_s=CONNECT_TIMEOUT_S)
+        ):
+            raise EngineStartError(reason)
         engine_dir = Path(self._spec.engine_dir)
         shutil.rmtree(engine_dir, ignore_errors=True)  # files of an engine that died do not help the next one
         try:
@@ -282,7 +285,6 @@ class Supervisor:
         if self._spec.is_head:
             self._say(self._starting(), "starting the coordinator")
             self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
-        self._state_is_new = False
         self._say("running", "running")
         log.info("the engine is running (%s)", role)
 
@@ -354,6 +356,14 @@ def supervise(
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
     return Supervisor(spec, files, os.environ, commands, pace=pace).run()
+
+
+def _end_of(path: Path) -> str:
+    """The end of a log file; nothing where there is none."""
+    with contextlib.suppress(OSError), path.open("rb") as log_file:
+        log_file.seek(max(0, path.stat().st_size - MAX_LOG_BYTES))
+        return log_file.read().decode(errors="replace")
+    return ""
 
 
 def _open_log(path: Path) -> IO[str]:
