@@ -195,8 +195,8 @@ class AlertmanagerSink:
         """The error for a good answer that is not Alertmanager's, as of a login page."""
         words = tidy(answer.decode(errors="replace"), MAX_ERROR_CHARS)
         return RefusedError(
-            f"{self._url} does not answer as Alertmanager does: {words or '(nothing)'}; is alertmanager_url the address of "
-            "an Alertmanager, with no login page in front of it?"
+            f"{self._url} does not answer as Alertmanager does: {words or '(nothing)'}; is alertmanager_url the "
+            "address of an Alertmanager, with no login page in front of it?"
         )
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
