@@ -15,7 +15,7 @@ after the part was back.
 
 | dead | notified while it is dead | notified once it is back |
 | --- | --- | --- |
-| head | 4:00 **whoever is on call**, by Alertmanager: Coordinator down<br>6:00 **on call**: Agent down on the head's node | 0:02 **owner**, Slack; 0:03 mail: the leak<br>0:03 **Grafana**: the incident<br>0:10 **operators' channel**: the leak<br>0:34 **on call**: Agent down resolved; 3:34 Coordinator down resolved |
+| head | 3:59 **whoever is on call**, by Alertmanager: Coordinator down<br>5:59 **on call**: Agent down on the head's node | 0:01 **owner**, Slack; 0:08 mail: the leak<br>0:03 **Grafana**: the incident<br>0:11 **operators' channel**: the leak<br>2:27 **on call**: Coordinator down resolved; 4:27 Agent down resolved |
 | notifier | 6:00 **on call**: Notifier down: nobody is notified | 0:01 **owner**, Slack; 0:03 mail: the leak<br>0:01 **Grafana**: the incident<br>0:08 **operators' channel**: the leak<br>0:59 **on call**: resolved |
 | Slack | 1:42 **Grafana**: the incident<br>1:43 **owner**, mail: the leak | 0:02 **operators' channel**: the leak<br>0:16 **owner**, Slack: the leak |
 | Alertmanager | 1:24 **Grafana**: the incident<br>1:25 **owner**, Slack; 1:26 mail: the leak<br>4:15 **dead man's switch**: no ping for 5 minutes | 0:24 **operators' channel**: the leak<br>0:44 **dead man's switch**: pings again |
