@@ -55,6 +55,8 @@ GRACE_S = 300.0
 QUIET_S, RECOVERY_S = 60.0, 420.0
 """After the part is back: it is over once nothing has happened for so long and no alert is left, at the latest then."""
 LOOK_S = 1.0
+ALL_SCRAPED = 'count(count by (component) (up{job="tidegauge"} == 1)) == 3'
+"""Prometheus knows the coordinator, the node's agent and the notifier: it cannot miss a part that it never saw."""
 
 
 class SlackThatDies(FakeSlack):
@@ -275,7 +277,7 @@ def running_town(folder: Path) -> Iterator[Town]:
                 "prometheus.sh", folder / "prometheus", "--coordinator", f"127.0.0.1:{api_port}",
                 "--alertmanager", f"127.0.0.1:{alertmanager_port}",
             ) as prometheus_url:  # fmt: skip
-                PrometheusServer(prometheus_url, 0).wait_for("count(up == 1) == 2", within_s=300)
+                PrometheusServer(prometheus_url, 0).wait_for(ALL_SCRAPED, within_s=300)
                 eventually(lambda: switch.notified, "the first ping of the dead man's switch", within_s=300)
                 yield town
         finally:

@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 check_port --port "$port"
-check_address --receiver "$receiver"
+check_host_port --receiver "$receiver"
 
 [ -z "$external_url" ] || check_url --external-url "$external_url"
 

@@ -30,6 +30,20 @@ check_address() {
     esac
 }
 
+# The same of an address that a configuration wants without http:// and a path: check_host_port OPTION HOST:PORT.
+check_host_port() {
+    check_address "$1" "$2"
+    host=${2%:*}
+    number=${2##*:}
+    case $host in
+        \[*\]) ;;
+        "" | */* | *:* | "$2") number= ;;
+    esac
+    case $number in
+        "" | *[!0-9]*) die "$1: '$2' is not HOST:PORT, such as head:9495 or [2001:db8::1]:9495" ;;
+    esac
+}
+
 # An address that goes into rules and pages by sed: check_url OPTION URL.
 check_url() {
     case $2 in

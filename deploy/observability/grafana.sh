@@ -36,6 +36,8 @@ while [ $# -gt 0 ]; do
     esac
 done
 check_port --port "$port"
+check_url --prometheus "$prometheus"
+check_url --alertmanager "$alertmanager"
 
 # Since version 9.4 it is `grafana server`; before, a program of its own.
 grafana=$(find_program grafana grafana-server) || die "Grafana is not installed (Debian has no package of it). Take one

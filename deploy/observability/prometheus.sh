@@ -45,11 +45,12 @@ while [ $# -gt 0 ]; do
     esac
 done
 check_port --port "$port"
-check_address --coordinator "$coordinator"
-check_address --alertmanager "$alertmanager"
+check_host_port --coordinator "$coordinator"
+check_host_port --alertmanager "$alertmanager"
 : "${runbook_url:=http://localhost:$port/consoles/tidegauge-runbooks.html}"
 check_url --grafana-url "$grafana_url"
 check_url --runbook-url "$runbook_url"
+grafana_url=${grafana_url%/}
 case $contact in
     *[!A-Za-z0-9\ .,:/@#+\(\)_-]*) die "--contact: only letters, digits, spaces and . , : / @ # + ( ) _ -" ;;
 esac

@@ -1,14 +1,14 @@
 """Builds the notifier from plain values, once in its own process on the head.
 
-A part that cannot be built (a missing extra, an invalid address) is left out, with its reason in the log and in
-``NotifyService.status``; the others work.
+A part that cannot be built (a missing extra, an invalid address, an unusable token) is left out, with its reason in the
+log and in ``NotifyService.status``; the others work.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +60,8 @@ class NotifyConfig:
     mail_password: str | None = field(default=None, repr=False)
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Why the token of a receiver that is configured cannot be used, by its name."""
     door: Door = OPEN_DOOR
     """TLS and headers of ``/alerts``."""
     pseudonyms: Pseudonyms | None = field(default=None, repr=False)
@@ -156,14 +158,16 @@ class _Builder:
         self, name: str, wanted: str | None, make: Callable[[str], Part], *, extra: str | None = None
     ) -> Part | None:
         """``make(wanted)``; ``None`` if it is not wanted or cannot be built."""
-        if not wanted:
-            return None
-        try:
-            return make(wanted)
-        except ImportError as error:
-            problem = f"{error.name} is not installed: pip install 'tidegauge[{extra}]'"
-        except ValueError as error:
-            problem = str(error)
+        problem = self._config.unusable.get(name)
+        if problem is None:
+            if not wanted:
+                return None
+            try:
+                return make(wanted)
+            except ImportError as error:
+                problem = f"{error.name} is not installed: pip install 'tidegauge[{extra}]'"
+            except ValueError as error:
+                problem = str(error)
         self.missing.append(_problem(name, problem, self._wall_s))
         return None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tidegauge_exporter.links import EFFICIENCY, FLEET, INCIDENTS, JOB, NODE, RANK
+from tidegauge_exporter.metrics.table import SAMPLES_PER_TARGET
 
 OBSERVABILITY = Path(__file__).parents[2] / "deploy" / "observability"
 GRAFANA = OBSERVABILITY / "grafana"
@@ -50,6 +52,16 @@ def test_every_dashboard_becomes_a_config_map_of_its_own() -> None:
         EFFICIENCY,
     }
     assert max(file.stat().st_size for file in listed) < KUBERNETES_LIMIT_BYTES
+
+
+def test_no_fuse_of_prometheus_blows_at_a_size_that_is_promised() -> None:
+    config = loaded(OBSERVABILITY / "prometheus" / "prometheus.yml")
+    [scrape] = config["scrape_configs"]
+    chart = (OBSERVABILITY.parents[1] / "helm" / "tidegauge" / "templates" / "monitoring.yaml").read_text()
+    limits = [scrape["sample_limit"], *map(int, re.findall(r"sampleLimit: (\d+)", chart))]
+    assert len(limits) == 3
+    # A node's page, and the coordinator's with 10,000 jobs of one rank; beyond it a scrape is refused as a whole.
+    assert min(limits) > max(SAMPLES_PER_TARGET, 10_000 * 10)
 
 
 def test_containers_get_files_that_exist_and_listen_on_loopback() -> None:

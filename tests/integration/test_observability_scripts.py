@@ -75,7 +75,7 @@ def test_prometheus_serves_the_runbooks_and_alerts_link_to_where_people_reach_it
     if prometheus_binary() is None:
         missing("prometheus is not installed")
     port = free_port()
-    options = ("--grafana-url", "https://grafana.example/team", "--contact", "GPU on-call, +49 30 1234")
+    options = ("--grafana-url", "https://grafana.example/team/", "--contact", "GPU on-call, +49 30 1234")
     with brought_up("prometheus.sh", tmp_path, *options, port=port) as url:
         groups = asked(f"{url}/api/v1/rules?type=alert")["data"]["groups"]
         with urllib.request.urlopen(f"{url}/consoles/tidegauge-runbooks.html", timeout=60) as answer:
@@ -232,10 +232,14 @@ def test_a_script_says_what_is_missing_and_how_to_get_it(tmp_path: Path, script:
     ("script", "options", "complaint"),
     [
         ("prometheus.sh", ["--coordinator", "x|y"], "is not an address"),
+        ("prometheus.sh", ["--coordinator", "http://head:9495"], "is not HOST:PORT"),
+        ("prometheus.sh", ["--coordinator", "head"], "is not HOST:PORT"),
+        ("prometheus.sh", ["--alertmanager", "::1:9093"], "is not HOST:PORT"),
         ("prometheus.sh", ["--port", "http"], "is not a port"),
         ("prometheus.sh", ["--grafana-url", "grafana.example"], "is not an http(s) address"),
         ("prometheus.sh", ["--runbook-url", "https://x/|y"], "is not an http(s) address"),
         ("prometheus.sh", ["--contact", "<b>"], "only letters"),
+        ("alertmanager.sh", ["--receiver", "head:9496/alerts"], "is not HOST:PORT"),
         ("alertmanager.sh", ["--external-url", "alerts.example"], "is not an http(s) address"),
         ("alertmanager.sh", ["--service-receiver", "/nowhere"], "cannot be read"),
         ("alertmanager.sh", ["--watchdog-receiver", "/etc/hostname"], "names no receiver"),
@@ -243,6 +247,7 @@ def test_a_script_says_what_is_missing_and_how_to_get_it(tmp_path: Path, script:
         ("alertmanager.sh", ["--slack-url-file"], "needs a value"),
         ("alertmanager.sh", ["--slack-url-file", "relative"], "is not an absolute path"),
         ("alertmanager.sh", ["--slack-url-file", "/nowhere"], "cannot be read"),
+        ("grafana.sh", ["--prometheus", "127.0.0.1:9090"], "is not an http(s) address"),
         ("grafana.sh", ["--prot", "1"], "unknown option --prot; try --help"),
     ],
 )

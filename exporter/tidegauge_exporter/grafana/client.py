@@ -9,6 +9,7 @@ nowhere else, and is in no message.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -86,7 +87,11 @@ T = TypeVar("T")
 Payload = Mapping[str, Any]
 
 TIMEOUT_S = 15.0
-"""Bound of connecting, and of each wait for an answer: saving a dashboard took real servers some seconds under load."""
+"""Bound of connecting, of the wait for an answer, and of reading all of it: saving a dashboard took real servers some
+seconds under load."""
+MAX_ANSWER_BYTES = 16 << 20
+"""Bound of an answer: the largest of ours, a dashboard, has 0.2 MB."""
+READ_BYTES = 64 << 10
 MAX_ANNOTATIONS = 100
 """Bound of one answer; one moment of one incident has a handful."""
 KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCredentials", "isDefault", "jsonData")
@@ -100,7 +105,9 @@ class GrafanaClient:
     ``GrafanaRefusedError``, and ``RefusedError`` for an answer that is not Grafana's.
     """
 
-    def __init__(self, url: str, *, token: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, *, token: str, timeout_s: float = TIMEOUT_S, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{_without_user(url)!r} is not the address of a Grafana; it looks like "
@@ -110,6 +117,8 @@ class GrafanaClient:
         path = parts.path.strip("/")
         self.url = f"{parts.scheme}://{parts.netloc}" + (f"/{path}" if path else "")
         """The address without a slash at the end."""
+        self._timeout_s = timeout_s
+        self._max_answer_bytes = max_answer_bytes
         self._api = GrafanaAPI(
             token, parts.netloc, url_path_prefix=f"{path}/" if path else "", protocol=parts.scheme, timeout=timeout_s
         )
@@ -203,7 +212,13 @@ class GrafanaClient:
             raise explain_failure(self.url, error) from error
 
     def _check(self, response: Any, **_: Any) -> None:
-        """The session calls this for every answer. Raises the error for a refusal."""
+        """The session calls this for every answer before it reads it, which it would do without an end in size or time.
+        Raises the error for a refusal."""
+        try:
+            response._content = self._read(response.raw)
+        except BaseException:
+            response.close()
+            raise
         refusal = read_refusal(
             f"{response.request.method} {response.url.partition('?')[0]}",
             status=response.status_code,
@@ -212,6 +227,19 @@ class GrafanaClient:
         )
         if refusal is not None:
             raise refusal
+
+    def _read(self, raw: Any) -> bytes:
+        until_s = time.monotonic() + self._timeout_s
+        parts: list[bytes] = []
+        read = getattr(raw, "read1", raw.read)  # urllib3 before 2.2 has read alone, which waits for all READ_BYTES
+        while part := read(READ_BYTES, decode_content=True):
+            parts.append(part)
+            if sum(map(len, parts)) > self._max_answer_bytes:
+                raise RefusedError(f"Grafana at {self.url} answers with more than {self._max_answer_bytes >> 20} MiB. "
+                                   "Is this Grafana's address?")  # fmt: skip
+            if time.monotonic() > until_s:
+                raise RetryLaterError(f"Grafana at {self.url}: no whole answer within {self._timeout_s:g} s")
+        return b"".join(parts)
 
 
 def _payload(annotation: Annotation) -> dict[str, Any]:

@@ -180,6 +180,9 @@ class SmtpServer:
         return UnknownRecipientError(said) if code // 100 == 5 else RetryLaterError(said, after_s=BUSY_S)
 
     def _of_reply(self, error: smtplib.SMTPResponseException, what: str) -> RetryLaterError | RefusedError:
+        if error.smtp_code < 0:  # smtplib's sign for a reply without a number, whose beginning it has cut off
+            said = f"{self._server} does not answer as a mail server does; is mail_server its address and port?"
+            return RetryLaterError(said, after_s=BUSY_S)
         said = f"the mail server {self._server} {what}: {error.smtp_code} {_text(error.smtp_error)}"
         return RefusedError(said) if error.smtp_code // 100 == 5 else RetryLaterError(said, after_s=BUSY_S)
 

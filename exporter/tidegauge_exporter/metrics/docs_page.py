@@ -124,7 +124,8 @@ metrics in its own registry: `registry.register(NodeCollector(view))` of `tidega
 
 Names and labels are stable. Units are base units. A missing reading is an absent sample, never 0
 or -1, and samples carry no timestamps, so that a series goes stale as soon as its rank has ended. Counters start
-at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; it drops and counts the rest.
+at 0 when watching starts. A node hands out at most {SAMPLES_PER_TARGET:,} samples of ranks; it drops and counts the
+rest. The coordinator hands out five to ten for every job.
 """
 
 _LOOP = """Labels: `cluster`, and those of the table. The counters come from the database, so that they go on counting

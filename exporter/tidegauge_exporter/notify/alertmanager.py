@@ -77,7 +77,9 @@ class AlertmanagerSink:
         self._failing_since_unix_s: float | None = None
 
     def check(self) -> None:
-        self._ask("GET", "/api/v2/receivers")
+        answer = self._ask("GET", "/api/v2/receivers").lstrip()
+        if not answer.startswith(b"[") or b'"name"' not in answer:  # not parsed: the end of a long one is missing
+            raise self._is_another(answer)
 
     def take(self, stories: Sequence[Story]) -> None:
         """Post new and ended alerts at once, and the others once a minute."""
@@ -184,15 +186,27 @@ class AlertmanagerSink:
         if self._failing_since_unix_s is None:
             self._failing_since_unix_s = self._wall_s()  # until this has worked
         with self.deliveries.attempt():
-            self._ask("POST", "/api/v2/alerts", json.dumps(alerts).encode())
+            answer = self._ask("POST", "/api/v2/alerts", json.dumps(alerts).encode()).lstrip()
+            if answer and not answer.startswith((b"{", b"[")):  # its own is empty
+                raise self._is_another(answer)
         self._failing_since_unix_s = None
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> None:
+    def _is_another(self, answer: bytes) -> RefusedError:
+        """The error for a good answer that is not Alertmanager's, as of a login page."""
+        words = tidy(answer.decode(errors="replace"), MAX_ERROR_CHARS)
+        return RefusedError(
+            f"{self._url} does not answer as Alertmanager does: {words or '(nothing)'}; is alertmanager_url the "
+            "address of an Alertmanager, with no login page in front of it?"
+        )
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """The beginning of a good answer."""
         try:
             answer = self._client.ask(method, path, body, {})
         except NoResponseError as error:
             raise RetryLaterError(f"Alertmanager at {self._url} does not answer: {error}") from error
         self._check(answer)
+        return answer.body
 
     def _check(self, answer: HttpAnswer) -> None:
         status, _, body = answer

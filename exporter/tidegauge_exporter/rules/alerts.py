@@ -276,7 +276,6 @@ _LEFT: Final = (
 THE_NODE: Final = "{{ with $labels.hostname }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}"
 ACTION: Final = "{{ $labels.action }}"
 REASON: Final = "{{ $labels.reason }}"
-SINK: Final = "{{ with $labels.sink }}{{ . }}{{ else }}the notifier is down{{ end }}"
 CLUSTER: Final = "{{ with $labels.cluster }} (cluster {{ . }}){{ end }}"
 
 SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
@@ -388,14 +387,24 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
         AlertRule(
             "TidegaugeNotificationsFailing",
             "min by (cluster, sink) (tidegauge_notification_sink_works) == 0\n"
-            "or max by (cluster, sink) (tidegauge_notifications_oldest_pending_seconds) > 900\n"
-            'or max by (cluster, instance) (up{job="tidegauge",component="notifier"}) == 0',
+            "or max by (cluster, sink) (tidegauge_notifications_oldest_pending_seconds) > 900",
             AlertSeverity.WARNING,
             Board.INCIDENTS,
-            f"Notifications failing: {SINK}{CLUSTER}",
-            f"For ten minutes Tidegauge has not been able to notify people: {SINK}. Incidents and actions go on; the "
-            "notifications wait. `tidegauge status` shows the cause.",
+            f"Notifications failing: {{{{ $labels.sink }}}}{CLUSTER}",
+            "For ten minutes Tidegauge has not been able to notify people: {{ $labels.sink }}. Incidents and actions "
+            "go on; the notifications wait. `tidegauge status` shows the cause.",
             for_s=600,
+        ),
+        AlertRule(
+            "TidegaugeNotificationsFailing",
+            'max by (cluster, instance) (up{job="tidegauge",component="notifier"}) == 0',
+            AlertSeverity.WARNING,
+            Board.INCIDENTS,
+            f"Notifier down: nobody is notified{CLUSTER}",
+            "The notifier has not answered for five minutes: Tidegauge notifies nobody of incidents and actions, which "
+            "go on. Notifications wait until it is back.",
+            for_s=300,  # one that was killed is back within two seconds
+            scope="notifier",
         ),
     ),
     component="service",
@@ -454,6 +463,7 @@ MUTES: tuple[Mute, ...] = (
             "TidegaugeActionsFailing",
             "TidegaugeBreakerOpen",
             "TidegaugeUserBreakerOpen",
+            "TidegaugeNotificationsFailing",
         ),
         ("cluster",),
     ),

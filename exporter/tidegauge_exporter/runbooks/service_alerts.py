@@ -263,13 +263,16 @@ locked; another process held it for too long""",
     RunbookEntry(
         "TidegaugeNotificationsFailing",
         means="A receiver of notifications (Slack, mail, Grafana, Alertmanager) fails or refuses, or something has "
-        "waited for it for 15 minutes; or the notifier is down.",
+        'waited for it for 15 minutes; or (label `scope="notifier"`) the notifier does not answer, and nobody is '
+        "notified.",
         affects="Whoever is notified by that receiver: operators, or owners of jobs. Incidents and actions go on. An "
         "action that needs a delivered warning waits for it.",
-        first_look="What does the line `notifiers` say of the receiver? Of a notifier that is down, read the log.",
+        first_look="What does the line `notifiers` say of the receiver? `no report for …` means that the notifier "
+        "hangs or is down: read its log.",
         steps=(Step("tidegauge status"), Step("tail -n 50 STATE_DIR/logs/notifier.log"), Step("tidegauge notify")),
         what_to_do="Correct the token, scope, password or address that it names. A corrected file is used within 10 s, "
-        "without a restart; a changed setting takes one. What was not sent waits and is sent then.",
+        "without a restart; a changed setting takes one. A notifier that dies starts again by itself; restart the "
+        "head of one that hangs ([logs and restarts](#logs-and-restarts)). What was not sent waits and is sent then.",
         logs=Logs.HEAD,
         escalate="To the admins of the Slack workspace, the mail server or Grafana.",
         when_to_silence="While the receiver is under maintenance.",

@@ -189,6 +189,38 @@ def test_when_nobody_answers_the_last_figures_stay_and_are_called_old() -> None:
     read(story)
 
 
+def test_a_long_reason_for_no_answer_fills_the_line() -> None:
+    async def story(reader: Reader) -> None:
+        reader.world.problem = "no answer from http://gpu-head-0001.example.org:9495: timed out"
+        await reader.look_again()
+        assert "figures are stale no answer from http://gpu-head-" in reader.screen()[1]
+        assert len(reader.screen()[1]) == 80
+        assert reader.screen()[1].endswith("\u2026")
+
+    read(story)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_keys_that_help_and_quit_are_on_every_terminal(width: int) -> None:
+    async def story(reader: Reader) -> None:
+        assert reader.screen()[-1].endswith("? help  q quit")
+        assert "Enter open" in reader.screen()[-1]
+        await reader.press("enter")
+        assert reader.screen()[-1].startswith(" Esc back  ")
+        assert reader.screen()[-1].endswith("? help  q quit")
+
+    read(story, size=(width, 24))
+
+
+def test_the_log_says_nothing_of_changes_before_it_knows_them() -> None:
+    async def story(reader: Reader) -> None:
+        reader.world.problem = "no answer"
+        await reader.press("l")
+        assert "nothing has changed" not in reader.text()
+
+    read(story)
+
+
 def test_jobs_are_seen_while_the_database_of_incidents_is_away() -> None:
     world = World().live(reports=5).tell_incidents()
     world.store.problem = "disk full"

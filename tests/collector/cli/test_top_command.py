@@ -49,6 +49,18 @@ def test_top_command_prints_once_if_stdout_is_no_terminal(url: str, capsys: pyte
     assert run(capsys, "--api", url) == run(capsys, "--once", "--api", url)
 
 
+def test_top_command_prints_once_on_a_terminal_that_cannot_move_its_cursor(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    code, out, _ = run(capsys, "--api", url)
+    assert code == 0
+    assert out.startswith("lab   7 nodes")
+    assert "\x1b" not in out
+
+
 def test_users_and_order_are_chosen_by_options(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "--once", "--user", "ada", "--sort", "memory", "--api", url)[1]
     assert [line.split()[1] for line in out.splitlines()[3:5]] == ["48230", "!!!"]

@@ -1,14 +1,31 @@
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tidegauge.cli.main import main
 from tidegauge.cli.service import up
-from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, prepare_state_dir, write_address
+from tidegauge.cluster.ray_service import service_control
+from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir, write_address
 from tidegauge.osproc.processes import identity_of
+from tidegauge.settings import Settings
 from tidegauge.steady_clock import read_boot_id
+
+
+def running(files: StateFiles, settings: Mapping[str, object]) -> ServiceRecord:
+    spec = NodeSpec(
+        state_dir=str(files.root), engine_dir="e", token_file=str(files.token), head_address="127.0.0.1:6399",
+        node_address="127.0.0.1", is_head=True, settings=dict(settings),
+    )  # fmt: skip
+    me = identity_of(os.getpid())
+    assert me is not None
+    return ServiceRecord(
+        supervisor=me, boot_id=read_boot_id(), phase="running", detail="", spec=spec, started_unix_s=1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -19,16 +36,24 @@ def test_port_that_was_taken_is_mentioned(
 ) -> None:
     files = prepare_state_dir(tmp_path / "state")
     write_address(files.agent, "127.0.0.1:9494")
-    spec = NodeSpec(
-        state_dir=str(files.root), engine_dir="e", token_file=str(files.token), head_address="127.0.0.1:6399",
-        node_address="127.0.0.1", is_head=True, settings={"metrics_port": wanted},
-    )  # fmt: skip
-    me = identity_of(os.getpid())
-    assert me is not None
-    record = ServiceRecord(
-        supervisor=me, boot_id=read_boot_id(), phase="running", detail="", spec=spec, started_unix_s=1.0
-    )
+    record = running(files, {"metrics_port": wanted})
     up._tell(files, record, as_json=False, already=False)
     out = capsys.readouterr().out
     assert "http://127.0.0.1:9494/metrics" in out
     assert (f"metrics_port {wanted} was taken" in out) == remark
+
+
+def test_up_names_the_settings_that_a_running_service_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = prepare_state_dir(tmp_path / "state")
+    settings = Settings(state_dir=files.root, slack_channel="#gpu")
+    monkeypatch.setattr(service_control, "running_record", lambda _: running(files, settings.model_dump(mode="json")))
+    command = ["up", "--set", f"state_dir={files.root}", "--set", "slack_channel=#gpu", "--json"]
+    assert main(command) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*command, "--set", "slack_channel=#ops", "--set", "mail_server=mail.example.org"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["already_up"]
+    assert "mail_server, slack_channel" in told.err
+    assert "tidegauge down" in told.err

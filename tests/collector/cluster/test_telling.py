@@ -196,3 +196,68 @@ def test_a_token_file_that_becomes_unusable_is_said_and_the_token_stays_in_force
             assert "notifier" not in after_turns(service)
         finally:
             service.stop()
+
+
+def test_a_token_file_that_is_unusable_from_the_start_stops_its_receiver_alone(tmp_path: Path) -> None:
+    token = secret_file(tmp_path / "slack-token", "xoxb-of-the-tests")
+    token.chmod(0o644)
+    with FakeSlack() as slack, FakeSmtp() as smtp:
+        settings = Settings(
+            slack_token_file=token, slack_api_url=slack.api_url, slack_channel="#gpu", notify_port=0,
+            mail_server=f"127.0.0.1:{smtp.port}", mail_from="tidegauge@example.org",
+        )  # fmt: skip
+        service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+        try:
+            found = after_turns(service)
+            assert found["mail"] == "ok"
+            assert "run chmod 600" in found["slack"]
+            assert "notifier" not in found
+            token.chmod(0o600)
+            found = after_turns(service)
+            assert (found["mail"], found["slack"]) == ("ok", "ok")
+        finally:
+            service.stop()
+
+
+def test_a_token_is_used_while_the_file_of_another_is_unusable(tmp_path: Path) -> None:
+    token = secret_file(tmp_path / "slack-token", "xoxb-revoked")
+    password = secret_file(tmp_path / "mail-password", "battery-staple")
+    with FakeSlack() as slack, FakeSmtp(login=("tidegauge", "battery-staple")) as smtp:
+        settings = Settings(
+            slack_token_file=token, slack_api_url=slack.api_url, slack_channel="#gpu", notify_port=0,
+            mail_server=f"127.0.0.1:{smtp.port}", mail_from="tidegauge@example.org", mail_user="tidegauge",
+            mail_password_file=password,
+        )  # fmt: skip
+        service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+        try:
+            assert "Slack rejects the token" in after_turns(service)["slack"]
+            password.chmod(0o644)
+            secret_file(token, slack.token)
+            found = [after_turns(service) for _ in range(2)][-1]
+            assert (found["slack"], found["mail"]) == ("ok", "ok")
+            assert "mail-password has mode 0644" in found["notifier"]
+        finally:
+            service.stop()
+
+
+def test_without_a_usable_token_an_owner_is_notified_later(tmp_path: Path) -> None:
+    token = secret_file(tmp_path / "slack-token", "")
+    settings = Settings(slack_token_file=token, slack_channel="#gpu", notify_port=0)
+    service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+    try:
+        service.turn()
+        told = service.tell(NOTIFY)
+        assert told.retry_after_s is not None
+        assert "slack-token is empty" in str(told.problem)
+    finally:
+        service.stop()
+
+
+def test_a_webhook_whose_password_is_unusable_is_not_open(tmp_path: Path) -> None:
+    password = secret_file(tmp_path / "notify-token", "")
+    settings = Settings(notify_token_file=password, alertmanager_url="http://127.0.0.1:9", notify_port=0)
+    service = NotifierService(settings, StateFiles(tmp_path), {}, say=lambda _: None)
+    service.turn()
+    assert set(service.standing()) == {"notifier"}
+    assert "notify-token is empty" in service.standing()["notifier"]
+    service.stop()

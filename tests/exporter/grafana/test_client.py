@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from fakes.fake_grafana import TOKEN, FakeGrafana, Reply, grafana_server
+from serving import Serving
 from tidegauge_exporter.grafana.client import GrafanaClient
 from tidegauge_exporter.grafana.values import (
     Annotation,
@@ -34,6 +38,28 @@ def client(grafana: FakeGrafana) -> Iterator[GrafanaClient]:
     client = GrafanaClient(grafana.url, token=TOKEN)
     yield client
     client.close()
+
+
+@contextmanager
+def answering_without_an_end(part: bytes, pause_s: float) -> Iterator[str]:
+    """The address of a server whose answers are this part, again and again, until the block ends."""
+    is_over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):  # the client hangs up
+                while not is_over.wait(pause_s):
+                    self.wfile.write(part)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with Serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"
+        is_over.set()
 
 
 def test_grafana_client_returns_none_for_a_missing_object(client: GrafanaClient) -> None:
@@ -178,6 +204,21 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         client = GrafanaClient(f"http://127.0.0.1:{silent.getsockname()[1]}", token=TOKEN, timeout_s=0.05)
         with pytest.raises(RetryLaterError, match="does not answer"):
             client.folder("tidegauge")
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("part", "pause_s", "error", "words"),
+    [
+        pytest.param(b" " * 65536, 0.0, RefusedError, "more than 1 MiB", id="endless"),
+        pytest.param(b" ", 0.02, RetryLaterError, "no whole answer within 0.3 s", id="drop by drop"),
+    ],
+)
+def test_an_answer_without_an_end_is_given_up(part: bytes, pause_s: float, error: type[Exception], words: str) -> None:
+    with answering_without_an_end(part, pause_s) as url:
+        client = GrafanaClient(url, token=TOKEN, timeout_s=0.3, max_answer_bytes=1 << 20)
+        with pytest.raises(error, match=words):
+            client.check()
         client.close()
 
 

@@ -153,6 +153,12 @@ def test_something_that_is_no_mail_server_is_said() -> None:
         send(fake)
 
 
+def test_words_that_are_no_reply_are_not_shown_as_one() -> None:
+    with FakeSmtp(refusals={"connect": "hello there"}) as fake, pytest.raises(RetryLaterError) as caught:
+        send(fake)
+    assert str(caught.value).endswith("does not answer as a mail server does; is mail_server its address and port?")
+
+
 def test_the_answer_to_the_goodbye_does_not_matter() -> None:
     with FakeSmtp(refusals={"QUIT": "421 closing"}) as fake:
         send(fake)

@@ -340,6 +340,29 @@ def test_check_fails_as_a_post_does(fake: FakeAlertmanager, status: int, error: 
         Bench(fake.url).sink.check()
 
 
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"\xff\xfe\x00", b"{}", b"null"])
+def test_check_refuses_what_is_no_alertmanager(fake: FakeAlertmanager, body: bytes) -> None:
+    fake.answer = (200, body)
+    with pytest.raises(RefusedError, match=r"does not answer as Alertmanager does.*alertmanager_url"):
+        Bench(fake.url).sink.check()
+
+
+def test_a_long_list_of_receivers_is_one_of_alertmanager(fake: FakeAlertmanager) -> None:
+    fake.answer = (200, json.dumps([{"name": f"team-{number}"} for number in range(10_000)]).encode())
+    Bench(fake.url).sink.check()
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"\xff\xfe\x00"])
+def test_a_page_in_place_of_alertmanager_takes_no_alert(fake: FakeAlertmanager, body: bytes) -> None:
+    bench = Bench(fake.url)
+    fake.answer = (200, body)
+    with pytest.raises(RefusedError, match="does not answer as Alertmanager does"):
+        bench.take(warning(1))
+    fake.answer = (200, b"")
+    bench.take(warning(1))
+    assert bench.fires(fake.alerts[0])
+
+
 def test_each_post_is_counted_by_its_outcome(fake: FakeAlertmanager) -> None:
     bench = Bench(fake.url)
     bench.take(warning(1))

@@ -75,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
         if args.join and args.join != record.spec.head_address:
             raise CommandError(f"already up with head {record.spec.head_address}; run `tidegauge down` first")
         _tell(files, record, as_json=args.json, already=True)
+        if others := _not_in_force(settings, record.spec):
+            print(f"tidegauge up: the running service has other values of {', '.join(others)}; to use these, run "
+                  "`tidegauge down`, then this command again", file=sys.stderr)  # fmt: skip
         return FINE
     _clean_up_after_crash(files)
     spec = _spec(args, settings, files)
@@ -180,6 +183,12 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
         is_head=not args.join,
         settings=settings.model_dump(mode="json"),
     )
+
+
+def _not_in_force(settings: Settings, spec: NodeSpec) -> list[str]:
+    """The settings of this call that a running service was started without; one of an older version has fewer."""
+    wanted = settings.model_dump(mode="json")
+    return sorted(name for name, value in spec.settings.items() if wanted.get(name, value) != value)
 
 
 def _resolved(join: str) -> str:

@@ -22,7 +22,7 @@ from tidegauge.cluster.api.overview import JobPage, NodeLine, Overview, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_count
 
-TABLE_KEYS = "Enter open  o sort  / filter  c nodes  e ended  l log  r report  ? help"
+TABLE_KEYS = "Enter open  o sort  / filter  c nodes  e ended  l log  r report  ? help  q quit"
 
 
 class TopApp(Top):
@@ -93,7 +93,7 @@ class TopApp(Top):
 class ClusterScreen(TableScreen[Overview, JobRow]):
     """The screen of all jobs."""
 
-    KEYS = f"{TABLE_KEYS}  q quit"
+    KEYS = TABLE_KEYS
     BINDINGS: ClassVar[list[BindingType]] = [Binding("u", "mine", show=False)]
 
     def __init__(self, first: Overview) -> None:

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.job is not None and (args.nodes or args.node is not None):
         raise UsageError("--job cannot be combined with --nodes or --node")
     choice = Selection(Sort(args.sort), user=args.user)
-    prints = args.json or args.once or not sys.stdout.isatty() or not sys.stdin.isatty()
+    is_terminal = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    prints = args.json or args.once or not is_terminal
     if not prints:
         _watch(service, choice, args)
     elif args.nodes or args.node is not None:

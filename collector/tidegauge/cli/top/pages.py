@@ -101,7 +101,7 @@ def headline(overview: Overview) -> Line:
     cells = [Cell(format_count(sum(counts.values()) - counts.get("gone", 0), "node"))]
     for health in ("waiting", "stale", "gone"):
         cells += [Cell(", "), Cell(f"{counts[health]} {health}", Tone.WARNING)] if counts.get(health) else []
-    more = f" and {overview.left_out} not shown" if overview.left_out else ""
+    more = f" and {overview.left_out:,} not shown" if overview.left_out else ""
     cells.append(Cell(f"   {format_count(len(running), 'job')}{more}"))
     cells += [Cell(", "), Cell(format_count(leaking, "leak"), Tone.ALARM)] if leaking else []
     cells += [Cell(", "), Cell(f"{growing} growing", Tone.WARNING)] if growing else []

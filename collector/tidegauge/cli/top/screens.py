@@ -148,6 +148,15 @@ class Top(App[None]):
         self.say(f"report: {url}")
 
 
+def keys_that_fit(keys: str, width: int) -> str:
+    """The text of the last line within ``width``. What is left out stands before the last two keys: help, and the
+    end."""
+    parts = keys.split("  ")
+    while len(parts) > 3 and len("  ".join(parts)) > width:
+        del parts[-3]
+    return "  ".join(parts)
+
+
 class LiveScreen(Screen[None], Generic[T]):
     """A screen with headlines, a body and a line of keys; ``T`` is the data of one refresh."""
 
@@ -257,7 +266,7 @@ class LiveScreen(Screen[None], Generic[T]):
         gap = " " * max(width - len(path) - len(when) - 2, 1)
         self._line("#path", [Cell(f" {path}", Tone.STRONG), Cell(f"{gap}{when}")])
         self._line("#about", self._standing())
-        self._line("#keys", [Cell(f" {self.top.said() or self.KEYS}", Tone.DIM)])
+        self._line("#keys", [Cell(f" {self.top.said() or keys_that_fit(self.KEYS, width - 1)}", Tone.DIM)])
 
     def _standing(self) -> Line:
         """The second line: the headline, or why there is no data."""
@@ -265,7 +274,9 @@ class LiveScreen(Screen[None], Generic[T]):
             return [Cell(" asking", Tone.DIM)] if self.seen is None else [Cell(" "), *self.about(self.seen)]
         since = format_duration(time.monotonic() - self._seen_s)
         old = f" for {since}, figures are stale" if self.seen is not None else ""
-        return [Cell(" "), Cell(f"NO ANSWER{old}", Tone.ALARM), Cell(f" {cut(self._problem, 500)}")]
+        alarm = f"NO ANSWER{old}"
+        why = cut(self._problem, max(self.size.width - len(alarm) - 2, 0))
+        return [Cell(" "), Cell(alarm, Tone.ALARM), Cell(f" {why}")]
 
     def _line(self, name: str, cells: Line) -> None:
         self.query_one(name, Static).update(text_of(cells))

@@ -70,10 +70,11 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
         self._columns = columns
         self._key = key
         self._rows: Sequence[T] = ()
+        self._is_filled = False
         self._place = 0
         self._fitted: tuple[Fitted[T], ...] = ()
         self.empty = empty
-        """The text that is shown if there are no rows."""
+        """The text that is shown if ``show`` was called without a row."""
 
     @property
     def current(self) -> T | None:
@@ -84,6 +85,7 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
         """Replace the rows."""
         before = self.current
         self._rows = rows
+        self._is_filled = True
         if before is not None:
             key = self._key(before)
             found = next((place for place, row in enumerate(rows) if self._key(row) == key), self._place)
@@ -110,7 +112,8 @@ class RowTable(ScrollView, Generic[T], can_focus=True):
             return _strip([Cell(" " + header(self._fitted), Tone.DIM)], width)
         place = self.scroll_offset.y + y - 1
         if place >= len(self._rows):
-            return _strip([Cell(f" {self.empty}", Tone.DIM)] if y == 1 and not self._rows else [], width)
+            is_empty = self._is_filled and not self._rows
+            return _strip([Cell(f" {self.empty}", Tone.DIM)] if y == 1 and is_empty else [], width)
         here = place == self._place and self.has_focus
         cells = [Cell(CURSOR if here else " "), *line(self._fitted, self._rows[place])]
         return _strip(cells, width, over=Style(reverse=True) if here else None)

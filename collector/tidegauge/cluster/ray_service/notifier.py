@@ -42,20 +42,40 @@ NOT_TRIED = "not tried yet"
 class NotifySecrets:
     """The tokens and passwords of the notifier, none of which is printed."""
 
-    notify_token: str | None = field(repr=False)
-    slack_token: str | None = field(repr=False)
-    mail_password: str | None = field(repr=False)
-    grafana_token: str | None = field(repr=False)
+    notify_token: str | None = field(default=None, repr=False)
+    slack_token: str | None = field(default=None, repr=False)
+    mail_password: str | None = field(default=None, repr=False)
+    grafana_token: str | None = field(default=None, repr=False)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Why a receiver has none, although one is configured."""
+    outdated: tuple[str, ...] = field(default=(), compare=False)
+    """Why others are those of before."""
 
 
-def read_secrets(settings: Settings, environ: Mapping[str, str]) -> NotifySecrets:
-    """Raises ``SecretError`` for one that is configured and cannot be used."""
-    return NotifySecrets(
-        notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
-        slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
-        mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
-        grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
-    )
+def read_secrets(
+    settings: Settings, environ: Mapping[str, str], before: NotifySecrets = NotifySecrets()
+) -> NotifySecrets:
+    """One that cannot be used is that of ``before``, else its receiver has none. Raises ``SecretError`` if it is the
+    password of the webhook, which would be open without one."""
+    read: dict[str, str | None] = {}
+    unusable, outdated = {}, []
+    for name, sink, file, variable in (
+        ("notify_token", None, settings.notify_token_file, NOTIFY_TOKEN),
+        ("slack_token", "slack", settings.slack_token_file, SLACK_TOKEN),
+        ("mail_password", "mail", settings.mail_password_file, MAIL_PASSWORD),
+        ("grafana_token", "grafana", settings.grafana_token_file, GRAFANA_TOKEN),
+    ):
+        try:
+            read[name] = read_secret(file, environ, variable)
+        except SecretError as error:  # noqa: PERF203 - the others go on
+            read[name] = getattr(before, name)
+            if read[name] is not None:
+                outdated.append(f"{error}; the one read before stays in force")
+            elif sink is None:
+                raise
+            else:
+                unusable[sink] = str(error)
+    return NotifySecrets(**read, unusable=unusable, outdated=tuple(outdated))
 
 
 def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets) -> NotifyConfig:
@@ -83,6 +103,7 @@ def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets)
         mail_password=secrets.mail_password,
         grafana_url=settings.grafana_url,
         grafana_token=secrets.grafana_token,
+        unusable=secrets.unusable,
         door=open_door(settings, what="/alerts", asks_names=False),
         pseudonyms=pseudonyms_of(settings, files),
     )
@@ -105,7 +126,7 @@ class NotifierService:
         self._say = say
         self._feed = ApiFeed(lambda: local_api(files))
         self._service: NotifyService | None = None
-        self._secrets: NotifySecrets | None = None
+        self._secrets = NotifySecrets()
         """Those of the running service."""
         self._problem: str | None = "starting"
         self._stopped = threading.Event()
@@ -121,6 +142,8 @@ class NotifierService:
     def tell(self, decision: Decision) -> OwnerNotified:
         if self._service is None:
             return OwnerNotified(problem=f"the notifier is not working: {self._problem}", retry_after_s=SAY_EVERY_S)
+        if not self._service.owners and self._secrets.unusable:
+            return OwnerNotified(problem="; ".join(self._secrets.unusable.values()), retry_after_s=SAY_EVERY_S)
         if not self._service.owners:
             return OwnerNotified(problem="neither Slack nor mail is set up; see `tidegauge status`")
         try:
@@ -164,9 +187,9 @@ class NotifierService:
 
     def _keep_up(self) -> None:
         try:
-            secrets = read_secrets(self._settings, self._environ)
+            secrets = read_secrets(self._settings, self._environ, self._secrets)
         except SecretError as error:
-            self._note(str(error) if self._service is None else f"{error}; the one read before stays in force")
+            self._note(str(error))
             return
         if self._service is not None and secrets != self._secrets:
             # All that the next one has to know is in the journal.
@@ -178,7 +201,7 @@ class NotifierService:
         if self._service is None:
             self._begin(secrets)
         else:
-            self._note(None)
+            self._note("; ".join(secrets.outdated) or None)
 
     def _begin(self, secrets: NotifySecrets) -> None:
         try:
