@@ -12,7 +12,6 @@ from tidegauge.cluster.web.markup import (
     choice,
     filter_form,
     health_chip,
-    job_address,
     name_text,
     search_field,
     share_bar,
@@ -21,6 +20,7 @@ from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
 from tidegauge.core.views import GpuView, JobView
+from tidegauge_exporter.links import job_address
 from tidegauge_exporter.reports.html_page import lead, muted, section
 
 MAX_NODES: Final = 100
