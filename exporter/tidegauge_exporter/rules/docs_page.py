@@ -87,7 +87,8 @@ exporter/tidegauge_exporter/rules; edit those. -->
 
 Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rules/`, made by
 `python -m tidegauge_exporter.rules DIR --grafana-url URL --runbook-url URL --service-url URL`), Alertmanager decides
-*when and whom* (`deploy/observability/alertmanager/`). How to bring both up: [deploy/observability](../deploy/observability/README.md).
+*when and whom* (`deploy/observability/alertmanager/`). How to bring both up:
+[deploy/observability](../deploy/observability/README.md).
 
 Every alert has a summary, a description with figures, a link to its dashboard and one to its [runbook](runbooks.md);
 one about a job also has a link to the job's [web page](web_ui.md), and one about an incident to its report.

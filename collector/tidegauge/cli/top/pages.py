@@ -68,7 +68,7 @@ KEYS = (
     ("P", "pause all actions, or resume them"),
     ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),
     ("z", "on a rank: charts over the range of their figures, or from 0 to the limit"),
-    ("r", "show the URL of the incident's report; printed again on exit"),
+    ("r", "show the URL of the incident's report, or of the job's page; printed again on exit"),
     ("?", "this page"),
     ("q", "quit"),
 )

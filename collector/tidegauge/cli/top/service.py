@@ -184,9 +184,10 @@ class Service:
         self._ask_rank(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
         return f"collecting evidence on rank {rank}: in one or two minutes its incident and `tidegauge report` show it"
 
-    def report_url(self, number: int) -> str:
-        """The URL of an incident's report: the public one if the settings have it, else the one on this machine."""
-        return f"{self._address().rstrip('/')}/report?incident={number}"
+    def page_url(self, address: str) -> str:
+        """The URL of a web page at this relative address: the public one if the settings have it, else the one on this
+        machine."""
+        return f"{self._address().rstrip('/')}/{address}"
 
 
 def _of_this_head(args: argparse.Namespace, what: str) -> argparse.Namespace:
