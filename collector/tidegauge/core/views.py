@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Optional
+from typing import Final, Optional
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.growth_bound import GrowthBound
@@ -24,6 +24,11 @@ from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
+
+NEARLY_FULL: Final = 0.85
+"""The share of a limit, or of a GPU, from which on people are shown that it is nearly full: what is left is no more
+than the 15 % that fragmentation may take before its alert (``TidegaugeFragmentation``). It is a hint, not a problem: a
+well-tuned job is there all the time."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from tidegauge.cli.service_api import read
 from tidegauge.cli.top.columns import (
     BLOCKS,
     LUXURY,
-    NEARLY_FULL,
     Cell,
     Column,
     Tone,
@@ -25,6 +24,7 @@ from tidegauge.cluster.api.overview import CardLine, NodeLine, NodePage, RankOnC
 from tidegauge.cluster.views import NodeHealth
 from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.units import format_bytes, format_count, format_duration
+from tidegauge.core.views import NEARLY_FULL
 
 WATCHED, UNATTRIBUTED, FREE = "\u2588", "\u2592", "\u00b7"
 """A bar of a GPU: what watched ranks hold, what else is used, and what is free."""

@@ -34,7 +34,7 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
 from tidegauge.core.verdicts import LeakState
-from tidegauge.core.views import JobView
+from tidegauge.core.views import NEARLY_FULL, JobView
 from tidegauge_exporter.links import heat_map_address, job_address, profile_address
 from tidegauge_exporter.reports.html_page import NOTHING, lead, meta, moment, muted, section, table
 from tidegauge_exporter.reports.memory_plot import memory_section, ranks_section
@@ -200,7 +200,7 @@ def _heat_map(live: LiveJob) -> str:
     address = f"api/v1/{escape(heat_map_address(live.view.key))}"
     return section(
         "Share of the limit, all ranks over time",
-        f'<div class="drawn" data-own data-heat-map="{address}">{note}</div>',
+        f'<div class="drawn" data-own data-heat-map="{address}" data-nearly-full="{100 * NEARLY_FULL:g}">{note}</div>',
     )
 
 

@@ -13,10 +13,10 @@ from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import SEVERITY_MARKS, Band, LeakState, Severity, state_word
+from tidegauge.core.views import NEARLY_FULL
 from tidegauge_exporter.links import incident_address, job_address
 from tidegauge_exporter.reports.html_page import NOTHING
 
-NEARLY_FULL: Final = 0.85
 MAX_NAME_CHARS: Final = 80
 _SPARK_WIDTH: Final = 120
 _SPARK_HEIGHT: Final = 22
