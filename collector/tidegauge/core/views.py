@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Final, Optional
@@ -147,6 +147,11 @@ class RankSummary:
             attempt=self.identity.attempt,
             attempts_each=self.identity.attempts_each,
         )
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds of its GPU, as far as is known: its allocator's memory and what is outside it."""
+        return self.reserved_bytes + (self.nontorch_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -413,3 +418,12 @@ def job_array_name(job: JobView) -> Optional[str]:
 def name_owners(names: Iterable[str]) -> str:
     """A job's owner; several names only where nodes call its uid differently."""
     return OWNER_SEPARATOR.join(sorted(set(names))[:MAX_OWNERS])
+
+
+def ranks_by_gpu(jobs: Iterable[JobView]) -> Mapping[GpuPlace, Sequence[tuple[JobView, int]]]:
+    """The living ranks on each GPU: the job of each, and its index in ``JobView.ranks``."""
+    found: dict[GpuPlace, list[tuple[JobView, int]]] = {}
+    for job in jobs:
+        for place, index in job.living_places:
+            found.setdefault(place, []).append((job, index))
+    return found

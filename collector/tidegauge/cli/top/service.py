@@ -15,7 +15,7 @@ from tidegauge.cli.policy.switch import pause_actions, resume_actions
 from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, ask_remote_rank, asks_here, read, send
 from tidegauge.cli.top.model import IncidentRow
 from tidegauge.cluster.api.client import TIMEOUT_S
-from tidegauge.cluster.api.overview import JobPage, NodePage, Overview
+from tidegauge.cluster.api.overview import JobPage, NodeLine, NodePage, Overview
 from tidegauge.cluster.views import Event
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence.request import MAX_EVENTS, Window, evidence_request
@@ -134,7 +134,10 @@ class Service:
         )
 
     def nodes_raw(self) -> dict[str, Any]:
-        return self._ask("/api/v1/node-overview", LONG_ANSWER_S)
+        raw = self._ask("/api/v1/node-overview", LONG_ANSWER_S)
+        for one in raw["nodes"][:1]:  # the others are read as they are drawn
+            read(NodeLine, one)
+        return raw
 
     def node_raw(self, node_id: str) -> dict[str, Any]:
         return self._ask(f"/api/v1/node?{urlencode({'node_id': node_id})}", TIMEOUT_S)
