@@ -24,7 +24,7 @@ from tidegauge.cluster.api.overview import (
     nodes_page,
     overview,
 )
-from tidegauge.cluster.api.overview_api import Kept
+from tidegauge.cluster.api.overview_api import Kept, KeptEach
 from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobId
@@ -185,6 +185,21 @@ def test_an_answer_that_takes_long_is_kept_longer() -> None:
     assert kept() == at_s, "for ten seconds more at most"
     now_s[0] += 0.2
     assert kept() > at_s
+
+
+def test_answers_are_kept_for_each_key_as_long_as_they_were_slow_to_make_and_the_last_few() -> None:
+    numbers, now_s = itertools.count(1), [0.0]
+
+    def make() -> int:
+        now_s[0] += 0.1
+        return next(numbers)
+
+    clock = lambda: now_s[0]  # noqa: E731
+    kept = KeptEach[int](most=2, kept_s=0.0, monotonic_s=clock, processor_s=clock)
+    assert [kept(key, make) for key in ("a", "b", "a", "b")] == [1, 2, 1, 2]
+    now_s[0] += 3.1
+    assert kept("a", make) == 3, "thirty times of 0.1 s are over"
+    assert [kept(key, make) for key in ("c", "a", "b")] == [4, 3, 5], "of the last two that were asked for"
 
 
 def test_an_answer_that_could_not_be_made_is_tried_again_at_once() -> None:
