@@ -231,8 +231,8 @@ class _WebPages:
         job = story.incident.key.job
         link = job_link(job, words="Page of the job")
         parts = [parts[0], f'<p class="links">{link}</p>', *parts[1:]]
-        # Not asked for again: its chart has been zoomed, its flame graph folded.
-        return self._page(request, title, "Incidents", parts, data=data)
+        refresh_s = SLOW_S if story.incident.is_open else 0
+        return self._page(request, title, "Incidents", parts, data=data, refresh_s=refresh_s)
 
     def nodes(self, request: Request) -> Response:
         jobs = self._reads.jobs()
