@@ -196,6 +196,9 @@ class FakeProfiles:
     def of_job(self, job: JobKey, *, limit: int) -> Sequence[RankProfile]:
         return sorted((one for one in self.kept if one.job == job), key=lambda one: one.rank)[:limit]
 
+    def ranks_of(self, job: JobKey, *, limit: int) -> Sequence[int]:
+        return [one.rank for one in self.of_job(job, limit=limit)]
+
     def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
         return next((one for one in self.kept if (one.job, one.rank) == (job, rank)), None)
 

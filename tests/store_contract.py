@@ -586,6 +586,9 @@ class StoreContract:
         assert store.profiles.of_job(JOB, limit=9) == [rank_profile(0), later]
         assert store.profiles.of_job(JOB, limit=1) == [rank_profile(0)]
         assert store.profiles.of_job(group, limit=9) == [rank_profile(1, job=group)]
+        assert [list(store.profiles.ranks_of(job, limit=most)) for job, most in ((JOB, 9), (JOB, 1), (group, 9))] == [
+            [0, 1], [0], [1],
+        ]  # fmt: skip
         assert store.profiles.of_rank(JOB, 1) == later
         assert store.profiles.of_rank(JOB, 7) is None
         assert store.profiles.of_rank(JOB._replace(uid=7), 1) is None

@@ -38,6 +38,20 @@ def fill(service: CoordinatorService, *, nodes: int, steps: int = STEPS) -> None
             service.coordinator.report(_report(node, step, world_size=7 * nodes))
 
 
+def lengthen(service: CoordinatorService, *, steps: int = STEPS) -> None:
+    """Let the ranks of the open incident's job report for some minutes, so that its page has a chart."""
+    clock = _Clock(service)
+    for step in range(1, steps):
+        clock.turn(step)
+        at_s = NOW_S + step * STEP_S
+        leaky = replace(
+            rank_summary(1, verdict=LEAK), step=400 + step, last_sample_unix_s=at_s,
+            reserved_bytes=20 * GIB + step * 256 * MIB,
+        )  # fmt: skip
+        ranks = (rank_summary(0), leaky)
+        service.coordinator.report(NodeSummary("node0", "node0", 321, "i", "node0:9494", at_s, ranks))
+
+
 class _Clock:
     def __init__(self, service: CoordinatorService) -> None:
         self._now_s = 0.0

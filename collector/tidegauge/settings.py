@@ -240,9 +240,9 @@ class Settings(BaseModel):
     """The kubelet's pod-resources socket, which reports the GPUs of each container. Not used where the file does not
     exist."""
     public_url: str | None = None
-    """URL at which people reach the coordinator's API, such as http://head:9495. Messages and alerts link to reports,
-    runbooks and the form that asks whether an incident was a leak; behind a proxy that changes Host, the form needs it.
-    Default: none, no such links."""
+    """URL at which people reach the coordinator's API, such as http://head:9495. Messages, alerts and dashboards link
+    to its pages of jobs and incidents, to runbooks and to the form that asks whether an incident was a leak, which
+    needs it behind a proxy that changes Host. Default: none, no such links; commands name the address of the API."""
     contact: str = Field(default="your cluster's admins", max_length=200)
     """Whom the runbooks (``/runbooks``) say to call, such as ``GPU on-call, +49 30 1234``."""
     grafana_url: str | None = None

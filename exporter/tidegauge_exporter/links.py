@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
@@ -50,21 +51,25 @@ class Links:
             RANK, shown, cluster=cluster, job_id=job.job_id, attempt=str(job.attempt), rank=str(rank)
         )
 
+    def job_page(self, job: JobKey) -> str | None:
+        """The coordinator's page of a job."""
+        return self.page(job_address(job))
+
     def incident(self, number: int) -> str | None:
         """The report of an incident."""
-        return self._page(f"report?incident={number}")
+        return self.page(incident_address(number))
 
     def grade(self, number: int) -> str | None:
         """The question whether an incident was a leak."""
-        return self._page(f"grade?incident={number}")
+        return self.page(f"grade?incident={number}")
 
     def runbook(self, alert: str) -> str | None:
         """The meaning of an alert and what to do about it."""
-        return self._page(f"runbooks#{quote(alert.lower())}")
+        return self.page(f"runbooks#{quote(alert.lower())}")
 
     def exemption(self) -> str | None:
         """The ways in which an owner keeps Tidegauge from acting on a job."""
-        return self._page("runbooks#keep-my-job-running")
+        return self.page("runbooks#keep-my-job-running")
 
     # Rules are shipped with addresses of this machine, and Alertmanager calls itself by its own; people are elsewhere.
 
@@ -81,6 +86,14 @@ class Links:
             return annotated
         return f"{self.grafana_url.rstrip('/')}{found}{rest}"
 
+    def alert_job(self, annotated: str | None) -> str | None:
+        """The coordinator's page of the job, ``annotated`` at one of our alerts; at the configured address if it is on
+        this machine, and none if there is no such address."""
+        _, found, rest = (annotated or "").partition("/job?")
+        if annotated and found and _is_here(annotated):
+            return self.page(f"job?{rest}")
+        return annotated
+
     def alertmanager(self, external_url: str) -> str | None:
         """Alertmanager for people: as it calls itself (``external_url``), unless that is on this machine, and they are
         elsewhere."""
@@ -90,8 +103,8 @@ class Links:
             return self.alertmanager_url
         return external_url if self.service_url is None or _is_here(self.service_url) else None
 
-    def _page(self, path: str) -> str | None:
-        """A page of the coordinator."""
+    def page(self, path: str) -> str | None:
+        """A page of the coordinator, such as ``jobs``."""
         return f"{self.service_url.rstrip('/')}/{path}" if self.service_url else None
 
     def _dashboard(self, uid: str, shown: TimeRange, **variables: str) -> str | None:
@@ -111,6 +124,32 @@ BEFORE_S = 1800.0
 """Seconds before the incident began, and after it ended, that a dashboard shows."""
 
 
+def job_address(job: JobKey, **more: object) -> str:
+    """The address of a job's page, relative to the coordinator's other pages."""
+    return _address("job", {**job._asdict(), **more})
+
+
+def profile_address(job: JobKey) -> str:
+    """The address of the page with the memory profile of a job, relative as ``job_address``."""
+    return _address("profile", job._asdict())
+
+
+def heat_map_address(job: JobKey) -> str:
+    """The address of the figures of a job's map, below that of the API."""
+    return _address("heat-map", job._asdict())
+
+
+def incident_address(number: int) -> str:
+    """The address of the report of an incident, relative as ``job_address``."""
+    return _address("report", {"incident": number})
+
+
+def _address(page: str, fields: Mapping[str, object]) -> str:
+    """Fields that are empty are left out."""
+    known = {name: value for name, value in fields.items() if value not in ("", None)}
+    return f"{page}?{urlencode(known, errors='replace')}"
+
+
 class Link(NamedTuple):
     """A label and its address; a link without an address is left out."""
 
@@ -125,9 +164,13 @@ def shown_time(incident: Incident) -> TimeRange:
 
 
 def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
-    """The configured links to dashboard, report, exemption and grade of an incident that is not tamed."""
-    dashboard = links.job(cluster, incident.key.job, shown_time(incident))
-    chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
+    """The configured links to dashboard, job, report, exemption and grade of an incident that is not tamed."""
+    job = incident.key.job
+    chosen = [
+        Link("Dashboard", links.job(cluster, job, shown_time(incident))),
+        Link("Job", links.job_page(job)),
+        Link("Report", links.incident(incident.number)),
+    ]
     if incident.is_open:
         chosen.append(Link("Keep my job running", links.exemption()))
     if incident.key.cause.is_growth:

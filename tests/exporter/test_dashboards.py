@@ -137,13 +137,15 @@ def test_a_folded_row_holds_its_panels() -> None:
     assert faults(SCHEMAS["dashboard"], told) == []
 
 
-def test_reports_are_linked_only_where_the_service_is_known() -> None:
-    def linked(service_url: str | None) -> set[str]:
-        return {name for name, text in files(service_url).items() if "/report?incident=" in text}
+def test_web_pages_are_linked_only_where_the_service_is_known() -> None:
+    known = files("https://tidegauge.example.org/")
 
-    assert linked(None) == set()
-    assert linked("https://tidegauge.example.org/") == {"tidegauge-incidents.json", "tidegauge-job.json"}
-    assert (
-        "https://tidegauge.example.org/report?incident="
-        in files("https://tidegauge.example.org/")["tidegauge-job.json"]
-    )
+    def linked(page: str) -> set[str]:
+        return {name.removeprefix("tidegauge-").removesuffix(".json") for name, text in known.items() if page in text}
+
+    assert linked("https://tidegauge.example.org/report?incident=${__value.numeric}") == {"incidents", "job"}
+    row = "${__data.fields.job_id:percentencode}"
+    assert linked(f"https://tidegauge.example.org/job?job_id={row}&attempt=$") == {"fleet", "incidents", "node"}
+    assert linked("https://tidegauge.example.org/job?job_id=${job_id:percentencode}&attempt=$") == {"job"}
+    assert linked("https://tidegauge.example.org/nodes?words=${__data.fields.hostname:percentencode}") == {"fleet"}
+    assert not any(page in text for text in files().values() for page in ("/report?", "/job?", "/nodes?"))

@@ -175,12 +175,25 @@ def test_joins_ask_for_series_of_ours_that_exist() -> None:
 
 def test_addresses_are_what_the_options_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--grafana-url", "https://grafana.example/team/", "--runbook-url", "https://wiki.example/a"]
+    options += ["--service-url", "https://head.example/tidegauge/"]
     assert main([str(tmp_path / "new"), *options]) == 0
     capsys.readouterr()
     loaded = yaml.safe_load((tmp_path / "new" / "tidegauge-alerts.yml").read_text(encoding="utf-8"))
     annotations = loaded["groups"][0]["rules"][0]["annotations"]
     assert annotations["dashboard_url"].startswith("https://grafana.example/team/d/tidegauge-rank?")
     assert annotations["runbook_url"] == "https://wiki.example/a#tidegaugeleakoomsoon"
+    assert annotations["job_url"].startswith("https://head.example/tidegauge/job?job_id={{")
+
+
+def test_alerts_about_jobs_link_to_their_pages_only_where_the_service_is_known() -> None:
+    texts = [rule_files(addresses)["tidegauge-alerts.yml"] for addresses in (Addresses(), Addresses(service_url=None))]
+    known, unknown = (
+        {rule["alert"] for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
+         if "job_url" in rule["annotations"]}
+        for text in texts
+    )  # fmt: skip
+    assert unknown == set()
+    assert known == {rule.name for group in ALERTS for rule in group.rules if rule.board in (Board.JOB, Board.RANK)}
 
 
 @pytest.mark.parametrize(

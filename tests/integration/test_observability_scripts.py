@@ -75,7 +75,14 @@ def test_prometheus_serves_the_runbooks_and_alerts_link_to_where_people_reach_it
     if prometheus_binary() is None:
         missing("prometheus is not installed")
     port = free_port()
-    options = ("--grafana-url", "https://grafana.example/team/", "--contact", "GPU on-call, +49 30 1234")
+    options = (
+        "--grafana-url",
+        "https://grafana.example/team/",
+        "--service-url",
+        "https://head.example/",
+        "--contact",
+        "GPU on-call, +49 30 1234",
+    )
     with brought_up("prometheus.sh", tmp_path, *options, port=port) as url:
         groups = asked(f"{url}/api/v1/rules?type=alert")["data"]["groups"]
         with urllib.request.urlopen(f"{url}/consoles/tidegauge-runbooks.html", timeout=60) as answer:
@@ -84,6 +91,8 @@ def test_prometheus_serves_the_runbooks_and_alerts_link_to_where_people_reach_it
     [local] = {one["runbook_url"].partition("#")[0] for one in annotations}
     assert local == f"http://localhost:{port}/consoles/tidegauge-runbooks.html"
     assert all(one["dashboard_url"].startswith("https://grafana.example/team/d/tidegauge-") for one in annotations)
+    jobs = {one["job_url"].partition("?")[0] for one in annotations if "job_url" in one}
+    assert jobs == {"https://head.example/job"}
     # Prometheus' template leaves comments of the style sheet out.
     assert page.partition("</head>")[2] == runbooks_html("GPU on-call, +49 30 1234").partition("</head>")[2]
 

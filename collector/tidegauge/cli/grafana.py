@@ -114,7 +114,7 @@ def prepare_export(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--service-url", type=web_address, metavar="URL",
-        help="URL of the coordinator's API for links to reports (default: the setting public_url)",
+        help="URL of the coordinator's API for links to its web pages (default: the setting public_url)",
     )  # fmt: skip
     parser.add_argument(
         "--runbook-url", type=web_address, metavar="URL",
@@ -133,7 +133,9 @@ def export(args: argparse.Namespace) -> int:
     service_url = args.service_url or settings.public_url
     examples = Addresses()
     addresses = Addresses(
-        args.grafana_url or settings.grafana_url or examples.grafana_url, args.runbook_url or examples.runbook_url
+        args.grafana_url or settings.grafana_url or examples.grafana_url,
+        args.runbook_url or examples.runbook_url,
+        service_url,
     )
     texts = {Path("dashboards") / name: text for name, text in files(service_url).items()}
     texts |= {Path("rules") / name: text for name, text in rule_files(addresses).items()}

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,21 @@ SAME_EVERY_S = 60.0
 """A line that says again what goes on: a log without it looks as if the command hung."""
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_way: Sequence[str] = ()) -> None:
-    """Print ``rows`` under ``header`` to stdout.
+def print_page(url: str | None) -> None:
+    """On a terminal, print the address of the web page that shows the same, if it is known; a list in a pipe is read by
+    scripts, and ``--json`` has the address."""
+    if url is not None and sys.stdout.isatty():
+        print(f"\nweb page: {url}")
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    gives_way: Sequence[str] = (),
+    pages: Sequence[str | None] = (),
+) -> None:
+    """Print ``rows`` under ``header`` to stdout. On a terminal, the first cell of each row links to its web page.
 
     Cells are plain text, never markup or control characters: names in them are users' own, and the service that sent
     them may be old or hostile. On a terminal that is too narrow, the columns ``gives_way`` are left out one by one, the
@@ -58,7 +72,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
     width, height = shutil.get_terminal_size()
     kept, cells = narrowed(header, rows, gives_way, width)
     # With one of them alone, rich takes 80 columns where TERM is dumb or unknown.
-    Console(width=width, height=height).print(_rich_table(kept, cells))
+    Console(width=width, height=height).print(_rich_table(kept, cells, pages))
     left_out = [name for name in header if name not in kept]
     if left_out:
         print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")
@@ -118,15 +132,19 @@ def print_wrapped(start: str, text: str) -> None:
     print(textwrap.fill(text, width, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
-def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], pages: Sequence[str | None] = ()) -> Table:
+    from rich.style import Style
     from rich.table import Column, Table
     from rich.text import Text
 
     # fold: a cause or a rule's name that is too long goes on in the next line, instead of losing its end.
     columns = [Column(name, overflow="fold") for name in header]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    for row, page in zip_longest(rows, pages[: len(rows)]):
+        first, *others = (Text(cell, style=_style(cell)) for cell in row)
+        if page is not None:
+            first.stylize(Style(link=page))
+        table.add_row(first, *others)
     return table
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.arguments import CONNECTION, add_json, group
@@ -23,6 +23,7 @@ from tidegauge.core.wire import from_wire
 if TYPE_CHECKING:
     from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
+    from tidegauge_exporter.links import Links
     from tidegauge_exporter.messages.values import Story
 
 T = TypeVar("T")
@@ -154,6 +155,16 @@ def api_url(args: argparse.Namespace) -> str:
     from tidegauge.cluster.service_record import read_address
 
     return str(args.api) if args.api else _local_api(args, lambda files: read_address(files.api))
+
+
+def web_pages(args: argparse.Namespace) -> Links:
+    """Addresses of the coordinator's web pages for people: at the setting ``public_url``, else at the API that is
+    asked; of none where that is not known."""
+    from tidegauge_exporter.links import Links
+
+    with suppress(CommandError):
+        return Links(service_url=load_settings(args).public_url or api_url(args))
+    return Links()
 
 
 def api_to_ask(args: argparse.Namespace) -> str:

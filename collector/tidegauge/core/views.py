@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Optional
+from typing import Final, Optional
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.growth_bound import GrowthBound
@@ -24,6 +24,11 @@ from tidegauge.core.profile.categories import Category
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
+
+NEARLY_FULL: Final = 0.85
+"""The share of a limit, or of a GPU, from which on people are shown that it is nearly full: what is left is no more
+than the 15 % that fragmentation may take before its alert (``TidegaugeFragmentation``). It is a hint, not a problem: a
+well-tuned job is there all the time."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,11 @@ class RankSummary:
             attempt=self.identity.attempt,
             attempts_each=self.identity.attempts_each,
         )
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds of its GPU, as far as is known: its allocator's memory and what is outside it."""
+        return self.reserved_bytes + (self.nontorch_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -408,3 +418,12 @@ def job_array_name(job: JobView) -> Optional[str]:
 def name_owners(names: Iterable[str]) -> str:
     """A job's owner; several names only where nodes call its uid differently."""
     return OWNER_SEPARATOR.join(sorted(set(names))[:MAX_OWNERS])
+
+
+def ranks_by_gpu(jobs: Iterable[JobView]) -> Mapping[GpuPlace, Sequence[tuple[JobView, int]]]:
+    """The living ranks on each GPU: the job of each, and its index in ``JobView.ranks``."""
+    found: dict[GpuPlace, list[tuple[JobView, int]]] = {}
+    for job in jobs:
+        for place, index in job.living_places:
+            found.setdefault(place, []).append((job, index))
+    return found

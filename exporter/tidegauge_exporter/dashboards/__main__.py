@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument(
         "--service-url",
         metavar="URL",
-        help="where people reach the coordinator's API (setting public_url): then incidents link to their reports",
+        help="where people reach the coordinator's API (setting public_url), for links to its web pages",
     )
     arguments = parser.parse_args()
     service_url: str | None = arguments.service_url

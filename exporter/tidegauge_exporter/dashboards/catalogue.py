@@ -12,13 +12,13 @@ def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
     """The dashboards in reading order.
 
     ``service_url``: the coordinator's API as people reach it (setting ``public_url``); without it nothing links to
-    the reports of incidents.
+    its web pages.
     """
     return (
-        fleet.dashboard(),
+        fleet.dashboard(service_url),
         job.dashboard(service_url),
         rank.dashboard(),
-        node.dashboard(),
+        node.dashboard(service_url),
         incidents.dashboard(service_url),
         efficiency.dashboard(),
     )

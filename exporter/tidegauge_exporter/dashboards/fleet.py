@@ -50,8 +50,8 @@ from tidegauge_exporter.dashboards.shared import (
     cluster_of,
     dashboard_link,
     fleet,
-    job_link,
-    node_link,
+    job_links,
+    node_links,
     of_chosen_jobs,
     of_jobs,
     of_owners,
@@ -63,7 +63,7 @@ from tidegauge_exporter.links import EFFICIENCY, INCIDENTS
 from tidegauge_exporter.links import FLEET as UID
 
 
-def dashboard() -> Dashboard:
+def dashboard(service_url: str | None = None) -> Dashboard:
     """The dashboard for admins: urgent jobs, and the memory of the fleet."""
     return Dashboard(
         uid=UID,
@@ -71,9 +71,9 @@ def dashboard() -> Dashboard:
         description="GPU memory of all watched clusters: jobs at risk, usage, waste, data quality.",
         variables=(DATA_SOURCE, CLUSTERS, USER, ACCOUNT, PARTITION, NAMESPACE, NODES),
         rows=(
-            Row("Now", (*_now(), _at_risk(), *_how_full())),
-            Row("Nodes", _nodes()),
-            Row("Waste", _waste()),
+            Row("Now", (*_now(service_url), _at_risk(service_url), *_how_full())),
+            Row("Nodes", _nodes(service_url)),
+            Row("Waste", _waste(service_url)),
             Row("Incidents and actions", _what_was_done()),
             Row("Data quality", _health()),
         ),
@@ -109,7 +109,7 @@ def _marks() -> tuple[Marks, ...]:
     )
 
 
-def _now() -> tuple[Panel, ...]:
+def _now(service_url: str | None) -> tuple[Panel, ...]:
     """The tiles; a click leads to where one goes on from there."""
     variables = ("cluster", "user", "account", "partition")
     node_used = f"{fleet('cluster_node:tidegauge_gpu_used_bytes:sum')} / {_NODE_TOTAL}"
@@ -126,7 +126,7 @@ def _now() -> tuple[Panel, ...]:
                     may_be_empty=NO_GROWTH,
                 ),
             ),
-            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1, links=(job_link("__field.labels"),)),
+            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1, links=job_links(service_url, "__field.labels")),
             instant=True,
             named=True,
         ),
@@ -171,7 +171,7 @@ def _now() -> tuple[Panel, ...]:
             (Query(f"topk(1, {node_used})", "{{hostname}}"),),
             Field(
                 SHARE, "no GPU reports", ThresholdSteps(PLAIN), decimals=0,
-                links=(node_link("__field.labels", cluster=cluster_of("__field.labels")),),
+                links=node_links(service_url, "__field.labels", cluster=cluster_of("__field.labels")),
             ),
             instant=True,
             named=True,
@@ -267,7 +267,10 @@ _BYTES_PER_S: Final = (
 _NODE_TOTAL: Final = f'cluster_node:tidegauge_gpu_total_bytes:sum{{{FLEET}, hostname=~"$node"}}'
 
 
-_JOB: Final = Label("Job", 80, links=(job_link(),), label="job_id")
+def _job(service_url: str | None) -> Label:
+    return Label("Job", 80, links=job_links(service_url), label="job_id")
+
+
 _NAME: Final = Label("Name", label="job_name")
 _OTHERS: Final = (
     Label("User", 80, label="user_name"),
@@ -282,7 +285,7 @@ def _of(chosen: str, metric: str, may_be_empty: str | None = None) -> Query:
     return Query(of_jobs(fleet(f"cluster_job:tidegauge_{metric}"), chosen), may_be_empty=may_be_empty)
 
 
-def _at_risk() -> Table:
+def _at_risk(service_url: str | None) -> Table:
     return Table(
         "Jobs at risk",
         "The next predicted OOM first, then jobs that grow, are suspected, or are full. Click a job for its ranks; "
@@ -290,7 +293,7 @@ def _at_risk() -> Table:
         "fails first on a longer batch. Max / median far above 1: one rank uses much more than the median rank.",
         (24, 6),
         (
-            _JOB,
+            _job(service_url),
             _NAME,
             *_OTHERS,
             Value(
@@ -319,12 +322,12 @@ def _at_risk() -> Table:
     )
 
 
-def _nodes() -> tuple[Panel, ...]:
+def _nodes(service_url: str | None) -> tuple[Panel, ...]:
     used = f'cluster_node:tidegauge_gpu_used_bytes:sum{{{FLEET}, hostname=~"$node"}}'
     unwatched = f'cluster_node:tidegauge_unwatched_bytes:sum{{{FLEET}, hostname=~"$node"}}'
     most = f"topk(15, {unwatched})"
     ranks = f'count by (cluster, hostname) (tidegauge_rank_reserved_bytes{{{FLEET}, hostname=~"$node"}})'
-    link = node_link(cluster=cluster_of("__data.fields"))
+    to_node = node_links(service_url, cluster=cluster_of("__data.fields"))
     return (
         Table(
             "Unattributed GPU memory",
@@ -333,7 +336,7 @@ def _nodes() -> tuple[Panel, ...]:
             "GPU for the driver. Click a node for its GPUs and who is on them.",
             (14, 7),
             (
-                Label("Node", links=(link,), label="hostname"),
+                Label("Node", links=to_node, label="hostname"),
                 Label("Cluster", 100, label="cluster"),
                 Value("Unattributed", 120, query=Query(most), unit=BYTES),
                 Value(
@@ -356,7 +359,7 @@ def _nodes() -> tuple[Panel, ...]:
             "ranks. `tidegauge status` on the head shows why.",
             (10, 7),
             (
-                Label("Node", links=(link,), label="hostname"),
+                Label("Node", links=to_node, label="hostname"),
                 Label("Cluster", 100, label="cluster"),
                 Value(
                     "Last answer",
@@ -379,7 +382,7 @@ def _agent(metric: str) -> str:
     return f'{metric}{{{FLEET}, job="tidegauge", component="agent", hostname=~"$node"}}'
 
 
-def _waste() -> tuple[Panel, ...]:
+def _waste(service_url: str | None) -> tuple[Panel, ...]:
     reserved = total("cluster:tidegauge_reserved_bytes:sum")
     nontorch = total("cluster:tidegauge_nontorch_bytes:sum")
     return (
@@ -402,7 +405,7 @@ def _waste() -> tuple[Panel, ...]:
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which usually frees most of it.",
             (14, 7),
             (
-                _JOB,
+                _job(service_url),
                 _NAME,
                 *_OTHERS,
                 Value("Cached", 110, query=Query(with_names(_WASTING)), unit=BYTES),

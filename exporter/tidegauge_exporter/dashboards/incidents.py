@@ -41,7 +41,7 @@ from tidegauge_exporter.dashboards.shared import (
     NOTHING_HAPPENED,
     actions_by_outcome,
     fleet,
-    job_link,
+    job_links,
     of_owners,
     open_by_cause,
     report_links,
@@ -72,8 +72,8 @@ def dashboard(service_url: str | None = None) -> Dashboard:
         rows=(
             Row("Now", (*_now(), _open(service_url), *_history())),
             Row("In the time range", (_all_in_range(service_url),)),
-            Row("Actions and the policy", _actions()),
-            Row("Alerts and notes", _alerts()),
+            Row("Actions and the policy", _actions(service_url)),
+            Row("Alerts and notes", _alerts(service_url)),
         ),
         marks=(TaggedMarks("Incidents and actions (Grafana)", (TAG,), "purple"),),
         hours=24,
@@ -144,7 +144,7 @@ def _incident_columns(service_url: str | None, number: Query) -> tuple[TableColu
     return (
         Value("Number", 85, report_links(service_url), query=number, unit=COUNT, decimals=0),
         Label("Cause", 150, label="cause"),
-        Label("Job", label="job_id", links=(job_link(),)),
+        Label("Job", label="job_id", links=job_links(service_url)),
         Label("Name", label="job_name"),
         Label("User", 120, label="user_name"),
         Label("Attempt", 80, label="attempt"),
@@ -262,7 +262,7 @@ def _policy(what: str) -> str:
     return f"max({fleet(f'tidegauge_policy_{what}')})"
 
 
-def _actions() -> tuple[Panel, ...]:
+def _actions(service_url: str | None) -> tuple[Panel, ...]:
     ended = fleet("tidegauge_job_last_action_timestamp_seconds")
     return (
         actions_by_outcome(
@@ -275,7 +275,7 @@ def _actions() -> tuple[Panel, ...]:
             "The latest action of each kind and outcome.",
             (16, 8),
             (
-                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Job", label="job_id", links=job_links(service_url)),
                 Label("Attempt", 80, label="attempt"),
                 Label("Cluster", 110, label="cluster"),
                 Label("Action", 110, label="action"),
@@ -316,7 +316,7 @@ def _actions() -> tuple[Panel, ...]:
     )
 
 
-def _alerts() -> tuple[Panel, ...]:
+def _alerts(service_url: str | None) -> tuple[Panel, ...]:
     return (
         Table(
             "Firing alerts",
@@ -325,7 +325,7 @@ def _alerts() -> tuple[Panel, ...]:
             (
                 Label("Alert", label="alertname"),
                 Label("Severity", 95, label="severity"),
-                Label("Job", 130, label="job_id", links=(job_link(),)),
+                Label("Job", 130, label="job_id", links=job_links(service_url)),
                 Label("Attempt", 80, label="attempt"),
                 Label("Cluster", 110, label="cluster"),
                 Value(

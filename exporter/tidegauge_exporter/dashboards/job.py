@@ -33,6 +33,7 @@ from tidegauge_exporter.dashboards.shared import (
     errors_in_the_range,
     job,
     job_marks,
+    job_page_links,
     node_link,
     rank_link,
     report_links,
@@ -130,7 +131,7 @@ def _owner_and_incidents(service_url: str | None) -> tuple[Panel, ...]:
             "are from then.",
             (13, 4),
             (
-                Label("Attempt", 80, label="attempt"),
+                Label("Attempt", 80, job_page_links(service_url, job="job_id"), label="attempt"),
                 Label("User", label="user_name"),
                 Label("Name", label="job_name"),
                 Label("Scheduler", 110, label="scheduler"),

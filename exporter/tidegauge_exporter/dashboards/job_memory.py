@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from tidegauge.core.profile.categories import Category
+from tidegauge.core.views import NEARLY_FULL
 from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
-    FULL_FROM,
     LEAK_STEPS,
     LEAK_WORDS,
     PER_S,
@@ -49,13 +49,13 @@ def heat_maps() -> tuple[Panel, ...]:
             scheme="Viridis",
         ),
         Heatmap(
-            "Share of the limit in use, by rank, above 85 %",
-            "Reserved memory plus memory outside PyTorch, as a share of the limit. Colored from 85 % on, the stronger "
-            "the fuller. On a shared or capped GPU this differs from allocated.",
+            f"Share of the limit in use, by rank, above {100 * NEARLY_FULL:.0f} %",
+            "Reserved memory plus memory outside PyTorch, as a share of the limit. Colored from that share on, the "
+            "stronger the fuller. On a shared or capped GPU this differs from allocated.",
             (12, 8),
             (Query(by_rank_in_order(used_share(ONE_JOB)), "{{row}}"),),
             Field(SHARE, _NOBODY, decimals=0),
-            least_colour=FULL_FROM,
+            least_colour=NEARLY_FULL,
             most_colour=1,
         ),
     )

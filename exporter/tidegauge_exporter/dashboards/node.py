@@ -39,7 +39,7 @@ from tidegauge_exporter.dashboards.shared import (
     by_card_in_order,
     by_dcgm,
     fleet,
-    job_link,
+    job_links,
     node,
     rank_of_a_job_link,
     unattributed,
@@ -57,7 +57,7 @@ _AGENT: Final = f'up{{{ONE_NODE}, job="tidegauge", component="agent"}}'
 _SOURCE_WORDS: Final[Words] = {0: ("fails !!!", BAD), 1: ("works", QUIET)}
 
 
-def dashboard() -> Dashboard:
+def dashboard(service_url: str | None = None) -> Dashboard:
     """The dashboard for admins who look at one node."""
     return Dashboard(
         uid=UID,
@@ -65,7 +65,7 @@ def dashboard() -> Dashboard:
         description="The GPUs of one node: how full, whose ranks are on them, what else is; host memory, agent.",
         variables=(DATA_SOURCE, CLUSTER, NODE),
         rows=(
-            Row("Node status", (*_now(), _cards(), _ranks())),
+            Row("Node status", (*_now(service_url), _cards(), _ranks(service_url))),
             Row("Memory of its GPUs", _memory()),
             Row("Host", _host()),
             Row("Agent", _agent()),
@@ -99,7 +99,7 @@ def _marks() -> tuple[Marks, ...]:
     )
 
 
-def _now() -> tuple[Panel, ...]:
+def _now(service_url: str | None) -> tuple[Panel, ...]:
     total, in_use = (node(f"tidegauge_gpu_{what}_bytes") for what in ("total", "used"))
     left = f"min by ({BY_JOB}, rank) ({node('tidegauge_rank_leak_seconds_to_oom')} < Inf)"
     reserved = node("tidegauge_rank_reserved_bytes")
@@ -111,7 +111,7 @@ def _now() -> tuple[Panel, ...]:
             (Query(f"bottomk(1, {left})", "{{job_id}} rank {{rank}}", may_be_empty=NO_GROWTH),),
             Field(
                 SECONDS, "none predicted", TIME_LEFT, decimals=1,
-                links=(job_link("__field.labels", cluster=THIS_CLUSTER),),
+                links=job_links(service_url, "__field.labels", cluster=THIS_CLUSTER),
             ),
             instant=True,
             named=True,
@@ -190,7 +190,7 @@ def _cards() -> Heatmap:
     )
 
 
-def _ranks() -> Table:
+def _ranks(service_url: str | None) -> Table:
     def figure(expression: str, may_be_empty: str = _NO_RANK) -> Query:
         return Query(f"max by ({_BY_RANK}) ({expression})", may_be_empty=may_be_empty)
 
@@ -201,7 +201,7 @@ def _ranks() -> Table:
         (15, 10),
         (
             Label("GPU", 50, label="gpu"),
-            Label("Job", 75, (job_link(cluster=THIS_CLUSTER),), label="job_id"),
+            Label("Job", 75, job_links(service_url, cluster=THIS_CLUSTER), label="job_id"),
             Label("Name", label="job_name"),
             Label("User", 75, label="user_name"),
             Label("Rank", 55, (rank_of_a_job_link(),), label="rank"),

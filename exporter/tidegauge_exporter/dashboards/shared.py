@@ -170,8 +170,8 @@ def cluster_of(source: str) -> str:
     return f"var-cluster=${{{source}.cluster:percentencode}}"
 
 
-def job_link(source: str = "__data.fields", *, cluster: str | None = None) -> PanelLink:
-    """The link to the Job dashboard, from a row with the labels of a job (or a series: ``__field.labels``)."""
+def _job_link(source: str = "__data.fields", *, cluster: str | None = None) -> PanelLink:
+    """The link to the Job dashboard."""
     return PanelLink(
         "Job: all ranks",
         f"/d/{JOB}?{_KEPT}&{cluster or cluster_of(source)}"
@@ -212,15 +212,43 @@ def dashboard_link(title: str, uid: str, *variables: str) -> PanelLink:
     return PanelLink(title, f"/d/{uid}?{_KEPT}&" + "&".join(f"${{{name}:queryparam}}" for name in variables))
 
 
-def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
-    """The link from the number of an incident to its report, if ``service_url`` is known.
+def _page_links(service_url: str | None, title: str, address: str) -> tuple[PanelLink, ...]:
+    """The link to a page of the coordinator, if ``service_url`` is known.
 
     The address is written into the dashboard, not a variable of it: the sender of a link to a dashboard chooses its
     variables, and would choose the target of this link.
     """
-    if not service_url:
-        return ()
-    return (PanelLink("Report", f"{service_url.rstrip('/')}/report?incident=${{__value.numeric}}", new_tab=True),)
+    return (PanelLink(title, f"{service_url.rstrip('/')}/{address}", new_tab=True),) if service_url else ()
+
+
+def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
+    """The link from the number of an incident to its report."""
+    return _page_links(service_url, "Report", "report?incident=${__value.numeric}")
+
+
+def job_page_links(
+    service_url: str | None, source: str = "__data.fields", *, job: str | None = None
+) -> tuple[PanelLink, ...]:
+    """The link to the web page of an attempt with all its groups of ranks, from a row or a series that has its number;
+    ``job``: the variable with the job's id, where the row has none."""
+    job_id, attempt = (f"${{{name}:percentencode}}" for name in (job or f"{source}.job_id", f"{source}.attempt"))
+    return _page_links(service_url, "Web page of the job", f"job?job_id={job_id}&attempt={attempt}")
+
+
+def job_links(
+    service_url: str | None, source: str = "__data.fields", *, cluster: str | None = None
+) -> tuple[PanelLink, ...]:
+    """Links to the Job dashboard and to the web page, from a row with the labels of a job (or a series:
+    ``__field.labels``)."""
+    return (_job_link(source, cluster=cluster), *job_page_links(service_url, source))
+
+
+def node_links(
+    service_url: str | None, source: str = "__data.fields", *, cluster: str = THIS_CLUSTER
+) -> tuple[PanelLink, ...]:
+    """Links to the Node dashboard and to the web page, as ``node_link``."""
+    found = f"nodes?words=${{{source}.hostname:percentencode}}"
+    return (node_link(source, cluster=cluster), *_page_links(service_url, "Web page of the node", found))
 
 
 def time_to_oom(title: str, description: str, size: tuple[int, int], query: Query, *links: PanelLink) -> TimeSeries:

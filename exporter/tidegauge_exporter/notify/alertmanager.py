@@ -168,6 +168,7 @@ class AlertmanagerSink:
             "description": incident.explanation or meaning(incident),
             "runbook_url": self._links.runbook(INCIDENT_ALERT),
             "dashboard_url": dashboard,
+            "job_url": self._links.job_page(incident.key.job),
             "report_url": report,
         }
         alert = {

@@ -1,4 +1,5 @@
-"""Writes the rule files: ``python -m tidegauge_exporter.rules DIR [--grafana-url URL] [--runbook-url URL]``."""
+"""Writes the rule files: ``python -m tidegauge_exporter.rules DIR [--grafana-url URL] [--runbook-url URL]
+[--service-url URL]``."""
 
 from __future__ import annotations
 
@@ -25,8 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=defaults.runbook_url,
         help="page of the runbooks, on a server that is up when Tidegauge is down (default: %(default)s)",
     )
+    parser.add_argument(
+        "--service-url",
+        default=defaults.service_url,
+        help="where people reach the coordinator's API, which has a page of each job (default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
-    addresses = Addresses(_address(parser, args.grafana_url), _address(parser, args.runbook_url))
+    addresses = Addresses(*(_address(parser, url) for url in (args.grafana_url, args.runbook_url, args.service_url)))
     args.folder.mkdir(parents=True, exist_ok=True)
     for name, text in rule_files(addresses).items():
         (args.folder / name).write_text(text, encoding="utf-8")

@@ -86,10 +86,12 @@ exporter/tidegauge_exporter/rules; edit those. -->
 # Alerts
 
 Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rules/`, made by
-`python -m tidegauge_exporter.rules DIR --grafana-url URL --runbook-url URL`), Alertmanager decides *when and whom*
-(`deploy/observability/alertmanager/`). How to bring both up: [deploy/observability](../deploy/observability/README.md).
+`python -m tidegauge_exporter.rules DIR --grafana-url URL --runbook-url URL --service-url URL`), Alertmanager decides
+*when and whom* (`deploy/observability/alertmanager/`). How to bring both up:
+[deploy/observability](../deploy/observability/README.md).
 
-Every alert has a summary, a description with figures, a link to its dashboard and one to its [runbook](runbooks.md).
+Every alert has a summary, a description with figures, a link to its dashboard and one to its [runbook](runbooks.md);
+one about a job also has a link to the job's [web page](web_ui.md), and one about an incident to its report.
 Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name` and `job_name`, and `group` where the job has
 several groups of ranks; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. `user_name` and `job_name` come
 from the coordinator: once it has been down for {KNOWN_FOR}, alerts come without them, and an alert that fired before

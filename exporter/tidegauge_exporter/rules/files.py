@@ -51,6 +51,15 @@ def dashboard_url(board: Board, addresses: Addresses) -> str:
     return f"{addresses.grafana_url.rstrip('/')}/d/{uid}?{variables}from=now-6h&to=now"
 
 
+def job_urls(board: Board, addresses: Addresses) -> dict[str, str]:
+    """The annotation with the coordinator's page of the job, as a template of Prometheus; none for other alerts, and
+    where that address is not known. Of a job with several groups of ranks the page names them all."""
+    if addresses.service_url is None or board not in (Board.JOB, Board.RANK):
+        return {}
+    query = "&".join(f"{label}={{{{ $labels.{label} | urlquery }}}}" for label in ("job_id", "attempt"))
+    return {"job_url": f"{addresses.service_url.rstrip('/')}/job?{query}"}
+
+
 def _file(what: str, groups: Iterable[Node]) -> str:
     return yaml_text({"groups": list(groups)}, heading=_HEADING.format(what=what))
 
@@ -82,6 +91,7 @@ def _alert(rule: AlertRule, component: str | None, addresses: Addresses) -> Node
             "description": rule.description,
             "runbook_url": f"{addresses.runbook_url}#{rule.name.lower()}",
             "dashboard_url": dashboard_url(rule.board, addresses),
+            **job_urls(rule.board, addresses),
         },
     }
 

@@ -87,3 +87,5 @@ class Addresses:
     runbook_url: str = "http://localhost:9090/consoles/tidegauge-runbooks.html"
     """The page of runbooks, without an anchor. By default Prometheus itself serves it: it is up whenever a rule fires,
     which the coordinator is not."""
+    service_url: str | None = "http://localhost:9495"
+    """The coordinator's API, which has a page of each job; ``None``: alerts have no link to it."""

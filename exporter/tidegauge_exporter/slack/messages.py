@@ -246,6 +246,7 @@ OUR_ALERTS: Final = "Tidegauge"
 """The beginning of the names of our own alerts."""
 RUNBOOK_URL: Final = "runbook_url"
 DASHBOARD_URL: Final = "dashboard_url"
+JOB_URL: Final = "job_url"
 """Annotations of an alert that hold addresses."""
 
 
@@ -303,7 +304,7 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
         link_row(
             [
                 Link("Fleet dashboard", links.fleet(cluster, shown)),
-                Link("All incidents", links.incidents(cluster, shown)),
+                Link("All incidents", links.incidents(cluster, shown) or links.page("incidents")),
             ]
         ),
     )
@@ -328,10 +329,11 @@ def _alert_links(group: AlertGroup, alerts: Sequence[Alert], links: Links) -> li
     if not alerts:
         return []
     first = alerts[0]
-    runbook, dashboard = first.annotations.get(RUNBOOK_URL), first.annotations.get(DASHBOARD_URL)
+    runbook, dashboard, job = map(first.annotations.get, (RUNBOOK_URL, DASHBOARD_URL, JOB_URL))
     if first.name.startswith(OUR_ALERTS):
         runbook, dashboard = links.alert_runbook(first.name, runbook), links.alert_dashboard(dashboard)
-    chosen = [Link("Runbook", runbook), Link("Dashboard", dashboard)]
+        job = links.alert_job(job)
+    chosen = [Link("Runbook", runbook), Link("Dashboard", dashboard), Link("Job", job)]
     return [*chosen, *([Link("Silence", silence_url(group, links))] if group.firing else [])]
 
 

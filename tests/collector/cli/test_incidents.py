@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -98,10 +99,31 @@ def test_a_list_that_is_cut_says_so(url: str, capsys: pytest.CaptureFixture[str]
 
 def test_json_is_what_the_service_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "--json", "--api", url]) == 0
-    (only,) = json.loads(capsys.readouterr().out)["incidents"]
+    answer = json.loads(capsys.readouterr().out)
+    (only,) = answer["incidents"]
+    assert (answer["url"], only["url"]) == (f"{url}/incidents", f"{url}/report?incident=1")
     assert (only["number"], only["ranks"], only["last_decision"]["decision"]["action"]) == (1, [1], "requeue")
     assert main(["incidents", "show", "1", "--json", "--api", url]) == 0
-    assert sorted(json.loads(capsys.readouterr().out)) == ["answers", "decisions", "history", "incident", "left_out"]
+    shown = json.loads(capsys.readouterr().out)
+    assert sorted(shown) == ["answers", "decisions", "history", "incident", "left_out", "url"]
+    assert shown["url"] == f"{url}/report?incident=1"
+
+
+def test_on_a_terminal_a_list_names_its_web_page(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["incidents", "--api", url]) == 0
+    assert url not in capsys.readouterr().out, "a pipe is for scripts"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["incidents", "--api", url]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith(f"\nweb page: {url}/incidents\n")
+    assert f";{url}/report?incident=1" not in out, "a dumb terminal gets no hyperlinks"
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["incidents", "--api", url]) == 0
+    assert re.search(rf"\x1b\]8;[^;]*;{re.escape(url)}/report\?incident=1\x1b\\", capsys.readouterr().out)
 
 
 def test_the_page_tells_the_whole_story_in_order(url: str, capsys: pytest.CaptureFixture[str]) -> None:

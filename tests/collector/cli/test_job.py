@@ -95,7 +95,7 @@ def test_what_is_not_known_is_left_out(said: Said) -> None:
     out = said("bare")
     assert re.match(r"job local-vm-20261126-120000-1479, bare: running for 2 h; its record so far, of 20\S+ \S+\n", out)
     assert [line.split("  ")[0] for line in out.splitlines()[2:]] == [
-        "owner", "where", "started", "fullest", "worst state no steps",
+        "owner", "where", "started", "fullest", "worst state no steps", "web page",
     ]  # fmt: skip
     assert fullest_words(BARE.fullest) == "rank 0 on vm: 2.0 GiB reserved, 1.0 GiB allocated"
     assert "None" not in out
@@ -204,9 +204,16 @@ def test_incidents_are_listed_with_what_was_done_and_where_their_report_is(said:
     row, more = said("4711", "--attempt", "0").split("Incidents\n")[1].splitlines()[1:3]
     assert re.split("  +", row)[:4] == ["1", "leak", "critical", "open"]
     assert row.endswith("  requeue: in progress")
-    assert more.startswith("`tidegauge incidents show 1` tells its story, `tidegauge report 1` makes a page of it")
-    assert re.search(r"in a browser: http://127\.0\.0\.1:\d+/report\?incident=1$", more)
+    assert more == "`tidegauge incidents show 1` tells its story, `tidegauge report 1` makes a page of it"
     assert "Incidents" not in said("4711")
+
+
+def test_its_web_page_is_named_at_the_public_address_else_at_the_api(said: Said) -> None:
+    page = "/job?job_id=4711&attempt=1&uid=1001"
+    assert re.search(rf"^web page    http://127\.0\.0\.1:\d+{re.escape(page)}$", said("4711"), re.MULTILINE)
+    public = ("--set", "public_url=https://head.example/tidegauge/")
+    assert f"web page    https://head.example/tidegauge{page}\n" in said("4711", *public)
+    assert json.loads(said("4711", "--json", *public))["url"] == f"https://head.example/tidegauge{page}"
 
 
 def test_a_profile_is_named_if_there_is_one(store: FakeStore, said: Said) -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -132,6 +133,15 @@ def serve_ended(*records: JobRecord, jobs: Sequence[JobView] = (), left_out: int
 asked: dict[str, str] = {}
 
 
+def test_json_has_the_web_page_of_each_job(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["jobs", "--json", "--api", url, "--set", "public_url=https://head.example/"])
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert jobs
+    for job in jobs:
+        key = {"job_id": job["job_id"], "attempt": job["attempt"], "uid": job["ranks"][0]["uid"]}
+        assert job["url"] == f"https://head.example/job?{urlencode(key)}"
+
+
 def test_jobs_that_ended_lately_are_listed_below_with_peak_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     oom = job_record(
         job=JobKey("4700", 1, 1001), job_name=None, end=JobEnd.OOM, state=LeakState.LEAK, severity=Severity.CRITICAL
@@ -196,6 +206,8 @@ def test_json_has_the_ended_jobs_beside_the_watched_ones(capsys: pytest.CaptureF
     answer = json.loads(capsys.readouterr().out)
     assert (answer["jobs"], answer["ended_left_out"]) == ([], 0)
     assert (answer["ended"][0]["fullest"]["reserved_bytes"], answer["ended"][0]["end"]) == (22 * GIB, "ended")
+    assert "/job?job_id=" in answer["ended"][0]["url"]
+    assert answer["url"].endswith("/jobs")
 
 
 def test_a_service_from_before_the_records_shows_its_jobs(url: str, capsys: pytest.CaptureFixture[str]) -> None:

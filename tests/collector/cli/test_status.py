@@ -65,6 +65,13 @@ def test_incidents_and_actions_are_a_line(url: str, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["actions"]["incidents_open"] == 3
 
 
+def test_status_names_the_web_page_at_the_public_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--api", url]) == 0
+    assert f"web page  {url}/\n" in capsys.readouterr().out
+    main(["status", "--json", "--api", url, "--set", "public_url=https://head.example"])
+    assert json.loads(capsys.readouterr().out)["url"] == "https://head.example/"
+
+
 def test_status_tells_the_ways_to_log_in_and_of_an_older_service_none(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

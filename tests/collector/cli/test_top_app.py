@@ -165,10 +165,13 @@ def test_r_names_the_report_of_the_incident_at_hand_and_keeps_its_address_for_th
         await reader.press("i", "down", "r")
         assert reader.screen()[-1].endswith("incident=11")
         await reader.press("tab", "end", "r")
-        assert "no open incident here" in reader.screen()[-1]
+        page = reader.app.addresses[-1]
+        assert page.startswith("http://head:9495/job?job_id=")
+        assert reader.screen()[-1] == f" web page: {page}"
         await reader.press("home", "enter", "r", "enter", "r")
         assert reader.screen()[-1].endswith("incident=12")
-        assert reader.app.addresses == [f"http://head:9495/report?incident={number}" for number in (12, 11)]
+        reports = [f"http://head:9495/report?incident={number}" for number in (12, 11)]
+        assert reader.app.addresses == [*reports, page]
 
     read(story)
 
@@ -229,7 +232,7 @@ def test_jobs_are_seen_while_the_database_of_incidents_is_away() -> None:
         assert len(reader.jobs()) == 8
         assert "unavailable: the database of incidents and actions is unavailable: disk full" in reader.text()
         await reader.press("enter", "r")
-        assert "no open incident here" in reader.screen()[-1]
+        assert "web page: http://head:9495/job?" in reader.screen()[-1]
 
     read(story, world, size=(120, 24))
 

@@ -13,25 +13,25 @@ from tidegauge.cli.main import main
 from tidegauge.cli.top.columns import fit, line
 from tidegauge.cli.top.model import Selection
 from tidegauge.cli.top.nodes import (
-    CardRow,
+    GpuRow,
     NodeRow,
     NodeSort,
-    card_bar,
-    card_columns,
-    card_rows,
+    gpu_bar,
+    gpu_columns,
+    gpu_rows,
     node_columns,
     node_rows,
     unattributed_bytes,
 )
 from tidegauge.cli.top.screens import LiveScreen
 from tidegauge.cli.top.table import RowTable
-from tidegauge.cluster.api.overview import CardLine, NodeLine, NodePage, NodesPage
+from tidegauge.cluster.api.overview import GpuLine, NodeLine, NodePage, NodesPage
 from tidegauge.cluster.views import NodeHealth
 from tidegauge.core.wire import to_wire
 from top_reader import Reader, read
 from top_world import World, serving_world
 
-CARD = CardLine(0, 80 * GIB, 60 * GIB, 40 * GIB, 16 * GIB, 1)
+GPU = GpuLine(0, 80 * GIB, 60 * GIB, 40 * GIB, 16 * GIB, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(screen, "REFRESH_S", 3600.0)
 
 
-def node(name: str, *cards: CardLine, health: NodeHealth = NodeHealth.OK, jobs: tuple[str, ...] = ()) -> NodeLine:
-    return NodeLine(f"id-{name}", name, health, 190.0, 1, cards, jobs)
+def node(name: str, *gpus: GpuLine, health: NodeHealth = NodeHealth.OK, jobs: tuple[str, ...] = ()) -> NodeLine:
+    return NodeLine(f"id-{name}", name, health, 190.0, 1, gpus, jobs)
 
 
 def answer(*nodes: NodeLine, left_out: int = 0) -> Any:
@@ -53,17 +53,17 @@ def told(row: NodeRow, width: int = 110) -> str:
 
 
 def test_a_bar_has_what_ranks_hold_what_else_is_used_and_what_is_free() -> None:
-    assert card_bar(CARD, 16) == "\u2588" * 8 + "\u2592" * 4 + "\u00b7" * 4
-    assert unattributed_bytes(CARD) == 20 * GIB
-    assert card_bar(CARD._replace(used_bytes=None), 16) == "?"
-    assert unattributed_bytes(CARD._replace(used_bytes=None)) is None
-    over = CARD._replace(used_bytes=90 * GIB, watched_bytes=99 * GIB)
-    assert (card_bar(over, 4), unattributed_bytes(over)) == ("\u2588" * 4, 0)
+    assert gpu_bar(GPU, 16) == "\u2588" * 8 + "\u2592" * 4 + "\u00b7" * 4
+    assert unattributed_bytes(GPU) == 20 * GIB
+    assert gpu_bar(GPU._replace(used_bytes=None), 16) == "?"
+    assert unattributed_bytes(GPU._replace(used_bytes=None)) is None
+    over = GPU._replace(used_bytes=90 * GIB, watched_bytes=99 * GIB)
+    assert (gpu_bar(over, 4), unattributed_bytes(over)) == ("\u2588" * 4, 0)
 
 
 def test_a_nodes_line_has_one_bar_for_each_gpu_and_says_if_it_does_not_report() -> None:
-    cards = [CARD._replace(gpu=n, used_bytes=n * 40 * GIB) for n in range(3)]
-    silent = node("n1", *cards, CARD._replace(used_bytes=None), health=NodeHealth.STALE, jobs=("48211 ada", "9 bob"))
+    gpus = [GPU._replace(gpu=n, used_bytes=n * 40 * GIB) for n in range(3)]
+    silent = node("n1", *gpus, GPU._replace(used_bytes=None), health=NodeHealth.STALE, jobs=("48211 ada", "9 bob"))
     (row,) = node_rows(answer(silent), NodeSort.NAME, "")
     assert told(row).split()[:6] == ["stale", "3.2", "min", "n1", "\u2581\u2585\u2588?", "100%"]
     assert told(row, 70).split()[:2] == ["stale", "n1"]
@@ -72,10 +72,10 @@ def test_a_nodes_line_has_one_bar_for_each_gpu_and_says_if_it_does_not_report() 
 
 
 def test_nodes_are_sorted_and_filtered_by_what_they_say() -> None:
-    full, waste = CARD._replace(used_bytes=79 * GIB, watched_bytes=79 * GIB), CARD
+    full, waste = GPU._replace(used_bytes=79 * GIB, watched_bytes=79 * GIB), GPU
     raw = answer(
         node("a", waste), node("b", full, jobs=("48211 ada",)),
-        node("c", CARD._replace(used_bytes=0), health=NodeHealth.GONE),
+        node("c", GPU._replace(used_bytes=0), health=NodeHealth.GONE),
     )  # fmt: skip
     names = {order: [row.hostname for row in node_rows(raw, order, "")] for order in NodeSort}
     assert names == {
@@ -89,16 +89,16 @@ def test_nodes_are_sorted_and_filtered_by_what_they_say() -> None:
 def test_a_gpu_with_several_ranks_has_as_many_lines_and_names_no_rank_of_others() -> None:
     world = World().live(reports=3)
     page = world.service().node("id-06")
-    rows = card_rows(page, "")
-    assert [(row.card.gpu, row.is_first, row.on is not None) for row in rows[:4]] == [
+    rows = gpu_rows(page, "")
+    assert [(row.gpu.gpu, row.is_first, row.on is not None) for row in rows[:4]] == [
         (0, True, True), (1, True, True), (2, True, True), (3, True, True),
     ]  # fmt: skip
     assert not [row for row in rows if row.on is not None and not row.on.rank.alive]
     shared = replace(page, ranks=(*page.ranks, page.ranks[0]._replace(rank=page.ranks[0].rank._replace(rank=7))))
-    assert [row.is_first for row in card_rows(shared, "") if row.card.gpu == 0] == [True, False]
-    hidden = card_rows(NodePage(1.0, node("n", CARD), ()), "")
-    assert hidden == [CardRow(CARD, True, None, 1)]
-    text = "".join(cell.text for cell in line(fit(card_columns(), 80), hidden[0]))
+    assert [row.is_first for row in gpu_rows(shared, "") if row.gpu.gpu == 0] == [True, False]
+    hidden = gpu_rows(NodePage(1.0, node("n", GPU), ()), "")
+    assert hidden == [GpuRow(GPU, True, None, 1)]
+    text = "".join(cell.text for cell in line(fit(gpu_columns(), 80), hidden[0]))
     assert ("1 rank of\u2026" in text, "20.0 GiB" in text) == (True, True)
 
 

@@ -142,7 +142,7 @@ def test_the_time_that_is_left_is_red_within_the_hour(seconds: Band | None, text
 def test_the_end_is_in_steps_where_time_is_not_known_and_a_share_may_not_be_known() -> None:
     assert end_cell(None, Band(100.0, 200.0, 300.0)).text == "100\u2013300 steps"
     assert [share_cell(share).text for share in (None, 0.0, 0.934, 1.2)] == ["-", "0%", "93%", "120%"]
-    assert share_cell(0.9).tone is Tone.WARNING
+    assert [share_cell(share).tone for share in (0.84, 0.85)] == [Tone.PLAIN, Tone.WARNING]
 
 
 def test_a_second_attempt_is_named() -> None:

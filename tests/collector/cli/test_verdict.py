@@ -42,6 +42,7 @@ from tidegauge.core.samples import EventCode, OomRecord, RecordKind
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
 from tidegauge.osproc.processes import identity_of
+from tidegauge_exporter.links import Links
 
 JOB = "job-of-the-test"
 TESTS = Path(__file__).parents[2]
@@ -362,6 +363,14 @@ def test_figures_of_a_job_that_was_started_again_are_said_to_be_of_its_last_atte
         "attempt 2: rank 0: 7 steps",
         "`tidegauge job mine` has all attempts",
     ]
+
+
+def test_what_a_job_used_ends_with_its_web_page_where_the_settings_have_it() -> None:
+    links = Links(service_url="https://head.example")
+    rank = replace(healthy(0, 7), identity=identity(attempt=2))
+    last = figure_lines([rank], job_id="mine", ran_s=5.0, page=links.job_page)[-1]
+    page = f"https://head.example/job?job_id=mine&attempt=2&uid={rank.uid}"
+    assert last == f"`tidegauge job mine` has all attempts; web page: {page}"
 
 
 @pytest.mark.parametrize(

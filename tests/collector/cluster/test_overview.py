@@ -15,7 +15,7 @@ from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Reque
 from tidegauge.cluster.api.overview import (
     MAX_JOBS,
     MAX_NAMED_JOBS,
-    CardLine,
+    GpuLine,
     JobPage,
     Overview,
     job_line,
@@ -24,7 +24,7 @@ from tidegauge.cluster.api.overview import (
     nodes_page,
     overview,
 )
-from tidegauge.cluster.api.overview_api import Kept
+from tidegauge.cluster.api.overview_api import Kept, KeptEach
 from tidegauge.cluster.coordinator.grouping import RankOnNode
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobId
@@ -187,6 +187,21 @@ def test_an_answer_that_takes_long_is_kept_longer() -> None:
     assert kept() > at_s
 
 
+def test_answers_are_kept_for_each_key_as_long_as_they_were_slow_to_make_and_the_last_few() -> None:
+    numbers, now_s = itertools.count(1), [0.0]
+
+    def make() -> int:
+        now_s[0] += 0.1
+        return next(numbers)
+
+    clock = lambda: now_s[0]  # noqa: E731
+    kept = KeptEach[int](most=2, kept_s=0.0, monotonic_s=clock, processor_s=clock)
+    assert [kept(key, make) for key in ("a", "b", "a", "b")] == [1, 2, 1, 2]
+    now_s[0] += 3.1
+    assert kept("a", make) == 3, "thirty times of 0.1 s are over"
+    assert [kept(key, make) for key in ("c", "a", "b")] == [4, 3, 5], "of the last two that were asked for"
+
+
 def test_an_answer_that_could_not_be_made_is_tried_again_at_once() -> None:
     answers: list[Any] = [ValueError("away"), "here"]
 
@@ -202,17 +217,17 @@ def test_an_answer_that_could_not_be_made_is_tried_again_at_once() -> None:
     assert kept() == "here"
 
 
-def test_a_nodes_line_has_what_each_card_holds_by_whom_and_counts_ranks_that_the_viewer_may_not_see() -> None:
+def test_a_nodes_line_has_what_each_gpu_holds_by_whom_and_counts_ranks_that_the_viewer_may_not_see() -> None:
     ada = job(rank_summary(0, gpu=0, uuid=uuid_of(0)), rank_summary(1, gpu=1, uuid=uuid_of(1), alive=False))
     grace = replace(job(rank_summary(0, gpu=1, uuid=uuid_of(1), user_name="grace")), job_id="9")
-    cards = (gpu_view(1, uuid=uuid_of(1), used_bytes=20 * GIB), gpu_view(0, uuid=uuid_of(0), used_bytes=None))
-    there = NodeStatus("id-0", "node-0", None, NodeHealth.OK, 1, "i", None, 0.5, 2, cards)
+    gpus = (gpu_view(1, uuid=uuid_of(1), used_bytes=20 * GIB), gpu_view(0, uuid=uuid_of(0), used_bytes=None))
+    there = NodeStatus("id-0", "node-0", None, NodeHealth.OK, 1, "i", None, 0.5, 2, gpus)
     page = nodes_page([there], [ada], [ada, grace], cluster="lab", now_unix_s=5.0)
     (line,) = page.nodes
     held = ada.ranks[0].reserved_bytes + (ada.ranks[0].nontorch_bytes or 0)
-    assert line.cards == (
-        CardLine(0, cards[1].total_bytes, None, held, cards[1].other_processes_bytes, 1),
-        CardLine(1, cards[0].total_bytes, 20 * GIB, held, cards[0].other_processes_bytes, 1),
+    assert line.gpus == (
+        GpuLine(0, gpus[1].total_bytes, None, held, gpus[1].other_processes_bytes, 1),
+        GpuLine(1, gpus[0].total_bytes, 20 * GIB, held, gpus[0].other_processes_bytes, 1),
     )
     assert (line.jobs, line.more_jobs) == (("4711 ada",), 0)
     assert from_wire(type(page), to_wire(page)) == page

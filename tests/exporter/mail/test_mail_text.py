@@ -40,6 +40,7 @@ To cancel it yourself, after saving what you need:
 
 Dashboard: https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0&from=1799997300250\
 &to=now
+Job: https://head.example/job?job_id=4711&attempt=0&uid=1001
 Report: https://head.example/report?incident=12
 Keep my job running: https://head.example/runbooks#keep-my-job-running
 Say whether it is a leak: https://head.example/grade?incident=12

@@ -132,6 +132,7 @@ def test_an_incident_is_an_alert_with_the_labels_that_are_agreed(fake: FakeAlert
     assert annotations["description"].startswith("Live tensors accumulate")
     assert annotations["runbook_url"] == "https://head.example/runbooks#tidegaugeincident"
     assert annotations["report_url"] == alert["generatorURL"] == "https://head.example/report?incident=7"
+    assert annotations["job_url"].startswith("https://head.example/job?job_id=477&attempt=0&uid=")
     assert annotations["dashboard_url"].startswith("https://grafana.example/d/tidegauge-job?")
     assert unix_s(alert["startsAt"]) == pytest.approx(NOW_S, abs=1e-3)
     assert unix_s(alert["endsAt"]) == pytest.approx(bench.clock.now_s + LASTS_S, abs=1e-3)

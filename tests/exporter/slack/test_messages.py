@@ -274,11 +274,12 @@ class TestIncident:
     def test_slack_incident_without_decisions_says_no_action_taken(self) -> None:
         assert "No action taken." in incident(outside())
 
-    def test_links_lead_to_dashboard_report_exemption_and_question(self) -> None:
+    def test_links_lead_to_dashboard_job_report_exemption_and_question(self) -> None:
         message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert links(message.blocks) == {
             "Dashboard": "https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0"
             "&from=1799997300250&to=now",
+            "Job": "https://tidegauge.example/job?job_id=4711&attempt=0&uid=1001",
             "Report": "https://tidegauge.example/report?incident=12",
             "Keep my job running": "https://tidegauge.example/runbooks#keep-my-job-running",
             "Say whether it is a leak": "https://tidegauge.example/grade?incident=12",
@@ -289,6 +290,7 @@ class TestIncident:
         odd = replace(one, key=one.key._replace(job=one.key.job._replace(job_id="a<b&c d\n")))
         message = incident_message(Story(odd), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert "var-job_id=a%3Cb%26c+d%0A&" in links(message.blocks)["Dashboard"]
+        assert "/job?job_id=a%3Cb%26c+d%0A&attempt=" in links(message.blocks)["Job"]
 
     def test_slack_incident_without_configured_urls_has_no_links(self) -> None:
         message = incident_message(leak(), cluster="prod", links=Links(), now_unix_s=NOW_S)

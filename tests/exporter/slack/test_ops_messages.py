@@ -84,6 +84,16 @@ class TestAlerts:
         assert links(alert_message(ours, links=Links()).blocks) == unchanged
         assert links(alert_message(theirs, links=LINKS).blocks) == unchanged
 
+    def test_an_alert_about_a_job_links_to_its_page_and_to_none_on_this_machine(self) -> None:
+        def shown(address: str, to: Links) -> str | None:
+            about = alert("TidegaugeLeak", job_url=address)
+            return links(alert_message(AlertGroup("k", True, (about,)), links=to).blocks).get("Job")
+
+        shipped = "http://localhost:9495/job?job_id=4711&attempt=0"
+        assert shown(shipped, LINKS) == "https://tidegauge.example/job?job_id=4711&attempt=0"
+        assert shown(shipped, Links()) is None
+        assert shown("https://head.example/job?job_id=7", LINKS) == "https://head.example/job?job_id=7"
+
     def test_a_runbook_elsewhere_is_kept_because_it_may_be_the_one_that_survives_the_service(self) -> None:
         kept = alert(runbook_url="https://docs.example/runbooks#tidegaugecoordinatordown")
         shown = links(alert_message(AlertGroup("k", True, (kept,)), links=LINKS).blocks)
@@ -138,3 +148,7 @@ class TestStorm:
             "Fleet dashboard": "https://grafana.example/d/tidegauge-fleet?var-cluster=prod&from=1799997300250&to=now",
             "All incidents": "https://grafana.example/d/tidegauge-incidents?var-cluster=prod&from=1799997300250&to=now",
         }
+
+    def test_slack_storm_message_links_to_the_web_page_of_incidents_where_no_grafana_is(self) -> None:
+        message = storm_message(bad_night(3), cluster="prod", links=Links(None, "https://head"), now_unix_s=NOW_S)
+        assert links(message.blocks) == {"All incidents": "https://head/incidents"}

@@ -207,6 +207,7 @@ def test_rules_are_the_projects_own_with_the_sites_addresses(full: Rendered) -> 
     own = (OBSERVABILITY / "prometheus" / "rules" / "tidegauge-alerts.yml").read_text(encoding="utf-8")
     runbooks = "https://wiki.example.org/tidegauge-runbooks.html"
     own = own.replace("http://localhost:9090/consoles/tidegauge-runbooks.html", runbooks)
+    own = own.replace("http://localhost:9495", "https://tidegauge.example.org")
     wanted = yaml.safe_load(own.replace("http://localhost:3000", "https://grafana.example.org"))
     namespace = full.one("PrometheusRule", "-alerts")["metadata"]["namespace"]
     for rule in (rule for group in wanted["groups"] for rule in group["rules"]):

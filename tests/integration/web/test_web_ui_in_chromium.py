@@ -13,7 +13,7 @@ import pytest
 from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
-from web_world import HOSTILE, LEAKY, ODD_RANK, fill, web_service
+from web_world import HOSTILE, LEAKY, ODD_RANK, fill, lengthen, web_service
 
 AXE = Path(__file__).parents[3] / "build" / "report_page" / "node_modules" / "axe-core" / "axe.min.js"
 PAGES = (
@@ -103,6 +103,39 @@ def test_figures_follow_the_service_and_what_the_reader_holds_stays(tab: Tab, se
     tab.wait_for(f"document.querySelectorAll('a.named').length > {before}")
     assert tab.ask("document.activeElement.name") == "words"
     assert tab.ask("window.marker") == 1, "it is the same document"
+
+
+def test_the_page_of_an_open_incident_follows_and_a_zoomed_chart_stays(tab: Tab, tmp_path: Path) -> None:
+    with web_service(tmp_path, nodes=0) as service:
+        lengthen(service)
+        visit(tab, service, "report?incident=1")
+        _check_that_an_incident_follows(tab)
+
+
+def _check_that_an_incident_follows(tab: Tab) -> None:
+    chart = "document.querySelector('.scroll > svg')"
+    assert int(str(tab.ask("document.body.dataset.refresh"))) > 0
+    tab.ask("window.marker = 1")
+
+    def asked_again() -> None:
+        tab.ask("document.querySelector('h1').textContent = 'old'")
+        tab.ask("document.dispatchEvent(new Event('visibilitychange'))")
+        tab.wait_for("document.querySelector('h1').textContent !== 'old'")
+
+    tab.ask(f"{chart}.first = 1")
+    asked_again()
+    assert tab.ask(f"{chart}.first") is None, "it is drawn anew"
+    assert tab.ask("document.querySelectorAll('.tools button').length") == 1, "with its tools, once"
+    tab.ask(f"{chart}.mine = 1; {chart}.dispatchEvent(new KeyboardEvent('keydown', {{key: '+'}}))")
+    zoomed = tab.ask(f"{chart}.querySelector('svg').getAttribute('viewBox')")
+    asked_again()
+    assert tab.ask(f"{chart}.mine") == 1, "somebody looks at it"
+    assert tab.ask(f"{chart}.querySelector('svg').getAttribute('viewBox')") == zoomed
+    tab.ask(f"{chart}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Escape'}}))")
+    asked_again()
+    assert tab.ask(f"{chart}.mine") is None
+    assert tab.ask("window.marker") == 1, "it is the same document"
+    assert tab.complaints() == []
 
 
 def test_the_filter_answers_while_one_types_and_is_in_the_address(tab: Tab, service: CoordinatorService) -> None:

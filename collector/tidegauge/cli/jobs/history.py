@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tidegauge.cli.arguments import SELECTION, add_examples, group, positive_count, some_text
 from tidegauge.cli.errors import FINE, UsageError
-from tidegauge.cli.output import print_json, print_table, print_wrapped
-from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
+from tidegauge.cli.output import print_json, print_page, print_table, print_wrapped
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, web_pages, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.ids import job_name
 from tidegauge.core.job_records.end_words import HOW, ran_s
 from tidegauge.core.job_records.facts import used_share, worst_state
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.links import Links
 
 HELP = "list jobs that ended: how full their GPUs were, and how they ended"
 
@@ -75,23 +78,25 @@ def run(args: argparse.Namespace) -> int:
     }
     asked = urlencode({name: value for name, value in query.items() if value is not None}, errors="replace")
     answer = ask(args, f"/api/v1/ended-jobs?{asked}", timeout_s=LONG_ANSWER_S)
+    pages = web_pages(args)
     if args.json:
-        print_json(answer)
+        print_json({**answer, "url": pages.page("history")})
         return FINE
     records = [read(JobRecord, raw) for raw in answer["jobs"]]
     if records:
-        print_records(records)
+        print_records(records, pages)
         print()
         print_wrapped("", summary(records, left_out=answer["left_out"]))
     else:
         print_wrapped("", _none(args, answer))
+    print_page(pages.page("history"))
     return FINE
 
 
-def print_records(records: Sequence[JobRecord]) -> None:
-    """Print the table of jobs that ended."""
+def print_records(records: Sequence[JobRecord], pages: Links) -> None:
+    """Print the table of jobs that ended; on a terminal, each leads to its one of ``pages``."""
     header, rows, gives_way = table_of(records)
-    print_table(header, rows, gives_way=gives_way)
+    print_table(header, rows, gives_way=gives_way, pages=[pages.job_page(one.job) for one in records])
 
 
 def table_of(records: Sequence[JobRecord]) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:

@@ -11,9 +11,9 @@ from typing import Any, Optional
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, UsageError
-from tidegauge.cli.output import print_json, print_table, print_wrapped
+from tidegauge.cli.output import print_json, print_page, print_table, print_wrapped
 from tidegauge.cli.policy import grade as policy_grade
-from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, web_pages, whose
 from tidegauge.cli.timeline import Entry, last_action, timeline
 from tidegauge.cli.times import ago, clock, day, moment, since_unix_s
 from tidegauge.core.evidence.words import brief_sentences
@@ -88,8 +88,11 @@ def _list(args: argparse.Namespace) -> int:
     since_s = 0 if args.since is None else since_unix_s(args.since)
     closed_too = int(args.all or args.since is not None)
     answer = ask(args, f"/api/v1/incidents?all={closed_too}&since={since_s}&limit={max(args.limit, 0)}")
+    pages = web_pages(args)
+    urls = [pages.incident(raw["number"]) for raw in answer["incidents"]]
     if args.json:
-        print_json(answer)
+        told = [{**raw, "url": url} for raw, url in zip(answer["incidents"], urls)]
+        print_json({**answer, "incidents": told, "url": pages.page("incidents")})
         return FINE
     now_s = time.time()
     incidents = [read(Incident, raw) for raw in answer["incidents"]]
@@ -101,11 +104,12 @@ def _list(args: argparse.Namespace) -> int:
         for raw, one in zip(answer["incidents"], incidents)
     ]
     if rows:
-        print_table(HEADER, rows, gives_way=GIVES_WAY)
+        print_table(HEADER, rows, gives_way=GIVES_WAY, pages=urls)
         if len(rows) == args.limit:
             print(f"\nonly the newest {len(rows)} are shown; for more use --limit N")
     else:
         print(_none(whose(answer), closed_too=bool(closed_too)))
+    print_page(pages.page("incidents"))
     return FINE
 
 
@@ -138,8 +142,9 @@ def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: floa
 
 def _show(args: argparse.Namespace) -> int:
     answer = ask(args, f"/api/v1/incident?number={args.number}", timeout_s=LONG_ANSWER_S)
+    pages = web_pages(args)
     if args.json:
-        print_json(answer)
+        print_json({**answer, "url": pages.incident(args.number)})
         return FINE
     incident = read(Incident, answer["incident"])
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
@@ -149,6 +154,8 @@ def _show(args: argparse.Namespace) -> int:
     print()
     for name, text in figures(incident, now_s=time.time()):
         print_wrapped(f"{name:<12}", text)
+    if url := pages.incident(incident.number):
+        print(f"{'web page':<12}{url}")  # whole, for a terminal to open it
     if incident.findings:
         print(f"\nRanks, worst first, at {moment(incident.updated_unix_s)}")
         rows = rank_rows(incident)
@@ -158,16 +165,12 @@ def _show(args: argparse.Namespace) -> int:
             print(f"and {left_out} more ranks; --json lists {'most' if incident.ranks_left_out else 'all'} of them")
     answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # missing in an older service's answer
     entries = timeline(answer["history"], records, answers)
-    settings = load_settings(args)
-    gone = snapshots_gone(incident, kept_s=settings.keep_snapshots_s, now_s=time.time())
+    gone = snapshots_gone(incident, kept_s=load_settings(args).keep_snapshots_s, now_s=time.time())
     for start, text in below_ranks(incident, entries, records, status, gone=gone):
         print_wrapped(start, text)
     if incident.key.cause.is_growth:
-        from tidegauge_exporter.links import Links
-
-        links = Links(service_url=settings.public_url or args.api)
         print()
-        print_wrapped("", policy_grade.question(incident.number, links.grade(incident.number)))
+        print_wrapped("", policy_grade.question(incident.number, pages.grade(incident.number)))
     return FINE
 
 

@@ -6,16 +6,15 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tidegauge.cli.arguments import SELECTION, add_examples, group
-from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError
 from tidegauge.cli.jobs.history import in_percent
 from tidegauge.cli.memory_chart import print_chart
 from tidegauge.cli.output import print_json, print_table, print_wrapped, tame
-from tidegauge.cli.service_api import LONG_ANSWER_S, NO_SUCH_PAGE, add_api_arguments, ask, read
+from tidegauge.cli.service_api import LONG_ANSWER_S, NO_SUCH_PAGE, add_api_arguments, ask, read, web_pages
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
@@ -30,6 +29,9 @@ from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.memory_history import MemoryPoint, highest_of_stretches
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.links import Links
 
 HELP = "show what one job used, running or ended: its ranks, its incidents and its attempts"
 
@@ -93,10 +95,11 @@ def run(args: argparse.Namespace) -> int:
     until_s = time.monotonic() + args.wait
     while (answer := _ask(args))["record"]["end"] is None and time.monotonic() < until_s:
         time.sleep(LOOK_EVERY_S)
-    if args.json:
-        print_json(answer)
-        return FINE
     record = read(JobRecord, answer["record"])
+    pages = web_pages(args)
+    if args.json:
+        print_json({**answer, "url": pages.job_page(record.job)})
+        return FINE
     if args.brief:
         print(tame(brief(record)))
         return FINE
@@ -105,13 +108,15 @@ def run(args: argparse.Namespace) -> int:
     print()
     for name, text in facts(record, moment):
         print_wrapped(f"{name:<12}", text)
+    if url := pages.job_page(record.job):
+        print(f"{'web page':<12}{url}")  # whole, for a terminal to open it
     if answer["memory"] is None and record.end is not None:
         print()
         print_wrapped("", NO_MEMORY)
     _print_ranks(record, memory)
     _print_curve(record, memory)
-    _print_incidents(args, answer["incidents"])
-    _print_attempts(record, [read(JobRecord, raw) for raw in answer["attempts"]])
+    _print_incidents(answer["incidents"], pages)
+    _print_attempts(record, [read(JobRecord, raw) for raw in answer["attempts"]], pages)
     others = [f"--uid {uid}" for uid in answer.get("other_uids", ())]  # missing in an older service's answer
     if others:
         print()
@@ -260,21 +265,18 @@ def _print_chart(curve: RankMemory, limit_bytes: int | None) -> None:
     print(f"from {moment(curve.points[0].at_unix_s)} to {moment(curve.points[-1].at_unix_s)}")
 
 
-def _print_incidents(args: argparse.Namespace, raw_incidents: Sequence[Mapping[str, Any]]) -> None:
+def _print_incidents(raw_incidents: Sequence[Mapping[str, Any]], pages: Links) -> None:
     if not raw_incidents:
         return
     incidents = [read(Incident, raw) for raw in raw_incidents]
     print("\nIncidents")
     rows = [_incident_row(one, raw) for one, raw in zip(incidents, raw_incidents)]
-    print_table(INCIDENT_HEADER, rows, gives_way=INCIDENTS_GIVE_WAY)
-    from tidegauge_exporter.links import Links
-
+    urls = [pages.incident(one.number) for one in incidents]
+    print_table(INCIDENT_HEADER, rows, gives_way=INCIDENTS_GIVE_WAY, pages=urls)
     last = incidents[0].number
-    page = Links(service_url=load_settings(args).public_url or args.api).incident(last)
     print_wrapped(
         "", f"`tidegauge incidents show {last}` tells its story, `tidegauge report {last}` makes a page of it"
-        f"{f'; in a browser: {page}' if page else ''}"
-    )  # fmt: skip
+    )
 
 
 def _incident_row(incident: Incident, raw: Mapping[str, Any]) -> Sequence[str]:
@@ -291,11 +293,13 @@ def _incident_row(incident: Incident, raw: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-def _print_attempts(record: JobRecord, attempts: Sequence[JobRecord]) -> None:
+def _print_attempts(record: JobRecord, attempts: Sequence[JobRecord], pages: Links) -> None:
     if len(attempts) < 2:
         return
     print("\nAttempts, the newest first")
-    print_table(ATTEMPT_HEADER, [_attempt_row(one, record) for one in attempts], gives_way=ATTEMPTS_GIVE_WAY)
+    rows = [_attempt_row(one, record) for one in attempts]
+    urls = [pages.job_page(one.job) for one in attempts]
+    print_table(ATTEMPT_HEADER, rows, gives_way=ATTEMPTS_GIVE_WAY, pages=urls)
     other = next((one.job.attempt for one in attempts if one.job.attempt != record.job.attempt), None)
     if other is not None:
         print_wrapped("", f"`tidegauge job {shlex.quote(_name(record))} --attempt {other}` shows another one")

@@ -6,19 +6,19 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.arguments import OUTPUT, add_examples, group
 from tidegauge.cli.errors import BAD_NEWS, FINE, CommandError
 from tidegauge.cli.jobs.history import MAX_ENDED, print_records
-from tidegauge.cli.output import print_json, print_table
-from tidegauge.cli.service_api import NO_SUCH_PAGE, add_api_arguments, ask, read, whose
+from tidegauge.cli.output import print_json, print_page, print_table
+from tidegauge.cli.service_api import NO_SUCH_PAGE, add_api_arguments, ask, read, web_pages, whose
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.cluster.api.client import ApiError
 from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.evidence.words import end_words
-from tidegauge.core.ids import job_name
+from tidegauge.core.ids import JobKey, job_name
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
@@ -26,6 +26,9 @@ from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.links import Links
 
 HELP = "list watched jobs and the ranks whose memory grows, and jobs that ended lately"
 
@@ -60,26 +63,37 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     answer = ask(args, "/api/v1/jobs")
-    jobs, ended = answer["jobs"], _ask_ended(args)
+    jobs, ended, pages = answer["jobs"], _ask_ended(args), web_pages(args)
     if args.json:
-        print_json({**answer, "ended": ended and ended["jobs"], "ended_left_out": ended and ended["left_out"]})
+        told: dict[str, object] = {"ended": ended and _with_pages(ended["jobs"], _record_key, pages)}
+        told |= {"ended_left_out": ended and ended["left_out"], "url": pages.page("jobs")}
+        print_json({**answer, "jobs": _with_pages(jobs, _key, pages), **told})
     else:
-        _print_watched(answer)
+        _print_watched(answer, pages)
         if ended is not None:
-            _print_ended(ended, {_key(job) for job in jobs}, args.ended)
+            _print_ended(ended, {_key(job).whole for job in jobs}, args.ended, pages)
+        print_page(pages.page("jobs"))
     leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
     return BAD_NEWS if leaks and args.fail_on_leak else FINE
 
 
-def _print_watched(answer: Mapping[str, Any]) -> None:
+def _with_pages(
+    raw: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], JobKey], pages: Links
+) -> Sequence[Mapping[str, Any]]:
+    return [{**one, "url": pages.job_page(key(one))} for one in raw]
+
+
+def _print_watched(answer: Mapping[str, Any], pages: Links) -> None:
     jobs = answer["jobs"]
     if jobs:
+        urls = [pages.job_page(_key(job)) for job in jobs]
         pods = [_pod(job) for job in jobs]
         rows = [_row(job) for job in jobs]
         if any(pods):
-            print_table(POD_HEADER, [(*row, pod or "-") for row, pod in zip(rows, pods)], gives_way=POD_GIVES_WAY)
+            rows = [(*row, pod or "-") for row, pod in zip(rows, pods)]
+            print_table(POD_HEADER, rows, gives_way=POD_GIVES_WAY, pages=urls)
         else:
-            print_table(HEADER, rows, gives_way=GIVES_WAY)
+            print_table(HEADER, rows, gives_way=GIVES_WAY, pages=urls)
     else:
         print(nothing_watched(os.environ, whose(answer)))
 
@@ -99,9 +113,9 @@ def _ask_ended(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
 
 
-def _print_ended(answer: Mapping[str, Any], watched: Collection[tuple[str, int, int]], asked_s: float | None) -> None:
+def _print_ended(answer: Mapping[str, Any], watched: Collection[JobKey], asked_s: float | None, pages: Links) -> None:
     """Print the jobs that have ended, without those that are still in the table of watched jobs."""
-    records = [record for raw in answer["jobs"] if tuple((record := read(JobRecord, raw)).job[:3]) not in watched]
+    records = [record for raw in answer["jobs"] if (record := read(JobRecord, raw)).job.whole not in watched]
     when = "in the last 24 h" if asked_s is None else f"since {moment(since_unix_s(asked_s))}"
     if not records:
         if asked_s is not None or not watched:
@@ -109,13 +123,17 @@ def _print_ended(answer: Mapping[str, Any], watched: Collection[tuple[str, int, 
             print(f"no job ended {when}{wider}")
         return
     print(f"\nEnded {when}:")
-    print_records(records)
+    print_records(records, pages)
     if answer["left_out"]:
         print(f"{answer['left_out']:,} more ended before these; `tidegauge history` lists and filters them")
 
 
-def _key(job: Mapping[str, Any]) -> tuple[str, int, int]:
-    return job["job_id"], job["attempt"], job["ranks"][0]["uid"]
+def _key(job: Mapping[str, Any]) -> JobKey:
+    return JobKey(job["job_id"], job["attempt"], job["ranks"][0]["uid"], job.get("group", ""))
+
+
+def _record_key(raw: Mapping[str, Any]) -> JobKey:
+    return read(JobRecord, raw).job
 
 
 def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:

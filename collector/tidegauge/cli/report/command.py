@@ -19,7 +19,7 @@ from tidegauge.cli.arguments import (
 )
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, CommandError, UsageError
 from tidegauge.cli.output import print_json, spare_what_is_read, write_output
-from tidegauge.cli.service_api import add_api_arguments
+from tidegauge.cli.service_api import add_api_arguments, web_pages
 
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.report_content import ReportContent
@@ -77,12 +77,15 @@ def run(args: argparse.Namespace) -> int:
         return FINE
     path = args.output or Path(name)
     write_output(path, text.encode(errors="replace"))
+    url = None if content.story is None else web_pages(args).incident(content.story.incident.number)
     if args.json:
-        print_json(_as_json(content, path, text))
+        print_json({**_as_json(content, path, text), "url": url})
         return FINE
     print(f"{path}: self-contained report, open it in a browser")
     for sentence in content.absent:
         print(f"- {sentence}")
+    if url is not None:
+        print(f"web page: {url}")
     return FINE
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
-from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
+from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read, web_pages
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
 from tidegauge.core.ids import job_name
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         "local": local,
         "service": service,
         "actions": actions,
+        "url": web_pages(args).page(""),
         "profile_problems": profiles and profiles.get("problems"),  # an older service reports none
     }
     if args.json:
@@ -107,6 +108,8 @@ def _print(answer: Mapping[str, Any]) -> None:
             print(f"engine    {local['head_address']}")
             print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
         print(f"logs      {local['logs']}")
+    if answer["url"] is not None:
+        print(f"web page  {answer['url']}")
     if service is not None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
         print(f"{format_count(service['jobs_running'], 'job')} running, {service['jobs_leaking']} growing")

@@ -19,6 +19,7 @@ from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import SEVERITY_MARKS, Band, LeakState, Severity, state_word
+from tidegauge.core.views import NEARLY_FULL
 
 T = TypeVar("T")
 
@@ -33,8 +34,6 @@ MAX_NAME_CHARS = 32
 """Width of a job's name on a screen, characters."""
 MIN_ID_CHARS = 6
 """Characters of a job id that are never cut to make room for the group."""
-NEARLY_FULL = 0.9
-"""Share of the limit above which usage is highlighted, as in the alert TidegaugeMemoryNearlyFull."""
 
 
 class Tone(str, Enum):

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from tidegauge.cli.top.nodes import (
-    CardRow,
+    GpuRow,
     NodeRow,
     NodeSort,
-    card_columns,
-    card_rows,
+    gpu_columns,
+    gpu_rows,
     job_on,
     node_columns,
     node_headline,
@@ -72,7 +72,7 @@ class NodesScreen(RowsScreen[Mapping[str, Any], NodeRow]):
         self.draw()
 
 
-class NodeScreen(RowsScreen[NodePage, CardRow]):
+class NodeScreen(RowsScreen[NodePage, GpuRow]):
     """The screen of one node."""
 
     KEYS = "Esc back  Enter open the rank  / filter  ? help  q quit"
@@ -93,17 +93,17 @@ class NodeScreen(RowsScreen[NodePage, CardRow]):
     def figures_unix_s(self, seen: NodePage) -> float:
         return seen.now_unix_s
 
-    def table(self) -> RowTable[CardRow]:
-        return RowTable(card_columns(), lambda row: row.key, id="rows", empty="no GPU reported")
+    def table(self) -> RowTable[GpuRow]:
+        return RowTable(gpu_columns(), lambda row: row.key, id="rows", empty="no GPU reported")
 
-    def rows(self, seen: NodePage) -> Sequence[CardRow]:
-        return card_rows(seen, self.top.choice.text)
+    def rows(self, seen: NodePage) -> Sequence[GpuRow]:
+        return gpu_rows(seen, self.top.choice.text)
 
-    def rows_title(self, seen: NodePage, rows: Sequence[CardRow]) -> str:  # noqa: ARG002 - they are in the headline
+    def rows_title(self, seen: NodePage, rows: Sequence[GpuRow]) -> str:  # noqa: ARG002 - they are in the headline
         more = f", {seen.left_out:,} more ranks not shown" if seen.left_out else ""
         return f"\u2588 watched ranks  \u2592 unattributed  \u00b7 free{more}"
 
-    def opened(self, row: CardRow) -> None:
+    def opened(self, row: GpuRow) -> None:
         if row.on is None:
             self.top.say("no rank of yours on this GPU" if row.hidden else "no watched rank on this GPU")
             self.draw_lines()

@@ -14,7 +14,7 @@ from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_rank
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, moment
-from tidegauge.cli.top.columns import NEARLY_FULL, Cell, Tone, bars, cut, rank_state
+from tidegauge.cli.top.columns import Cell, Tone, bars, cut, rank_state
 from tidegauge.cli.top.model import key_of
 from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cluster.api.overview import JobLine, Overview, RankLine
@@ -38,6 +38,7 @@ from tidegauge.core.memory_history import ChartScale, MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_bytes_apart, format_count, format_duration
 from tidegauge.core.verdicts import LeakState, Severity, Signal, state_word
+from tidegauge.core.views import NEARLY_FULL
 
 Line = Sequence[Cell]
 
@@ -68,7 +69,7 @@ KEYS = (
     ("P", "pause all actions, or resume them"),
     ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),
     ("z", "on a rank: charts over the range of their figures, or from 0 to the limit"),
-    ("r", "show the URL of the incident's report; printed again on exit"),
+    ("r", "show the URL of the incident's report, or of the job's page; printed again on exit"),
     ("?", "this page"),
     ("q", "quit"),
 )

@@ -23,8 +23,8 @@ from tidegauge.cli.top.columns import (
 from tidegauge.cli.top.model import JobRow, Selection, by_job, incident_rows, job_rows, key_of, rank_rows
 from tidegauge.cli.top.nodes import (
     NodeSort,
-    card_columns,
-    card_rows,
+    gpu_columns,
+    gpu_rows,
     node_columns,
     node_headline,
     node_rows,
@@ -74,7 +74,7 @@ def print_nodes(raw: Mapping[str, Any]) -> None:
 def print_node(page: NodePage) -> None:
     """Print the GPUs of one node and the ranks on them."""
     _print_line([Cell(f"node {page.node.hostname}   "), *node_headline(page.node)])
-    _print_table(card_columns(), card_rows(page, ""), empty="no GPU reported")
+    _print_table(gpu_columns(), gpu_rows(page, ""), empty="no GPU reported")
     if page.left_out:
         print(f"and {page.left_out:,} more ranks")
 

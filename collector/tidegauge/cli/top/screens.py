@@ -29,6 +29,7 @@ from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.units import format_duration
+from tidegauge_exporter.links import incident_address, job_address
 
 T = TypeVar("T")
 Row = TypeVar("Row")
@@ -49,7 +50,7 @@ class Top(App[None]):
         self.user = user
         """The user who runs the command."""
         self.addresses: list[str] = []
-        """URLs of the reports that were requested; they are printed again on exit."""
+        """URLs of the web pages that were requested; they are printed again on exit."""
         self.incidents = OpenIncidents(())
         """The open incidents when they were last requested."""
         self.paused: str | None = None
@@ -137,15 +138,15 @@ class Top(App[None]):
         briefs = (brief for line in by_job(self.incidents.lines).get(job, ()) for brief in line.incident.evidence)
         return next((brief for brief in briefs if brief.rank == rank), None)
 
-    def tell_report(self, number: int) -> None:
-        """Show the URL of an incident's report."""
+    def tell_page(self, what: str, address: str) -> None:
+        """Show the URL of a web page."""
         try:
-            url = self.source.report_url(number)
+            url = self.source.page_url(address)
         except CommandError as error:
             self.say(str(error))
             return
         self.addresses += [] if url in self.addresses else [url]
-        self.say(f"report: {url}")
+        self.say(f"{what}: {url}")
 
 
 def keys_that_fit(keys: str, width: int) -> str:
@@ -216,7 +217,7 @@ class LiveScreen(Screen[None], Generic[T]):
         return None
 
     def job_meant(self) -> JobMeant | None:
-        """The job that ``x`` exempts."""
+        """The job that ``x`` exempts, and whose page ``r`` shows."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -317,11 +318,13 @@ class LiveScreen(Screen[None], Generic[T]):
         self.top.confirm(pause_question(self.top.source, self.top.cluster, self.top.paused))
 
     def action_report(self) -> None:
-        number = self.report_number()
-        if number is None:
-            self.top.say("no report: no open incident here")
+        number, job = self.report_number(), self.job_meant()
+        if number is not None:
+            self.top.tell_page("report", incident_address(number))
+        elif job is not None:
+            self.top.tell_page("web page", job_address(job.key))
         else:
-            self.top.tell_report(number)
+            self.top.say("no web page: no job and no open incident here")
         self.draw_lines()
 
 

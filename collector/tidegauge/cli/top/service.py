@@ -15,7 +15,7 @@ from tidegauge.cli.policy.switch import pause_actions, resume_actions
 from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, ask_remote_rank, asks_here, read, send
 from tidegauge.cli.top.model import IncidentRow
 from tidegauge.cluster.api.client import TIMEOUT_S
-from tidegauge.cluster.api.overview import JobPage, NodePage, Overview
+from tidegauge.cluster.api.overview import JobPage, NodeLine, NodePage, Overview
 from tidegauge.cluster.views import Event
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence.request import MAX_EVENTS, Window, evidence_request
@@ -134,7 +134,10 @@ class Service:
         )
 
     def nodes_raw(self) -> dict[str, Any]:
-        return self._ask("/api/v1/node-overview", LONG_ANSWER_S)
+        raw = self._ask("/api/v1/node-overview", LONG_ANSWER_S)
+        for one in raw["nodes"][:1]:  # the others are read as they are drawn
+            read(NodeLine, one)
+        return raw
 
     def node_raw(self, node_id: str) -> dict[str, Any]:
         return self._ask(f"/api/v1/node?{urlencode({'node_id': node_id})}", TIMEOUT_S)
@@ -184,9 +187,10 @@ class Service:
         self._ask_rank(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
         return f"collecting evidence on rank {rank}: in one or two minutes its incident and `tidegauge report` show it"
 
-    def report_url(self, number: int) -> str:
-        """The URL of an incident's report: the public one if the settings have it, else the one on this machine."""
-        return f"{self._address().rstrip('/')}/report?incident={number}"
+    def page_url(self, address: str) -> str:
+        """The URL of a web page at this relative address: the public one if the settings have it, else the one on this
+        machine."""
+        return f"{self._address().rstrip('/')}/{address}"
 
 
 def _of_this_head(args: argparse.Namespace, what: str) -> argparse.Namespace:

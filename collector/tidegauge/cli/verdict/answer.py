@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.jobs.incidents import MAX_SENTENCE_CHARS
 from tidegauge.cli.output import write_output
 from tidegauge.core.evidence.words import brief_sentences, end_words
-from tidegauge.core.ids import ProcessId
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.wording import name_ranks, rank_place
 from tidegauge.core.job_records.record import JobEnd, end_of, fullness_of
 from tidegauge.core.jobs.right_size import MIN_RUN_S, GpuUsage, advice
@@ -85,9 +85,11 @@ def answer_lines(answer: JobAnswer) -> list[str]:
     return lines
 
 
-def figure_lines(ranks: Sequence[RankView], *, job_id: str, ran_s: float) -> list[str]:
+def figure_lines(
+    ranks: Sequence[RankView], *, job_id: str, ran_s: float, page: Callable[[JobKey], str | None] = lambda _: None
+) -> list[str]:
     """What a job used, where a service judges it: a line for each group of ranks, what could be asked for instead, and
-    where the rest is; none without ranks."""
+    where the rest is; none without ranks. ``page`` gives the address of a job's web page, if it is known."""
     if not ranks:
         return []
     groups = sorted({rank.group for rank in ranks})
@@ -96,7 +98,9 @@ def figure_lines(ranks: Sequence[RankView], *, job_id: str, ran_s: float) -> lis
     if attempt:
         lines[0] = f"attempt {attempt}: {lines[0]}"
     what = "attempts" if attempt else "of it"
-    return [*lines, *size_lines(ranks, ran_s=ran_s), f"`tidegauge job {shlex.quote(job_id)}` has all {what}"]
+    url = page(JobKey(job_id, max(rank.identity.attempt for rank in ranks), ranks[0].uid))
+    more = f"`tidegauge job {shlex.quote(job_id)}` has all {what}" + (f"; web page: {url}" if url else "")
+    return [*lines, *size_lines(ranks, ran_s=ran_s), more]
 
 
 def size_lines(ranks: Sequence[RankView], *, ran_s: float) -> list[str]:

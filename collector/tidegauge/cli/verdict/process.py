@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tidegauge.agent.run_dirs.presence import LOOK_EVERY_S, is_watched
+from tidegauge.cli.errors import CommandError
+from tidegauge.core.ids import JobKey
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
 from tidegauge.launch.keeper import say
 from tidegauge.probe.levels import PROFILE_VARIABLE
@@ -240,7 +242,19 @@ def _figures(judge: Judge, command: _Command, *, job_id: str, began_s: float) ->
     while not command.has_ended(within_s=wait_s):
         judge.read()
         wait_s = min(2.0 * wait_s, FIGURES_EVERY_S)
-    return figure_lines(judge.read(), job_id=job_id, ran_s=time.monotonic() - began_s)
+    return figure_lines(judge.read(), job_id=job_id, ran_s=time.monotonic() - began_s, page=_page)
+
+
+def _page(job: JobKey) -> str | None:
+    """The address of the job's web page, if the settings here have it."""
+    from tidegauge.cli.config import load_settings
+    from tidegauge_exporter.links import Links
+
+    try:
+        settings = load_settings(argparse.Namespace(config=None, assignments=[]))
+    except CommandError:
+        return None  # a base install, or settings that are not for this user
+    return Links(service_url=settings.public_url).job_page(job)
 
 
 def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> list[str]:

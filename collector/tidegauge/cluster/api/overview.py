@@ -18,7 +18,7 @@ from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
-from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.views import GpuPlace, JobView, RankSummary, job_array_name, ranks_by_gpu
 from tidegauge.core.wire import Wire, to_wire
 
 MAX_JOBS = 1000
@@ -154,7 +154,7 @@ class JobPage:
     """Ranks that are not told."""
 
 
-class CardLine(NamedTuple):
+class GpuLine(NamedTuple):
     """One GPU, or MIG instance, of a node. ``None`` means unknown."""
 
     gpu: int
@@ -179,7 +179,7 @@ class NodeLine(NamedTuple):
     """``None``: no report yet."""
     ranks: int
     """Alive at the last report."""
-    cards: tuple[CardLine, ...]
+    gpus: tuple[GpuLine, ...]
     jobs: tuple[str, ...] = ()
     """Who is on it, "48211 ada", as far as the viewer may see them: the first ``MAX_NAMED_JOBS``."""
     more_jobs: int = 0
@@ -197,7 +197,7 @@ class NodesPage:
     """Nodes that are not told."""
 
 
-class RankOnCard(NamedTuple):
+class RankOnGpu(NamedTuple):
     """A rank on a node, and whose it is; ``job_id`` to ``group`` identify the job in a request."""
 
     job_id: str
@@ -217,7 +217,7 @@ class NodePage:
 
     now_unix_s: float
     node: NodeLine
-    ranks: tuple[RankOnCard, ...]
+    ranks: tuple[RankOnGpu, ...]
     left_out: int = 0
     """Ranks that are not told."""
 
@@ -268,9 +268,9 @@ def nodes_page(
     now_unix_s: float,
     most: int = MAX_NODES,
 ) -> NodesPage:
-    """All nodes, with the names of the jobs ``seen``; the bytes of cards count the ranks of ``every`` job."""
-    held, named = _held(every), _named(seen)
-    lines = tuple(_node_line(node, held, named.get(node.node_id, ())) for node in nodes[:most])
+    """All nodes, with the names of the jobs ``seen``; the bytes of GPUs count the ranks of ``every`` job."""
+    on, named = ranks_by_gpu(every), _named(seen)
+    lines = tuple(_node_line(node, on, named.get(node.node_id, ())) for node in nodes[:most])
     return NodesPage(cluster, now_unix_s, lines, max(len(nodes) - most, 0))
 
 
@@ -292,29 +292,18 @@ def node_page(
     ]
     there.sort(key=lambda one: (one[0].ranks[one[1]].gpu is None, one[0].ranks[one[1]].gpu or 0))
     ranks = tuple(
-        RankOnCard(
+        RankOnGpu(
             job.job_id, job.attempt, job.ranks[place].uid, job.group, job.job_name, job.user_name,
             _rank_line(job, place, job.stale, memory_line), job_array_name(job), job.group_name,
         )
         for job, place in there[:most]
     )  # fmt: skip
-    line = _node_line(node, _held(every), _named(seen).get(node.node_id, ()))
+    line = _node_line(node, ranks_by_gpu(every), _named(seen).get(node.node_id, ()))
     return NodePage(now_unix_s, line, ranks, max(len(there) - most, 0))
 
 
-_Held = Mapping[tuple[str, str | None], tuple[int, int]]
-"""Bytes and number of the living ranks by node and GPU's UUID."""
-
-
-def _held(jobs: Sequence[JobView]) -> _Held:
-    held: dict[tuple[str, str | None], tuple[int, int]] = {}
-    for job in jobs:
-        for rank, node_id in zip(job.ranks, job.rank_nodes):
-            if rank.alive:
-                size, count = held.get((node_id, rank.uuid), (0, 0))
-                more = rank.reserved_bytes + (rank.nontorch_bytes or 0)
-                held[node_id, rank.uuid] = size + more, count + 1
-    return held
+_Ranks = Mapping[GpuPlace, Sequence[tuple[JobView, int]]]
+"""What ``ranks_by_gpu`` returns."""
 
 
 def _named(jobs: Sequence[JobView]) -> Mapping[str, Sequence[str]]:
@@ -327,13 +316,13 @@ def _named(jobs: Sequence[JobView]) -> Mapping[str, Sequence[str]]:
     return {node_id: tuple(words) for node_id, words in named.items()}
 
 
-def _node_line(node: NodeStatus, held: _Held, jobs: Sequence[str]) -> NodeLine:
-    cards = []
+def _node_line(node: NodeStatus, on: _Ranks, jobs: Sequence[str]) -> NodeLine:
+    gpus = []
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.gpu):
-        watched, ranks = held.get((node.node_id, gpu.uuid), (0, 0))
-        cards.append(CardLine(gpu.gpu, gpu.total_bytes, gpu.used_bytes, watched, gpu.other_processes_bytes, ranks))
+        held = [job.ranks[index].used_bytes for job, index in on.get((node.hostname, gpu.uuid), ())]
+        gpus.append(GpuLine(gpu.gpu, gpu.total_bytes, gpu.used_bytes, sum(held), gpu.other_processes_bytes, len(held)))
     return NodeLine(
-        node.node_id, node.hostname, node.health, node.last_report_age_s, node.ranks, tuple(cards),
+        node.node_id, node.hostname, node.health, node.last_report_age_s, node.ranks, tuple(gpus),
         tuple(jobs[:MAX_NAMED_JOBS]), max(len(jobs) - MAX_NAMED_JOBS, 0),
     )  # fmt: skip
 
@@ -365,7 +354,7 @@ class JobLines:
 def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
     """The line of ``job``, which has a rank."""
     first = min(range(len(job.ranks)), key=lambda place: look_first(job.ranks[place]))
-    used = [rank.reserved_bytes + (rank.nontorch_bytes or 0) for rank in job.ranks]
+    used = [rank.used_bytes for rank in job.ranks]
     shares = [held / rank.limit_bytes for held, rank in zip(used, job.ranks) if rank.limit_bytes]
     return JobLine(
         job_id=job.job_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -74,6 +74,33 @@ class Kept(Generic[T]):
                 rest_s = min(REST * (self._processor_s() - began_s), MAX_REST_S)
                 self._made = self._monotonic_s() + self._kept_s + rest_s, value
             return self._made[1]
+
+
+class KeptEach(Generic[T]):
+    """A cache of values by key, each as ``Kept`` keeps one: the ``most`` that were asked for last."""
+
+    def __init__(
+        self, *, most: int, kept_s: float, monotonic_s: Callable[[], float],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> None:  # fmt: skip
+        self._most = most
+        self._kept_s = kept_s
+        self._monotonic_s = monotonic_s
+        self._processor_s = processor_s
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, Kept[T]] = {}
+        """The one that was asked for last is the last."""
+
+    def __call__(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of ``make``, or that of an earlier call with an equal ``key``."""
+        with self._lock:
+            kept = self._kept.pop(key, None)
+            if kept is None:
+                kept = Kept(make, kept_s=self._kept_s, monotonic_s=self._monotonic_s, processor_s=self._processor_s)
+            self._kept[key] = kept
+            if len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
+        return kept()
 
 
 class OverviewReads:

@@ -86,7 +86,7 @@ class RecordPages:
                 if request.viewer.sees(one.user_name)
             ],
             attempts=store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
-            has_profile=bool(store.profiles.of_job(record.job, limit=1)),
+            has_profile=bool(store.profiles.ranks_of(record.job, limit=1)),
             other_uids=_others(store.jobs.starts(sought, limit=MAX_ATTEMPTS), record),
         )
 

@@ -47,6 +47,12 @@ class ProfileStore:
             rows = connection.execute(query.execution_options(yield_per=LARGE_ROWS_AT_ONCE))
             return [_profile(row.value) for row in rows]
 
+    def ranks_of(self, job: JobKey, *, limit: int) -> Sequence[int]:
+        """The ranks of one group of a job that have a profile, without reading these."""
+        query = select(profiles.c.rank).where(*_of_group(job)).order_by(profiles.c.rank).limit(limit)
+        with self._database.reading() as connection:
+            return list(connection.scalars(query))
+
     def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
         """The profile of one rank."""
         query = select(profiles.c.value).where(*_of_group(job), profiles.c.rank == rank)

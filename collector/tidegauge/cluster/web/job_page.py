@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
-from urllib.parse import urlencode
 
 from tidegauge.cluster.api.memory_api import JobAsked
 from tidegauge.cluster.api.overview import JobLine, JobPage, RankLine
@@ -17,7 +16,6 @@ from tidegauge.cluster.web.markup import (
     bytes_text,
     facts_list,
     filter_form,
-    job_address,
     job_link,
     name_text,
     oom_text,
@@ -36,7 +34,8 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
 from tidegauge.core.verdicts import LeakState
-from tidegauge.core.views import JobView
+from tidegauge.core.views import NEARLY_FULL, JobView
+from tidegauge_exporter.links import heat_map_address, job_address, profile_address
 from tidegauge_exporter.reports.html_page import NOTHING, lead, meta, moment, muted, section, table
 from tidegauge_exporter.reports.memory_plot import memory_section, ranks_section
 from tidegauge_exporter.reports.report import curve_lead
@@ -137,8 +136,7 @@ def _subject(shown: JobShown) -> str:
     ]  # fmt: skip
     links = []
     if shown.record is not None and shown.record.has_profile:
-        query = urlencode({name: value for name, value in key._asdict().items() if value != ""}, errors="replace")
-        links.append(f'<a href="profile?{escape(query)}">Memory profile of its ranks</a>')
+        links.append(f'<a href="{escape(profile_address(key))}">Memory profile of its ranks</a>')
     if links:
         return f'{meta(facts, made_unix_s=shown.made_unix_s)}<p class="links">{" ".join(links)}</p>'
     return meta(facts, made_unix_s=shown.made_unix_s)
@@ -198,12 +196,11 @@ def _heat_map(live: LiveJob) -> str:
     """The place of the map, which the script draws: rows of ranks, time from left to right."""
     if len(live.view.ranks) < 2:
         return ""
-    query = urlencode({name: value for name, value in live.view.key._asdict().items() if value != ""}, errors="replace")
     note = "<noscript>The map needs JavaScript; the table below has the figures.</noscript>"
-    address = f"api/v1/heat-map?{escape(query)}"
+    address = f"api/v1/{escape(heat_map_address(live.view.key))}"
     return section(
         "Share of the limit, all ranks over time",
-        f'<div class="drawn" data-own data-heat-map="{address}">{note}</div>',
+        f'<div class="drawn" data-own data-heat-map="{address}" data-nearly-full="{100 * NEARLY_FULL:g}">{note}</div>',
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
-from urllib.parse import urlencode
 
 from tidegauge.core.ids import JobKey, short_job_name
 from tidegauge.core.incidents import Incident
@@ -14,9 +13,10 @@ from tidegauge.core.memory_history import ChartScale
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import SEVERITY_MARKS, Band, LeakState, Severity, state_word
+from tidegauge.core.views import NEARLY_FULL
+from tidegauge_exporter.links import incident_address, job_address
 from tidegauge_exporter.reports.html_page import NOTHING
 
-NEARLY_FULL: Final = 0.85
 MAX_NAME_CHARS: Final = 80
 _SPARK_WIDTH: Final = 120
 _SPARK_HEIGHT: Final = 22
@@ -57,12 +57,6 @@ def name_text(text: str | None, most: int = MAX_NAME_CHARS) -> str:
     return escape(one_line(text, most)) if text else NOTHING
 
 
-def job_address(job: JobKey, **more: object) -> str:
-    """The address of a job's page, relative to every other page."""
-    fields = {name: value for name, value in {**job._asdict(), **more}.items() if value not in ("", None)}
-    return f"job?{urlencode(fields, errors='replace')}"
-
-
 def job_link(job: JobKey, array: str | None = None, group_name: str = "", *, words: str | None = None) -> str:
     """A link to a job's page, by default with the job's name in its short form."""
     words = words or one_line(short_job_name(job.job_id, job.attempt, array, group=group_name), MAX_NAME_CHARS)
@@ -70,7 +64,7 @@ def job_link(job: JobKey, array: str | None = None, group_name: str = "", *, wor
 
 
 def incident_link(number: int, words: str | None = None) -> str:
-    return f'<a href="report?incident={number}">{escape(words or f"#{number}")}</a>'
+    return f'<a href="{escape(incident_address(number))}">{escape(words or f"#{number}")}</a>'
 
 
 def bytes_text(count: float | None) -> str:

@@ -12,7 +12,6 @@ from tidegauge.cluster.web.markup import (
     choice,
     filter_form,
     health_chip,
-    job_address,
     name_text,
     search_field,
     share_bar,
@@ -20,7 +19,8 @@ from tidegauge.cluster.web.markup import (
 from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
-from tidegauge.core.views import GpuView, JobView
+from tidegauge.core.views import GpuView, JobView, ranks_by_gpu
+from tidegauge_exporter.links import job_address
 from tidegauge_exporter.reports.html_page import lead, muted, section
 
 MAX_NODES: Final = 100
@@ -46,20 +46,15 @@ Tenancies = Mapping[tuple[str, DeviceUuid], Sequence[Tenancy | None]]
 
 def tenancies(seen: Iterable[JobView], every: Iterable[JobView]) -> Tenancies:
     """Living ranks of all jobs by host and GPU; a viewer is told whose they are of the jobs ``seen``."""
-    found: dict[tuple[str, DeviceUuid], list[Tenancy | None]] = {}
     told = {id(job) for job in seen}
-    for job in every:
-        if id(job) not in told:
-            for place, _ in job.living_places:
-                found.setdefault(place, []).append(None)
-            continue
-        for place, index in job.living_places:
-            rank = job.ranks[index]
-            held = rank.reserved_bytes + (rank.nontorch_bytes or 0)
-            found.setdefault(place, []).append(
-                Tenancy(job.key, job.job_name or job.job_id, rank.user_name, int(rank.identity.rank), held)
-            )
-    return found
+
+    def tenancy(job: JobView, index: int) -> Tenancy | None:
+        rank = job.ranks[index]
+        called = job.job_name or job.job_id
+        is_told = id(job) in told
+        return Tenancy(job.key, called, rank.user_name, int(rank.identity.rank), rank.used_bytes) if is_told else None
+
+    return {place: [tenancy(*one) for one in ranks] for place, ranks in ranks_by_gpu(every).items()}
 
 
 def nodes_page(nodes: Sequence[NodeStatus], on: Tenancies, *, words: str, show: str) -> list[str]:

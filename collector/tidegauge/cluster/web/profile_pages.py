@@ -75,10 +75,10 @@ def choices_of(store: LoopStore, jobs: Sequence[JobKey]) -> list[ProfileChoice]:
     for job in jobs:
         if len(found) >= MAX_CHOICES:
             break
-        for one in store.profiles.of_job(job, limit=MAX_CHOICES - len(found)):
-            key = "|".join((job.job_id, str(job.attempt), str(job.uid), job.group, str(one.rank)))
-            name = one_line(job_name(job.job_id, job.attempt), 60)
-            found.append(ProfileChoice(key, f"{name}, rank {one.rank} on {one_line(one.hostname, 40)}", job, one.rank))
+        for rank in store.profiles.ranks_of(job, limit=MAX_CHOICES - len(found)):
+            key = "|".join((job.job_id, str(job.attempt), str(job.uid), job.group, str(rank)))
+            name = one_line(job_name(job.job_id, job.attempt, group=job.group), 60)
+            found.append(ProfileChoice(key, f"{name}, rank {rank}", job, rank))
     return found
 
 

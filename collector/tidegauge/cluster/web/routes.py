@@ -26,7 +26,7 @@ from tidegauge.cluster.api.loop_api import incident_story, status_for, store_err
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.api.overview import MAX_RANKS
-from tidegauge.cluster.api.overview_api import OverviewReads
+from tidegauge.cluster.api.overview_api import KeptEach, OverviewReads
 from tidegauge.cluster.api.profile_api import NO_SUCH_JOB, ProfilePages
 from tidegauge.cluster.api.record_api import RecordPage, RecordPages
 from tidegauge.cluster.api.route_access import seen_by
@@ -62,6 +62,8 @@ LIVE_S: Final = 3
 SLOW_S: Final = 15
 """How often a browser asks for a page again: of what moves, and of what is kept."""
 MAX_TEXT_CHARS: Final = 200
+MAX_KEPT_JOBS: Final = 64
+"""Pages of jobs that are kept, some 100 KB each."""
 RECENT_ENDED: Final = 8
 _HEADERS: Final = (
     ("Content-Security-Policy",
@@ -120,6 +122,9 @@ class _WebPages:
         self._reads = reads
         self.style = (asset(*_BUILT, "uplot.css") + asset("report.css") + asset("site.css")).encode()
         self.script = asset(*_BUILT, "site.js").encode()
+        self._kept_jobs = KeptEach[tuple[str, Sequence[str], int]](
+            most=MAX_KEPT_JOBS, kept_s=0.0, monotonic_s=time.monotonic
+        )
         self._version = hashlib.sha256(self.style + self.script).hexdigest()[:12]
 
     def with_errors(self, page: Route) -> Route:
@@ -155,6 +160,13 @@ class _WebPages:
         return self._page(request, "Jobs", "Jobs", jobs_page(shown, asked), refresh_s=LIVE_S)
 
     def job(self, request: Request) -> Response:
+        """The page of a job, made once for all viewers of the same rights who ask for the same within a while."""
+        key = (request.viewer.only, *sorted(request.query.items()))
+        title, parts, refresh_s = self._kept_jobs(key, lambda: self._job(request))
+        return self._page(request, title, "Jobs", parts, refresh_s=refresh_s)
+
+    def _job(self, request: Request) -> tuple[str, Sequence[str], int]:
+        """Title and parts of the page of a job, and how often it is asked for again."""
         asked, rank, problem = JobAsked.of(request), rank_asked(request), None
         record: RecordPage | None = None
         incidents: Sequence[Incident] = ()
@@ -176,7 +188,7 @@ class _WebPages:
             problem = "Not written yet: it is kept once the job has run for some seconds."
         shown = JobShown(asked, time.time(), live, record, incidents, rank, _text(request, "words"), problem)
         refresh_s = LIVE_S if live is not None and live.view.running else SLOW_S
-        return self._page(request, job_title(shown), "Jobs", job_page(shown), refresh_s=refresh_s)
+        return job_title(shown), job_page(shown), refresh_s
 
     def _live(self, request: Request, asked: JobAsked, rank: int | None) -> LiveJob | None:
         """The job, if it is watched: that attempt, or without one the latest."""
@@ -219,8 +231,8 @@ class _WebPages:
         job = story.incident.key.job
         link = job_link(job, words="Page of the job")
         parts = [parts[0], f'<p class="links">{link}</p>', *parts[1:]]
-        # Not asked for again: its chart has been zoomed, its flame graph folded.
-        return self._page(request, title, "Incidents", parts, data=data)
+        refresh_s = SLOW_S if story.incident.is_open else 0
+        return self._page(request, title, "Incidents", parts, data=data, refresh_s=refresh_s)
 
     def nodes(self, request: Request) -> Response:
         jobs = self._reads.jobs()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidegauge.core.views import NEARLY_FULL
+
 Json = dict[str, Any]
 
 BYTES: Final = "bytes"
@@ -57,9 +59,7 @@ class ThresholdSteps:
 NO_STEPS: Final = ThresholdSteps(PLAIN)
 ANY_IS_BAD: Final = ThresholdSteps(GOOD, ((1, BAD),))
 ANY_NEEDS_CARE: Final = ThresholdSteps(GOOD, ((1, CARE),))
-FULL_FROM: Final = 0.85
-"""The share of a limit from which on it is coloured."""
-HOW_FULL: Final = ThresholdSteps(NOTE, ((FULL_FROM, CARE), (0.95, BAD)))
+HOW_FULL: Final = ThresholdSteps(NOTE, ((NEARLY_FULL, CARE), (0.95, BAD)))
 """Shares of a rank's limit: above 95 % the next larger batch, or a library's work space, ends the job."""
 ROOM_LEFT: Final = ThresholdSteps(GOOD, ((-1, BAD), (0.05, CARE), (0.15, GOOD)))
 HOUR_S: Final = 3600

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,10 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from html_text import Page
+from tidegauge.cluster.api.http_api import NotFoundError, Request
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.cluster.web.job_page import MAX_ROWS
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.routes import PAGES
+from tidegauge.http.access import Viewer
 from waiting import PATIENCE_S
 from web_world import HOSTILE, LEAKY, ODD_RANK, web_service
 
@@ -199,12 +202,28 @@ def test_pages_are_the_same_below_a_path(service: CoordinatorService) -> None:
         assert not re.search(r'(?:href|src|action)="/', ask(service, path)[2]), path
 
 
+def test_a_page_of_a_job_that_is_kept_is_shown_to_nobody_who_may_not_see_the_job(service: CoordinatorService) -> None:
+    job = service.routes()["/job"]
+
+    def seen_by(viewer: Viewer) -> str:
+        return job(Request({"job_id": LEAKY}, None, viewer)).body.decode()
+
+    admin = Viewer("root", sees_all=True, reads_metrics=True)
+    assert f"Rank {ODD_RANK} leaks" in seen_by(admin)
+    with pytest.raises(NotFoundError):
+        seen_by(Viewer("mallory", sees_all=False, reads_metrics=False))
+    with pytest.raises(NotFoundError):
+        seen_by(Viewer(None, sees_all=False, reads_metrics=False))
+    assert "admin2" in seen_by(replace(admin, name="admin2")), "the page says who looks at it"
+    assert "admin2" not in seen_by(admin)
+
+
 def test_the_service_says_why_there_are_no_records_and_shows_the_rest(
     service: CoordinatorService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service._actions, "_opened", None)
     monkeypatch.setattr(service._actions, "_problem", "the disk is full")
-    for path in ("jobs", f"job?job_id={LEAKY}"):
+    for path in ("jobs", f"job?job_id={LEAKY}&rank=7"):  # no page that may be kept from another test
         status, _, html = ask(service, path)
         assert status == 200
         assert LEAKY in html

@@ -47,6 +47,7 @@ export function memory(chart) {
       one.box.setAttribute("width", Math.max(Math.min(placed(one.to), right) - begin, 0));
     }
     all.disabled = span === width;
+    chart.toggleAttribute("data-zoomed", span < width);
   };
   const point = (index) => {
     if (at >= 0) strips[at].strip.classList.remove("pointed");
@@ -84,15 +85,19 @@ export function memory(chart) {
     return from + ((Math.min(Math.max(inside, left), right) - left) / width) * (to - from);
   };
   let began = null;
-  chart.addEventListener("pointerdown", (event) => { if (event.button === 0) began = { x: xOf(event), clientX: event.clientX }; });
-  window.addEventListener("pointerup", (event) => {
+  const release = (event) => {
     const start = began;
     began = null;
     if (!start || Math.abs(event.clientX - start.clientX) < LEAST_DRAG) return;
     const end = xOf(event);
     zoom(Math.min(start.x, end), Math.max(start.x, end));
+  };
+  chart.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    began = { x: xOf(event), clientX: event.clientX };
+    window.addEventListener("pointerup", release, { once: true });
   });
-  window.addEventListener("pointercancel", () => { began = null; }); // a touch that became a scroll
+  chart.addEventListener("pointercancel", () => { began = null; }); // a touch that became a scroll
   chart.addEventListener("pointermove", () => { if (at >= 0 && !began) point(-1); });
   zoom(left, right);
 }

@@ -7,11 +7,11 @@ import { onChange } from "../theme.js";
 const AGAIN_MS = 6000;
 const MAX_HEIGHT = 420;
 const ROW_HEIGHT = 14;
-const NEARLY_FULL = 85;
 const LIGHT = { unseen: [238, 241, 244], low: [222, 235, 247], high: [33, 102, 172], full: [253, 141, 60], over: [165, 15, 21] };
 const DARK = { unseen: [30, 37, 45], low: [30, 52, 78], high: [116, 173, 230], full: [217, 119, 40], over: [255, 120, 100] };
 
 export function heatMap(place) {
+  const nearlyFull = Number(place.dataset.nearlyFull);
   const canvas = document.createElement("canvas");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
@@ -42,7 +42,7 @@ export function heatMap(place) {
           const percent = data.rows[row].percent[column];
           if (percent !== null && (most === null || percent > most)) most = percent;
         }
-        const [red, green, blue] = colourOf(most, colours);
+        const [red, green, blue] = colourOf(most, nearlyFull, colours);
         image.data.set([red, green, blue, 255], 4 * (line * columns + column));
       }
     }
@@ -55,14 +55,14 @@ export function heatMap(place) {
       context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
       context.strokeRect((at.column / columns) * width, (at.row / rows) * height, Math.max(width / columns, 3), Math.max(height / rows, 3));
     }
-    legend.textContent = `${data.by_node ? "A row for each node: its rank to look at first" : "A row for each rank"}, ${clock(data.from_unix_s)} to ${clock(data.until_unix_s)}. Blue: up to ${NEARLY_FULL} % of the limit; orange to red: above; grey: not seen.${data.left_out ? ` ${data.left_out.toLocaleString("en")} rows are left out.` : ""}`;
+    legend.textContent = `${data.by_node ? "A row for each node: its rank to look at first" : "A row for each rank"}, ${clock(data.from_unix_s)} to ${clock(data.until_unix_s)}. Blue: up to ${nearlyFull} % of the limit; orange to red: above; grey: not seen.${data.left_out ? ` ${data.left_out.toLocaleString("en")} rows are left out.` : ""}`;
     canvas.dataset.drawn = String(rows);
   };
   const words = ({ row, column }) => {
     const one = data.rows[row];
     const seconds = (data.until_unix_s - data.from_unix_s) / one.percent.length;
     const percent = one.percent[column];
-    const mark = percent !== null && percent >= NEARLY_FULL ? " !" : "";
+    const mark = percent !== null && percent >= nearlyFull ? " !" : "";
     return [
       `rank ${one.rank} on ${one.hostname}${one.gpu === null ? "" : `, GPU ${one.gpu}`}`,
       `${clock(data.from_unix_s + seconds * (column + 1))}: ${percent === null ? "not seen" : `${percent} % of its limit${mark}`}`,
@@ -128,10 +128,10 @@ export function heatMap(place) {
   onChange(draw);
 }
 
-function colourOf(percent, { unseen, low, high, full, over }) {
+function colourOf(percent, nearlyFull, { unseen, low, high, full, over }) {
   if (percent === null) return unseen;
-  if (percent < NEARLY_FULL) return between(low, high, percent / NEARLY_FULL);
-  return between(full, over, Math.min((percent - NEARLY_FULL) / (100 - NEARLY_FULL), 1));
+  if (percent < nearlyFull) return between(low, high, percent / nearlyFull);
+  return between(full, over, Math.min((percent - nearlyFull) / (100 - nearlyFull), 1));
 }
 
 function between(from, to, share) {

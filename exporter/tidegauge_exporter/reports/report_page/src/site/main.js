@@ -2,6 +2,7 @@
 // drawn. Every page works without it, a little slower.
 
 import { drawProfiles } from "../profile/profiles.js";
+import { memory } from "../memory.js";
 import { drawReport } from "../report.js";
 import { heatMap } from "./heat_map.js";
 import { morph } from "./morph.js";
@@ -12,9 +13,30 @@ const OLD_AFTER = 2; // failed attempts until the page says that it is old
 
 const main = document.getElementById("content");
 const news = document.getElementById("news");
+const isReport = location.pathname.endsWith("/report");
 const refreshMs = 1000 * Number(document.body.dataset.refresh);
 let failed = 0;
 let latest = 0;
+
+/** Let the sections of a report that scripts draw into be theirs, by their headings. */
+function keepDrawn(content) {
+  for (const part of content.querySelectorAll(".drawn[data-part], .scroll > svg")) {
+    const section = part.closest("section");
+    if (section) section.dataset.own = section.querySelector("h2").textContent;
+  }
+}
+
+/** Show the charts as they are now, but for one that somebody has zoomed into or walks by keys. */
+function followCharts(content) {
+  const own = [...main.querySelectorAll("section[data-own]")];
+  for (const fresh of content.querySelectorAll("section[data-own]")) {
+    const here = own.find((section) => section.dataset.own === fresh.dataset.own);
+    if (!here || !fresh.querySelector(".scroll > svg") || here.querySelector("[data-zoomed]") || here.contains(document.activeElement)) continue;
+    const section = document.importNode(fresh, true);
+    here.replaceWith(section);
+    for (const chart of section.querySelectorAll(".scroll > svg")) memory(chart);
+  }
+}
 
 /** Show the page as it is at `address` now. What is asked for later wins. */
 async function show(address) {
@@ -29,7 +51,10 @@ async function show(address) {
     }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (asked !== latest) return;
-    morph(main, page.getElementById("content"));
+    const content = page.getElementById("content");
+    if (isReport) keepDrawn(content);
+    morph(main, content);
+    if (isReport) followCharts(content);
     document.title = page.title;
     failed = 0;
     news.hidden = true;
@@ -85,7 +110,8 @@ document.addEventListener("keydown", (event) => {
   field.focus();
 });
 
-if (refreshMs === 0) drawReport(); // what is drawn into a page that changes would be taken away again
+if (refreshMs === 0 || isReport) drawReport(); // what is drawn into another page that changes would be taken away again
+if (isReport) keepDrawn(main);
 if (main.querySelector(".tools.search")) drawProfiles();
 for (const place of main.querySelectorAll("[data-heat-map]")) heatMap(place);
 for (const place of main.querySelectorAll("[data-snapshots]")) snapshots(place);

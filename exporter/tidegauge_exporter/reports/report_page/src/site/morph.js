@@ -15,7 +15,8 @@ export function morph(now, then) {
       here = kept;
     }
     if (!here) now.append(document.importNode(wanted, true));
-    else if (alike(here, wanted)) change(here, wanted);
+    else if (alike(here, wanted) && owner(here) === owner(wanted)) change(here, wanted);
+    else if (owner(here)) now.insertBefore(document.importNode(wanted, true), here); // that one comes later, or goes
     else now.replaceChild(document.importNode(wanted, true), here);
     place += 1;
   }
@@ -24,9 +25,15 @@ export function morph(now, then) {
 
 /** Rows are known by the link in them, so that a row that moves is not rewritten into another. */
 function key(node) {
+  if (owner(node)) return `own ${owner(node)}`;
   if (node.nodeName !== "TR") return null;
   const link = node.querySelector("td a[href]");
   return link ? link.getAttribute("href") : null;
+}
+
+/** The name of an element that belongs to a script, if it has one. */
+function owner(node) {
+  return node.dataset ? node.dataset.own || "" : "";
 }
 
 function alike(here, wanted) {
