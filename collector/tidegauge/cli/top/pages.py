@@ -63,7 +63,7 @@ KEYS = (
     ("e", "jobs that ended: how, their peak and limit; Enter opens one"),
     ("l", "log of changes: nodes, jobs, verdicts, incidents, actions"),
     ("s", "on a rank or incident: ask the rank for evidence, a snapshot or a memory profile"),
-    ("a", "acknowledge an incident: record whether it was a leak"),
+    ("a", "acknowledge an incident, or record whether it was a leak"),
     ("x", "exempt a job from actions"),
     ("P", "pause all actions, or resume them"),
     ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),

@@ -104,7 +104,8 @@ def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewe
         tables = store()
         found = visible_incident(tables, number, viewer)
         history = tuple(tables.incidents.lines(number, **HISTORY))
-        return Story(found, history, tuple(tables.audit.records_of(number)))
+        acts = tuple(tables.acts.of_incident(number))
+        return Story(found, history, tuple(tables.audit.records_of(number)), acts=acts)
 
 
 def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
@@ -199,6 +200,7 @@ class _Pages:
             "history": map(_told, store.incidents.lines(number, **HISTORY)),
             "decisions": map(_short_record, store.audit.records_of(number)),
             "answers": store.grades.answers(number),
+            "acts": store.acts.of_incident(number),
             "left_out": store.incidents.count_left_out(number, **HISTORY),
         }
 
@@ -208,7 +210,8 @@ class _Pages:
         whose = request.viewer.only
         shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
-        return {"decisions": map(_short_record, shown), "left_out": left_out}
+        acts = self._store().acts.latest(since_s=since_s, limit=limit, user_name=whose)
+        return {"decisions": map(_short_record, shown), "left_out": left_out, "acts": acts}
 
     def changes(self, request: Request) -> object:
         store = self._store()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -22,10 +23,11 @@ from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
 from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.store import RecordRoom, Store, StoreError, open_store, sqlite_url
+from tidegauge.cluster.store import ActStore, RecordRoom, Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.incidents.acts import who_acted
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.job_records.record import JobEvent
@@ -217,6 +219,7 @@ def _loop_over(
         schedulers=schedulers,
         policy=PolicySource(settings.policy_file),
         switches=lambda: switch.read(now_s=clock.now_s()),
+        exemptions=lambda: _exempt(store.acts, clock.now_s()),
         now_s=clock.now_s,
         monotonic_s=time.monotonic,
         wall_s=time.time,
@@ -228,6 +231,18 @@ def _loop_over(
     ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     remarks = EndRemarks(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     return loop, ends, remarks, clock.now_s
+
+
+def _exempt(acts: ActStore, now_s: float) -> Mapping[JobKey, str]:
+    """Who exempted which job, in words: the same words for as long as it lasts."""
+    return {
+        job: f"{who_acted(act)} exempted it until {_utc(act.until_unix_s or 0.0)}"
+        for job, act in acts.exemptions(now_s=now_s).items()
+    }
+
+
+def _utc(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _messenger(tell: Tell) -> Messenger:
