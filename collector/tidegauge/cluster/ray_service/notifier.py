@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tidegauge.cluster.api.act_client import ApiActs
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.cluster.incident_loops.notifying import (
     GRAFANA_TOKEN,
     MAIL_PASSWORD,
     NOTIFY_TOKEN,
+    SLACK_APP_TOKEN,
     SLACK_TOKEN,
     OwnerNotified,
 )
@@ -44,6 +46,7 @@ class NotifySecrets:
 
     notify_token: str | None = field(repr=False)
     slack_token: str | None = field(repr=False)
+    slack_app_token: str | None = field(repr=False)
     mail_password: str | None = field(repr=False)
     grafana_token: str | None = field(repr=False)
 
@@ -53,6 +56,7 @@ def read_secrets(settings: Settings, environ: Mapping[str, str]) -> NotifySecret
     return NotifySecrets(
         notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
         slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
+        slack_app_token=read_secret(settings.slack_app_token_file, environ, SLACK_APP_TOKEN),
         mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
         grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
     )
@@ -72,6 +76,7 @@ def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets)
         notify_port=settings.notify_port,
         notify_token=secrets.notify_token,
         slack_token=secrets.slack_token,
+        slack_app_token=secrets.slack_app_token,
         slack_channel=settings.slack_channel,
         slack_users_file=settings.slack_users_file,
         slack_email_domain=settings.slack_email_domain,
@@ -182,7 +187,8 @@ class NotifierService:
 
     def _begin(self, secrets: NotifySecrets) -> None:
         try:
-            service = open_notifier(notify_config(self._settings, self._files, secrets), self._feed)
+            config = notify_config(self._settings, self._files, secrets)
+            service = open_notifier(config, self._feed, ApiActs(lambda: local_api(self._files)))
         except DeliveryJournalError as error:
             self._note(str(error))
             return

@@ -1,0 +1,106 @@
+"""Our WebSocket client against a server that speaks the protocol by itself: pieces, bounds, pings, ends."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.socket_mode import CLOSE, PING, TEXT, FakeSocketMode, frame
+from tidegauge_exporter.slack.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError
+from waiting import PATIENCE_S
+
+
+@pytest.fixture
+def server() -> Iterator[FakeSocketMode]:
+    with FakeSocketMode() as running:
+        running.greets = False
+        yield running
+
+
+@pytest.fixture
+def connection(server: FakeSocketMode) -> Iterator[WebSocket]:
+    found = WebSocket(server.url, timeout_s=PATIENCE_S)
+    server.wait_for_connection()
+    yield found
+    found.close()
+
+
+def test_messages_of_all_sizes_and_in_pieces_arrive_whole_with_pings_between(
+    server: FakeSocketMode, connection: WebSocket
+) -> None:
+    for size in (0, 1, 125, 126, 65_535, 65_536, 200_000):
+        server.say("x" * size)
+        assert connection.receive(timeout_s=PATIENCE_S) == "x" * size
+    server.send("e-1", {"text": "größer" * 100}, pieces=7)
+    assert '"e-1"' in (connection.receive(timeout_s=PATIENCE_S) or "")
+    server.wait_for_pong()
+    connection.send('{"envelope_id": "e-1"}')
+    server.wait_for_acknowledgement("e-1")
+    connection.send('{"envelope_id": "%s"}' % ("e" * 70_000))
+    server.wait_for_acknowledgement("e" * 70_000)
+
+
+def test_bytes_that_drip_one_by_one_are_a_message_once_all_are_there(
+    server: FakeSocketMode, connection: WebSocket
+) -> None:
+    whole = frame(TEXT, b'{"type": "hello"}') + frame(PING, b"?")
+    for byte in whole[:-1]:
+        server.send_bytes(bytes([byte]))
+    assert connection.receive(timeout_s=PATIENCE_S) == '{"type": "hello"}'
+    assert connection.receive(timeout_s=0.01) is None
+    server.send_bytes(whole[-1:])
+    assert connection.receive(timeout_s=0.05) is None
+    server.wait_for_pong()
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (struct.pack("!BBQ", 0x81, 127, 1 << 62), "too long"),
+        (struct.pack("!BBQ", 0x81, 127, MAX_MESSAGE_BYTES + 1), "too long"),
+        (frame(TEXT, b"x" * MAX_MESSAGE_BYTES, last=False) + frame(0, b"x"), "too long"),
+        (bytes([0x89, 126]) + struct.pack("!H", 200) + b"x" * 200, "too long"),
+        (frame(0, b"a rest of nothing"), "out of order"),
+        (frame(TEXT, b"a", last=False) + frame(TEXT, b"b"), "out of order"),
+        (bytes([0x81, 0x81, 0, 0, 0, 0, 65]), "no server may send"),
+        (bytes([0xC1, 1, 65]), "no server may send"),
+        (frame(0x2, b"binary"), "kind that Slack does not send"),
+        (frame(CLOSE, struct.pack("!H", 1001)), "closed the connection"),
+    ],
+)
+def test_what_no_slack_sends_ends_the_connection(
+    server: FakeSocketMode, connection: WebSocket, sent: bytes, why: str
+) -> None:
+    server.send_bytes(sent)
+    with pytest.raises(WebSocketError, match=why):
+        connection.receive(timeout_s=PATIENCE_S)
+
+
+def test_a_connection_that_is_cut_is_noticed_at_once(server: FakeSocketMode, connection: WebSocket) -> None:
+    server.cut()
+    with pytest.raises(WebSocketError, match=r"cut|reset|Broken pipe"):
+        connection.receive(timeout_s=PATIENCE_S)
+
+
+def test_silence_is_told_apart_from_life(server: FakeSocketMode) -> None:
+    now_s = 100.0
+    connection = WebSocket(server.url, timeout_s=PATIENCE_S, monotonic_s=lambda: now_s)
+    now_s += 40.0
+    assert connection.silent_s == 40.0
+    connection.ping()
+    assert connection.silent_s == 40.0
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ws://wss-primary.slack.com/link?ticket=secret", "http://127.0.0.1:9/secret", "ws://127.0.0.1:9/?ticket=secret"],
+)
+def test_a_connection_that_cannot_be_had_is_told_without_its_ticket(url: str) -> None:
+    """Not without TLS to anybody but this machine."""
+    with pytest.raises(WebSocketError) as error:
+        WebSocket(url, timeout_s=PATIENCE_S)
+    assert "secret" not in str(error.value)
+    assert error.value.__cause__ is None
