@@ -24,7 +24,7 @@ MENU: Final = "menu"
 SIGNED_CHARS: Final = 32
 _VALUE: Final = re.compile(r"1\.([0-9]{1,10})\.([0-9]{1,16})\.([0-9a-f]{32})")
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_LABELS: Final[Mapping[ActKind, str]] = {
+LABELS: Final[Mapping[ActKind, str]] = {
     ActKind.ACKNOWLEDGE: "Acknowledge",
     ActKind.UNACKNOWLEDGE: "Take the acknowledgement back",
     ActKind.EXEMPT: f"Exempt for {DEFAULT_EXEMPT_HOURS} h",
@@ -99,11 +99,11 @@ class Buttons:
         return subject if is_ours else None
 
     def _act(self, subject: Subject, kind: ActKind) -> Mapping[str, Any]:
-        button = self._button(subject, kind.value, _LABELS[kind])
+        button = self._button(subject, kind.value, LABELS[kind])
         if kind not in _CONFIRMED:
             return button
         confirm = {
-            "title": _plain(f"{_LABELS[kind]}?"), "text": _plain(_CONFIRMED[kind]), "confirm": _plain(_LABELS[kind]),
+            "title": _plain(f"{LABELS[kind]}?"), "text": _plain(_CONFIRMED[kind]), "confirm": _plain(LABELS[kind]),
             "deny": _plain("Cancel"),
         }  # fmt: skip
         return {**button, "confirm": confirm}
