@@ -27,7 +27,6 @@ from tidegauge.cluster.store import ActStore, RecordRoom, Store, StoreError, ope
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
-from tidegauge.core.incidents.acts import who_acted
 from tidegauge.core.incidents.loop_figures import SlurmLabels
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.job_records.record import JobEvent
@@ -234,9 +233,9 @@ def _loop_over(
 
 
 def _exempt(acts: ActStore, now_s: float) -> Mapping[JobKey, str]:
-    """Who exempted which job, in words: the same words for as long as it lasts."""
+    """Who exempted which job, in words, the same for as long as it lasts. Without a name: the channel reads them."""
     return {
-        job: f"{who_acted(act)} exempted it until {_utc(act.until_unix_s or 0.0)}"
+        job: f"{'an admin' if act.as_admin else 'its owner'} exempted it until {_utc(act.until_unix_s or 0.0)}"
         for job, act in acts.exemptions(now_s=now_s).items()
     }
 
