@@ -154,6 +154,8 @@ def test_who_looks_at_an_incident_and_who_exempted_its_job_is_on_its_page(
     assert f"exempt      until {moment(NOW_S + 3600.0)}, by root (admin)" in page
     assert f"{clock(NOW_S)}  root (admin) acknowledged the incident, on Slack" in page
     assert "mallory" not in page
+    assert main(["incidents", "--api", url]) == 0
+    assert "open, root is at it" in capsys.readouterr().out
     assert main(["policy", "log", "--api", url]) == 0
     assert "mallory, acknowledge, on Slack, refused" in capsys.readouterr().out
 

@@ -130,14 +130,14 @@ def _none(whose_only: str | None, *, closed_too: bool) -> str:
 def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
     """A row of the table; ``by_id`` is set if another job has the same name."""
     job = incident.key.job
-    last = raw.get("last_decision")
+    last, by = raw.get("last_decision"), raw.get("acknowledged_by")
     ranks = raw.get("ranks", incident.ranks)
     return (
         str(incident.number),
         job_name(job.job_id if by_id else incident.called.job_id, job.attempt, group=incident.group_name),
         incident.key.cause.value,
         incident.severity.value,
-        state_in_words(incident) + (", stale" if incident.stale else ""),
+        state_in_words(incident) + (", stale" if incident.stale else "") + (f", {by} is at it" if by else ""),
         list_ranks(ranks, common=incident.common, left_out=ranks_besides(incident, ranks)),
         "-" if incident.onset_step is None else str(incident.onset_step),
         rate(incident.bytes_per_step) or "-",
@@ -159,7 +159,7 @@ def _show(args: argparse.Namespace) -> int:
     for text in _headline(incident).split("\n"):
         print_wrapped("", text)
     print()
-    for name, text in [*figures(incident, now_s=time.time()), *_of_people(acts, now_s=time.time())]:
+    for name, text in [*figures(incident, now_s=time.time()), *people_figures(acts, now_s=time.time())]:
         print_wrapped(f"{name:<12}", text)
     if incident.findings:
         print(f"\nRanks, worst first, at {moment(incident.updated_unix_s)}")
@@ -183,7 +183,7 @@ def _show(args: argparse.Namespace) -> int:
     return FINE
 
 
-def _of_people(acts: Sequence[PersonAct], *, now_s: float) -> list[tuple[str, str]]:
+def people_figures(acts: Sequence[PersonAct], *, now_s: float) -> list[tuple[str, str]]:
     """Who is looking at it, and who exempted the job; nothing if nobody did."""
     by, exempted = acknowledgement(acts), exemption_in_force(acts, now_unix_s=now_s)
     lines = [] if by is None else [("acknowledged", f"by {who_acted(by)}, {_ago(by.at_unix_s, now_s)}")]

@@ -22,7 +22,7 @@ from tidegauge.core.evidence.request import MAX_EVENTS, Window, evidence_request
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
-from tidegauge.core.incidents.acts import ActKind
+from tidegauge.core.incidents.acts import ActKind, PersonAct
 from tidegauge.core.incidents.grades import Grade
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.memory_history import MemoryPoint
@@ -56,6 +56,7 @@ class ShownIncident(NamedTuple):
     """The lines as the API returns them; ``cli.timeline`` reads them."""
     records: tuple[DecisionRecord, ...]
     status: LoopStatus
+    acts: tuple[PersonAct, ...] = ()
 
 
 Ask = Callable[[str, float], dict[str, Any]]
@@ -132,6 +133,7 @@ class Service:
             tuple(answer["history"]),
             tuple(read(DecisionRecord, raw) for raw in answer["decisions"]),
             read(LoopStatus, self._ask("/api/v1/policy", TIMEOUT_S)),
+            tuple(read(PersonAct, raw) for raw in answer.get("acts", ())),  # missing in an older service's answer
         )
 
     def nodes_raw(self) -> dict[str, Any]:

@@ -140,7 +140,8 @@ _EXPOSITIONS = (
 
 
 class IncidentLine:
-    """An ``Incident`` in a list, to which ``loop_api`` adds the numbers of all its ranks and the last decision."""
+    """An ``Incident`` in a list, to which ``loop_api`` adds the numbers of all its ranks, the last decision and who
+    looks at it."""
 
 
 class ToldChange(NamedTuple):
@@ -444,7 +445,9 @@ class Schemas:
             properties = {key: self.of(part) for key, part in form.items()}
             return {"type": "object", "properties": properties, "required": list(form)}
         if form is IncidentLine:
-            more = self.of({"ranks": tuple[int, ...], "last_decision": DecisionRecord | None})
+            more = self.of(
+                {"ranks": tuple[int, ...], "last_decision": DecisionRecord | None, "acknowledged_by": str | None}
+            )
             return {"allOf": [self.of(Incident), more]}
         if form in _SCALARS:
             return _SCALARS[form]
