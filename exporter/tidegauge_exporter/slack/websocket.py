@@ -163,7 +163,7 @@ def _connect(url: str, timeout_s: float) -> tuple[socket.socket, bytearray]:
     is_here = is_loopback(host)
     if parts.scheme != "wss" and not (parts.scheme == "ws" and is_here):
         raise WebSocketError("the address is not wss://")
-    connection = _http(host, parts.port, is_tls=parts.scheme == "wss", is_here=is_here, timeout_s=timeout_s)
+    connection = http_connection(host, parts.port, is_tls=parts.scheme == "wss", is_here=is_here, timeout_s=timeout_s)
     connection.connect()
     found = connection.sock
     assert isinstance(found, socket.socket), "it is connected"
@@ -197,7 +197,7 @@ def _shaken(connection: socket.socket, key: str) -> bytearray:
     return bytearray(rest)
 
 
-def _http(host: str, port: int | None, *, is_tls: bool, is_here: bool, timeout_s: float) -> HTTPConnection:
+def http_connection(host: str, port: int | None, *, is_tls: bool, is_here: bool, timeout_s: float) -> HTTPConnection:
     """A connection that is not open yet: directly, or by the site's proxy unless ``NO_PROXY`` excludes the host."""
     if not is_tls:
         return HTTPConnection(host, port or 80, timeout=timeout_s)

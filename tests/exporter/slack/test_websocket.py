@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fakes.socket_mode import CLOSE, PING, TEXT, FakeSocketMode, frame
-from tidegauge_exporter.slack.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError
+from tidegauge_exporter.slack.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError, http_connection
 from waiting import PATIENCE_S
 
 
@@ -104,3 +104,32 @@ def test_a_connection_that_cannot_be_had_is_told_without_its_ticket(url: str) ->
         WebSocket(url, timeout_s=PATIENCE_S)
     assert "secret" not in str(error.value)
     assert error.value.__cause__ is None
+
+
+def test_a_server_without_tls_is_not_spoken_to_as_if_it_had_it(server: FakeSocketMode) -> None:
+    with pytest.raises(WebSocketError):
+        WebSocket(server.url.replace("ws://", "wss://"), timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "host", "tunnel"),
+    [
+        ({}, "wss.slack.com", None),
+        ({"HTTPS_PROXY": "http://ada:s%20x@proxy.example:3128"}, "proxy.example", "wss.slack.com"),
+        ({"HTTPS_PROXY": "proxy.example:3128", "NO_PROXY": ".slack.com"}, "wss.slack.com", None),
+        ({"HTTP_PROXY": "http://proxy.example:3128"}, "wss.slack.com", None),
+    ],
+)
+def test_slack_is_reached_by_the_sites_proxy_unless_it_is_excluded(
+    environ: dict[str, str], host: str, tunnel: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY"):
+        for one in (name, name.lower()):
+            monkeypatch.delenv(one, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name.lower(), value)
+    connection = http_connection("wss.slack.com", None, is_tls=True, is_here=False, timeout_s=1.0)
+    assert (connection.host, getattr(connection, "_tunnel_host", None)) == (host, tunnel)
+    if tunnel and "@" in environ["HTTPS_PROXY"]:
+        sent = getattr(connection, "_tunnel_headers", {})
+        assert sent["Proxy-Authorization"] == "Basic YWRhOnMgeA=="
