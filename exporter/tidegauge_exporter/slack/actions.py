@@ -106,6 +106,8 @@ class SlackActions:
         self._wall_s = wall_s
         self._counts: Counter[tuple[str, str]] = Counter()
         self._problem: str | None = None
+        self._refused: str | None = None
+        """Why the latest click could not be answered, if a person has to mend that."""
         self._said: str | None = None
         self._is_tried = False
         self._connected = False
@@ -133,7 +135,7 @@ class SlackActions:
         return is_over
 
     def status(self) -> PartStatus:
-        problem = self._problem or self._journal.problem
+        problem = self._problem or self._refused or self._journal.problem
         return PartStatus(NAME, problem, self._since_unix_s, is_tried=self._is_tried)
 
     def clicks(self) -> Mapping[tuple[str, str], int]:
@@ -169,12 +171,16 @@ class SlackActions:
             click, at_unix_s = kept
             is_late = not 0.0 <= self._wall_s() - at_unix_s < LATE_S
             try:
-                outcome = ClickOutcome.FAILED if is_late else self._answer(click)
+                if is_late:
+                    outcome = ClickOutcome.FAILED
+                else:
+                    outcome, self._refused = self._answer(click), None
             except RetryLaterError as error:
                 log.info("a click on Slack waits: %s", error)
                 return False
             except RefusedError as error:
                 log.warning("a click on Slack cannot be answered: %s", error)
+                self._refused = str(error)
                 outcome = ClickOutcome.FAILED
             except Exception:  # a defect that one click brings out must not silence all others
                 log.exception("a click on Slack could not be answered")

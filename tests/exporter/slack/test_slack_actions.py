@@ -156,6 +156,16 @@ def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office
     assert (office.desk.asked, office.counted()) == ([], {("acknowledge", "failed"): 1})
 
 
+def test_a_scope_that_is_missing_is_a_problem_until_a_click_is_answered(office: Office) -> None:
+    office.slack.scopes.remove("users:read")
+    assert office.answer(office.click()) == ""
+    assert "users:read" in (office.actions.status().problem or "")
+    assert office.counted() == {("acknowledge", "failed"): 1}
+    office.slack.scopes.add("users:read")
+    office.answer(office.click(at="1800000009.000100"))
+    assert office.actions.status().problem is None
+
+
 def test_of_too_many_clicks_the_rest_is_left_to_slacks_own_repetition(office: Office) -> None:
     office.desk.away = True
     for number in range(MAX_PENDING):
