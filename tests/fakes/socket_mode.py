@@ -38,6 +38,7 @@ class FakeSocketMode:
     def __init__(self) -> None:
         self.greets = True
         """Whether a new connection gets its hello."""
+        self.answers_pings = True
         self.connections = 0
         self.pongs = 0
         self.acknowledged: list[str] = []
@@ -126,8 +127,11 @@ class FakeSocketMode:
 
     def _take(self, connection: socket.socket, opcode: int, payload: bytes) -> None:
         with self._changed:
-            if opcode == PING:
+            if opcode == PING and self.answers_pings:
                 connection.sendall(frame(PONG, payload))
+            elif opcode == CLOSE:
+                connection.sendall(frame(CLOSE, payload))
+                connection.shutdown(socket.SHUT_RDWR)
             elif opcode == PONG:
                 self.pongs += 1
             elif opcode == TEXT:

@@ -35,9 +35,6 @@ LATE_S: Final = 600.0
 """Age at which a click is answered no more: nobody expects it to do anything now."""
 AGAIN_S: Final = 5.0
 LOOK_S: Final = 1.0
-PING_AFTER_S: Final = 10.0
-SILENT_S: Final = 30.0
-"""Silence after which a connection is dead: Slack answers pings, and sends its own."""
 HELLO_WITHIN_S: Final = 15.0
 CONNECT_WITHIN_S: Final = 10.0
 MAX_BACK_OFF_S: Final = 60.0
@@ -260,12 +257,8 @@ class SlackActions:
                 text = connection.receive(timeout_s=LOOK_S)
                 if text is not None and self._heard(connection, text):
                     return
-                if connection.silent_s > SILENT_S or not (
-                    self._connected or time.monotonic() - began_s < HELLO_WITHIN_S
-                ):
+                if not self._connected and time.monotonic() - began_s > HELLO_WITHIN_S:
                     raise WebSocketError("Slack is silent")
-                if text is None and connection.silent_s > PING_AFTER_S:
-                    connection.ping()
         finally:
             connection.close()
 

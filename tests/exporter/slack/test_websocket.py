@@ -1,14 +1,17 @@
-"""Our WebSocket client against a server that speaks the protocol by itself: pieces, bounds, pings, ends."""
+"""Slack's WebSocket against a server that speaks the protocol by itself: pieces, bounds, pings, ends."""
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from fakes.socket_mode import CLOSE, PING, TEXT, FakeSocketMode, frame
-from tidegauge_exporter.slack.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError, http_connection
+from tidegauge_exporter.slack.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError
 from waiting import PATIENCE_S
 
 
@@ -56,41 +59,39 @@ def test_bytes_that_drip_one_by_one_are_a_message_once_all_are_there(
 
 
 @pytest.mark.parametrize(
-    ("sent", "why"),
+    "sent",
     [
-        (struct.pack("!BBQ", 0x81, 127, 1 << 62), "too long"),
-        (struct.pack("!BBQ", 0x81, 127, MAX_MESSAGE_BYTES + 1), "too long"),
-        (frame(TEXT, b"x" * MAX_MESSAGE_BYTES, last=False) + frame(0, b"x"), "too long"),
-        (bytes([0x89, 126]) + struct.pack("!H", 200) + b"x" * 200, "too long"),
-        (frame(0, b"a rest of nothing"), "out of order"),
-        (frame(TEXT, b"a", last=False) + frame(TEXT, b"b"), "out of order"),
-        (bytes([0x81, 0x81, 0, 0, 0, 0, 65]), "no server may send"),
-        (bytes([0xC1, 1, 65]), "no server may send"),
-        (frame(0x2, b"binary"), "kind that Slack does not send"),
-        (frame(CLOSE, struct.pack("!H", 1001)), "closed the connection"),
+        struct.pack("!BBQ", 0x81, 127, 1 << 62),
+        struct.pack("!BBQ", 0x81, 127, MAX_MESSAGE_BYTES + 1),
+        frame(TEXT, b"x" * MAX_MESSAGE_BYTES, last=False) + frame(0, b"x"),
+        bytes([0x89, 126]) + struct.pack("!H", 200) + b"x" * 200,
+        frame(0, b"a rest of nothing"),
+        frame(TEXT, b"a", last=False) + frame(TEXT, b"b"),
+        bytes([0x81, 0x81, 0, 0, 0, 0, 65]),
+        bytes([0xC1, 1, 65]),
+        frame(0x2, b"binary"),
+        frame(TEXT, b"\xff\xfe"),
+        frame(CLOSE, struct.pack("!H", 1001)),
     ],
 )
-def test_what_no_slack_sends_ends_the_connection(
-    server: FakeSocketMode, connection: WebSocket, sent: bytes, why: str
-) -> None:
+def test_what_no_slack_sends_ends_the_connection(server: FakeSocketMode, connection: WebSocket, sent: bytes) -> None:
     server.send_bytes(sent)
-    with pytest.raises(WebSocketError, match=why):
+    with pytest.raises(WebSocketError):
         connection.receive(timeout_s=PATIENCE_S)
 
 
 def test_a_connection_that_is_cut_is_noticed_at_once(server: FakeSocketMode, connection: WebSocket) -> None:
     server.cut()
-    with pytest.raises(WebSocketError, match=r"cut|reset|Broken pipe"):
+    with pytest.raises(WebSocketError, match="cut"):
         connection.receive(timeout_s=PATIENCE_S)
 
 
-def test_silence_is_told_apart_from_life(server: FakeSocketMode) -> None:
-    now_s = 100.0
-    connection = WebSocket(server.url, timeout_s=PATIENCE_S, monotonic_s=lambda: now_s)
-    now_s += 40.0
-    assert connection.silent_s == 40.0
-    connection.ping()
-    assert connection.silent_s == 40.0
+def test_a_connection_whose_other_side_answers_no_ping_is_dead(server: FakeSocketMode) -> None:
+    connection = WebSocket(server.url, timeout_s=PATIENCE_S, ping_every_s=0.05)
+    server.wait_for_connection()
+    server.answers_pings = False
+    with pytest.raises(WebSocketError):
+        connection.receive(timeout_s=PATIENCE_S)
     connection.close()
 
 
@@ -112,24 +113,42 @@ def test_a_server_without_tls_is_not_spoken_to_as_if_it_had_it(server: FakeSocke
 
 
 @pytest.mark.parametrize(
-    ("environ", "host", "tunnel"),
+    ("environ", "asked"),
     [
-        ({}, "wss.slack.com", None),
-        ({"HTTPS_PROXY": "http://ada:s%20x@proxy.example:3128"}, "proxy.example", "wss.slack.com"),
-        ({"HTTPS_PROXY": "proxy.example:3128", "NO_PROXY": ".slack.com"}, "wss.slack.com", None),
-        ({"HTTP_PROXY": "http://proxy.example:3128"}, "wss.slack.com", None),
+        ({}, None),
+        ({"HTTPS_PROXY": "http://ada:s%20x@{proxy}"}, "Basic YWRhOnMgeA=="),
+        ({"HTTPS_PROXY": "http://{proxy}", "NO_PROXY": ".slack.invalid"}, None),
+        ({"HTTP_PROXY": "http://{proxy}"}, None),
     ],
 )
 def test_slack_is_reached_by_the_sites_proxy_unless_it_is_excluded(
-    environ: dict[str, str], host: str, tunnel: str | None, monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY"):
         for one in (name, name.lower()):
             monkeypatch.delenv(one, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name.lower(), value)
-    connection = http_connection("wss.slack.com", None, is_tls=True, is_here=False, timeout_s=1.0)
-    assert (connection.host, getattr(connection, "_tunnel_host", None)) == (host, tunnel)
-    if tunnel and "@" in environ["HTTPS_PROXY"]:
-        sent = getattr(connection, "_tunnel_headers", {})
-        assert sent["Proxy-Authorization"] == "Basic YWRhOnMgeA=="
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name, value in environ.items():
+            monkeypatch.setenv(name.lower(), value.format(proxy=f"127.0.0.1:{proxy.getsockname()[1]}"))
+        heard: list[str] = []
+
+        def refuse() -> None:
+            with suppress(OSError):
+                connection, _ = proxy.accept()
+                with connection:
+                    heard.append(connection.recv(10_000).decode())
+                    connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(WebSocketError) as error:
+            WebSocket("wss://wss-primary.slack.invalid/link?ticket=secret", timeout_s=PATIENCE_S)
+        proxy.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert "secret" not in str(error.value)
+    assert [text.split("\r\n")[0] for text in heard] == (
+        ["CONNECT wss-primary.slack.invalid:443 HTTP/1.1"]
+        if "NO_PROXY" not in environ and "HTTPS_PROXY" in environ
+        else []
+    )
+    assert not asked or f"Proxy-Authorization: {asked}" in heard[0]
