@@ -35,10 +35,11 @@ class WebSocketError(OSError):
 
 
 class WebSocket:
-    """One connection. One thread calls ``receive``; ``send`` may be called from any."""
+    """One connection, for one thread."""
 
     def __init__(self, url: str, *, timeout_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """Connect. Raises ``WebSocketError``."""
+        self._timeout_s = timeout_s
         self._monotonic_s = monotonic_s
         self._buffer = bytearray()
         self._parts = bytearray()
@@ -48,7 +49,6 @@ class WebSocket:
             self._socket, self._buffer = _connect(url, timeout_s)
         except (OSError, HTTPException) as error:
             raise WebSocketError(_why(error)) from None  # the original names the address
-        self._socket.settimeout(timeout_s)
 
     @property
     def silent_s(self) -> float:
@@ -150,6 +150,7 @@ class WebSocket:
         else:
             head += struct.pack("!BH", 0x80 | 126, size) if size < 1 << 16 else struct.pack("!BQ", 0x80 | 127, size)
         masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
+        self._socket.settimeout(self._timeout_s)
         try:
             self._socket.sendall(head + mask + masked)
         except OSError as error:
