@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
+from tidegauge.cluster.api.act_api import ActPages
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.cluster.api.loop_api import loop_routes
@@ -41,6 +42,7 @@ from tidegauge.core.incidents.actions import (
     LoopStatus,
     Outcome,
 )
+from tidegauge.core.incidents.acts import ActOutcome, PersonAct
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
@@ -308,6 +310,32 @@ class FakeGrades:
 
 
 @dataclass
+class FakeActs:
+    """``loop_reads.Acts``, all of whose acts everybody may see."""
+
+    kept: dict[str, PersonAct] = field(default_factory=dict)
+    """By id of the request."""
+
+    def find(self, request_id: str) -> PersonAct | None:
+        return self.kept.get(request_id)
+
+    def begin(self, act: PersonAct) -> PersonAct | None:
+        before = self.kept.get(act.request_id)
+        self.kept.setdefault(act.request_id, act)
+        return before
+
+    def finish(self, request_id: str, outcome: ActOutcome, detail: str | None) -> PersonAct:
+        self.kept[request_id] = self.kept[request_id]._replace(outcome=outcome, detail=detail)
+        return self.kept[request_id]
+
+    def of_incident(self, number: int) -> Sequence[PersonAct]:
+        return [one for one in self.kept.values() if one.number == number]
+
+    def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]:
+        return _newest([one for one in self.kept.values() if one.at_unix_s >= since_s], limit)
+
+
+@dataclass
 class FakeStore:
     """``problem`` is what every look at it raises."""
 
@@ -317,6 +345,7 @@ class FakeStore:
     jobs: FakeJobs = field(default_factory=FakeJobs)
     profiles: FakeProfiles = field(default_factory=FakeProfiles)
     usage: FakeUsage = field(default_factory=FakeUsage)
+    acts: FakeActs = field(default_factory=FakeActs)
     problem: str | None = None
 
     def __post_init__(self) -> None:
@@ -348,13 +377,14 @@ def serving(
 ) -> Iterator[str]:  # fmt: skip
     """The pages on loopback; yields the API's address."""
     grades = GradePages(store, lambda: NOW_S, lambda _: "")
+    acts = ActPages(store, lambda: NOW_S, lambda *_: "a rank records", lambda _: "")
     profiles = ProfilePages(store, asks or NoAsks(), lambda viewer, _: viewer.sees_all)
     watched = {"/api/v1/jobs": json_route(lambda _: {"jobs": list(jobs), "seen_as": None})}
     routes = {
         **loop_routes(store, lambda: status), **RecordPages(store).routes(), **evidence_routes(store),
-        **profiles.routes(), **grades.routes(), **watched,
+        **profiles.routes(), **grades.routes(), **acts.routes(), **watched,
     }  # fmt: skip
-    forms = {**grades.forms(), **profiles.forms()}
+    forms = {**grades.forms(), **acts.forms(), **profiles.forms()}
     api = HttpApi(routes, forms=forms, host="127.0.0.1", port=0, door=door)
     api.start()
     try:

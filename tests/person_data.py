@@ -15,6 +15,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, Outcome
+from tidegauge.core.incidents.acts import ActKind, PersonAct
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobRecord, RankPeak
@@ -111,6 +112,9 @@ def fill(store: Store, who: Somebody, other: Somebody) -> None:
     store.jobs.save_memory({record: JobMemory((record.fullest,), memory)})
     store.grades.add(who.number, GradeAnswer(Grade.LEAK, who.name, False, NOW_S + 70.0, f"mine, says {who.name}"))
     store.grades.add(who.number, GradeAnswer(Grade.LEAK, other.name, True, NOW_S + 71.0, None))
+    for by, account in ((who.name, f"T0ROSE/U0{who.number}"), (other.name, None)):
+        asked = PersonAct(f"{by} on {who.number}", who.number, ActKind.ACKNOWLEDGE, by, False, NOW_S + 72.0)
+        store.acts.begin(asked._replace(request_id=f"{who.number}-{account}", sender=account, detail=f"{by} said so"))
 
 
 def fill_with_two(store: Store) -> None:

@@ -28,6 +28,7 @@ from rank_profiles import rank_profile
 from sample_views import GIB, NOW_S, job_record
 from scheduler_values import JOB, decision, died_of_oom, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
+from tidegauge.cluster.store.acts import MAX_ACTS, MAX_REFUSED
 from tidegauge.cluster.store.evidence import EvidenceStore
 from tidegauge.cluster.store.grades import MAX_ANSWERS
 from tidegauge.cluster.store.job_records import JobRecordStore, RecordRoom
@@ -51,6 +52,7 @@ from tidegauge.core.incidents import (
     IncidentState,
 )
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
@@ -94,6 +96,11 @@ for number in range(20):
 def opened(number: int = 1, *, job: JobKey = JOB, at_s: float = NOW_S, **changes: object) -> IncidentChange:
     whole = incident(number=number, job=job, opened_unix_s=at_s, updated_unix_s=at_s)
     return IncidentChange(ChangeKind.OPENED, at_s, replace(whole, **changes))  # type: ignore[arg-type] # SAFETY: tests name real fields
+
+
+def act(request_id: str, **changes: Any) -> PersonAct:
+    asked = PersonAct(request_id, 1, ActKind.ACKNOWLEDGE, "ada", False, NOW_S, outcome=ActOutcome.DONE)
+    return asked._replace(**changes)
 
 
 def closed(before: IncidentChange, at_s: float) -> IncidentChange:
@@ -246,6 +253,11 @@ class StoreContract:
         store.audit.begin(made.decision_id, at_s=NOW_S)
         seen.append(mark())
         store.audit.finish(made.decision_id, Outcome.DONE, "", at_s=NOW_S)
+        seen.append(mark())
+        store.acts.begin(act("a", outcome=ActOutcome.BEGUN))
+        store.acts.finish("a", ActOutcome.DONE, None)
+        seen.append(mark())
+        store.acts.begin(act("b"))
         seen.append(mark())
         store.incidents.save([closed(first, NOW_S + 1.0)])
         seen.append(mark())
@@ -682,6 +694,70 @@ class StoreContract:
         store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, other)])
         assert [store.incidents.has_owner(JOB, name) for name in ("ada", "bob")] == [False, False]
 
+    # acts
+
+    def test_an_act_is_written_down_once_however_often_it_is_asked_for(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        asked = act("a", outcome=ActOutcome.BEGUN, way=ActWay.SLACK, sender="T0/U1", until_unix_s=NOW_S + 60.0)
+        assert store.acts.begin(asked) is None
+        assert store.acts.begin(asked._replace(kind=ActKind.LEAK, by="bob", at_unix_s=NOW_S + 9.0)) == asked
+        done = store.acts.finish("a", ActOutcome.DONE, "größer")
+        assert done == asked._replace(outcome=ActOutcome.DONE, detail="größer")
+        assert store.acts.begin(asked) == done
+        assert store.acts.of_incident(1) == [done]
+        assert store.newest_s() == NOW_S
+
+    def test_an_act_that_was_never_begun_is_not_finished(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="not in the database"):
+            store.acts.finish("a", ActOutcome.DONE, None)
+
+    def test_act_store_bounds_acts_of_a_person_and_keeps_those_of_others(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        other = act("other", by="root")
+        store.acts.begin(other)
+        mine = [act(str(at)) for at in range(MAX_ACTS + 3)]
+        for one in mine:
+            store.acts.begin(one)
+        assert store.acts.of_incident(1) == [other, *mine[3:]]
+
+    def test_refused_acts_on_made_up_incidents_are_bounded_and_pruned(self, store: Store) -> None:
+        stranger = act("", by=None, sender="T0/U9", outcome=ActOutcome.REFUSED)
+        for at in range(MAX_REFUSED + 3):
+            store.acts.begin(stranger._replace(request_id=str(at), number=1000 + at))
+        store.acts.begin(stranger._replace(request_id="another", sender="T0/U8", number=1000))
+        found = store.acts.latest(since_s=0.0, limit=1000)
+        assert len(found) == MAX_REFUSED + 1
+        assert found[-1].request_id == "another"
+        store.prune(before_s=NOW_S + 1.0)
+        assert store.acts.latest(since_s=0.0, limit=1000) == []
+
+    def test_the_latest_exemption_of_an_attempt_counts_until_its_time(self, store: Store) -> None:
+        other, again = JobKey("2", 0, 1), JOB._replace(attempt=JOB.attempt + 1)
+        jobs = {1: JOB._replace(group="a"), 2: other, 3: again}
+        store.incidents.save([opened(number, job=job) for number, job in jobs.items()])
+        assert store.acts.exemptions(now_s=NOW_S) == {}
+        first = act("a", kind=ActKind.EXEMPT, until_unix_s=NOW_S + 60.0)
+        store.acts.begin(first)
+        assert store.acts.exemptions(now_s=NOW_S) == {JOB.whole: first}
+        assert store.acts.exemptions(now_s=NOW_S + 60.0) == {}
+        longer = act("b", kind=ActKind.EXEMPT, by="root", until_unix_s=NOW_S + 90.0)
+        refused = act("c", number=2, kind=ActKind.EXEMPT, outcome=ActOutcome.REFUSED, until_unix_s=NOW_S + 90.0)
+        for one in (longer, refused):
+            store.acts.begin(one)
+        assert store.acts.exemptions(now_s=NOW_S + 60.0) == {JOB.whole: longer}
+        store.acts.begin(act("d", kind=ActKind.EXEMPT, until_unix_s=NOW_S))
+        assert store.acts.exemptions(now_s=NOW_S) == {}, "ended before its time"
+
+    def test_acts_can_be_of_one_owners_jobs_alone_and_go_with_their_incident(self, store: Store) -> None:
+        store.incidents.save([opened(1), (bobs := opened(2, job=JobKey("2", 0, 1), user_name="bob"))])
+        for number in (1, 2):
+            store.acts.begin(act(str(number), number=number))
+        assert [one.number for one in store.acts.latest(since_s=NOW_S, limit=9, user_name="bob")] == [2]
+        assert [one.number for one in store.acts.latest(since_s=NOW_S, limit=1)] == [2]
+        store.incidents.save([closed(bobs, NOW_S + 1.0)])
+        store.prune(before_s=NOW_S + 2.0)
+        assert [one.number for one in store.acts.latest(since_s=0.0, limit=9)] == [1]
+
     # grades
 
     def test_answers_come_back_oldest_first_and_earlier_ones_stay_as_the_record(self, store: Store) -> None:
@@ -1080,12 +1156,12 @@ class StoreContract:
         rows = store.persons.rows(store.persons.find(ADA.name))
         assert {kind: len(found) for kind, found in rows.items()} == {
             "job_records": 1, "job_memory": 1, "evidence": 1, "profiles": 1, "incidents": 1, "incident_changes": 2,
-            "incident_memory": 1, "decisions": 1, "grades": 3,
+            "incident_memory": 1, "decisions": 1, "grades": 3, "acts": 3,
         }  # fmt: skip
         assert {*rows, "counters"} == {table.name for table in metadata.sorted_tables}, "no table may be left out"
         said = json.dumps(rows)
         assert all(word in said for word in ADA.words)
-        of_incident = {kind: found for kind, found in rows.items() if kind != "grades"}
+        of_incident = {kind: found for kind, found in rows.items() if kind not in ("grades", "acts")}
         assert not any(word in json.dumps(of_incident) for word in BOB.words)
         assert rows["job_memory"][0]["value"]["peaks"][0]["hostname"] == f"host-of-{ADA.name}"
 
@@ -1096,7 +1172,7 @@ class StoreContract:
         done = persons.forget(persons.find(ADA.name), "forgotten-1a2b", at_s=NOW_S + 100.0)
         assert done == {
             "job_records": 1, "job_memory": 1, "evidence": 1, "profiles": 1, "incidents": 1, "incident_changes": 2,
-            "incident_memory": 1, "decisions": 1, "grades": 3,
+            "incident_memory": 1, "decisions": 1, "grades": 3, "acts": 3,
         }  # fmt: skip
         assert not any(word in all_texts(store) for word in ADA.words)
         assert persons.mentions([ADA.name]) == 0

@@ -264,6 +264,10 @@ class Settings(BaseModel):
     slack_token_file: Path | None = None
     """File (mode 0600) with a Slack bot token (docs/slack.md). The environment variable ``TIDEGAUGE_SLACK_TOKEN`` works
     too. Default: none, no messages on Slack."""
+    slack_app_token_file: Path | None = None
+    """File (mode 0600) with a Slack app-level token (docs/slack.md): messages then have buttons to acknowledge, exempt,
+    ask for evidence and grade. The environment variable ``TIDEGAUGE_SLACK_APP_TOKEN`` works too. Default: none, no
+    buttons."""
     slack_channel: str | None = None
     """Slack channel of the cluster's operators, such as #gpu-memory: one thread per incident. Default: none; owners
     still get their messages."""

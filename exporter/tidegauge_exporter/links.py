@@ -63,6 +63,10 @@ class Links:
         """The question whether an incident was a leak."""
         return self.page(f"grade?incident={number}")
 
+    def act(self, number: int) -> str | None:
+        """The form to acknowledge an incident and to exempt its job."""
+        return self._page(f"act?incident={number}")
+
     def runbook(self, alert: str) -> str | None:
         """The meaning of an alert and what to do about it."""
         return self.page(f"runbooks#{quote(alert.lower())}")

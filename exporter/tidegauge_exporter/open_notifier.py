@@ -6,34 +6,40 @@ log and in ``NotifyService.status``; the others work.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.http.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import AlertGroup
-from tidegauge_exporter.metrics.notifications import NotifierFigures, notifier_metrics
+from tidegauge_exporter.metrics.notifications import ClickFigures, NotifierFigures, notifier_metrics
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.deliveries import Deliveries
-from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal, DeliveryJournalError
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus, PartStatus, Sink, SinkFigures
 from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
-from tidegauge_exporter.notify.ports import Chat, PlotDrawer, StoryFeed
+from tidegauge_exporter.notify.ports import ActDesk, Chat, MessageFormat, PlotDrawer, StoryFeed
 from tidegauge_exporter.notify.pseudonyms import PseudonymSink
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.notify.threads import SLACK
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
 
+if TYPE_CHECKING:
+    from tidegauge_exporter.slack.actions import SlackActions
+    from tidegauge_exporter.slack.client import SlackChat
+
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
 PLOTS = "plots"
+ACTIONS = "slack actions"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class NotifyConfig:
     notify_port: int = 0
     notify_token: str | None = field(default=None, repr=False)
     slack_token: str | None = field(default=None, repr=False)
+    slack_app_token: str | None = field(default=None, repr=False)
+    """Of Socket Mode: messages have buttons with it."""
     slack_channel: str | None = None
     slack_users_file: Path | None = None
     slack_email_domain: str | None = None
@@ -80,7 +88,9 @@ class NotifyService:
         receiver: Receiver,
         missing: tuple[PartStatus, ...],
         wall_s: Callable[[], float],
+        actions: SlackActions | None = None,
     ) -> None:
+        self._actions = actions
         self.owners = owners
         self._notifier = notifier
         self._journal = journal
@@ -102,11 +112,14 @@ class NotifyService:
                 _problem("alerts", f"the port for Alertmanager and /metrics cannot be had: {error}", self._wall_s),
             )
         self._notifier.start()
+        if self._actions is not None:
+            self._actions.start()
 
     def stop(self) -> bool:
         """End all parts. False: a receiver hangs, and the journal stays in use; call again later."""
         self._receiver.stop()
-        if not self._notifier.stop():
+        clicks_are_over = self._actions is None or self._actions.stop()
+        if not self._notifier.stop() or not clicks_are_over:
             return False
         self._journal.close()
         return True
@@ -115,16 +128,24 @@ class NotifyService:
         """The states of the parts, with those that could not be built, and the journal if it cannot be written."""
         status, trouble = self._notifier.status(), self._journal.problem
         journal = () if trouble is None else (PartStatus("notebook", trouble, self._wall_s()),)
-        return status._replace(sinks=(*status.sinks, *self._missing, *journal))
+        clicks = () if self._actions is None else (self._actions.status(),)
+        return status._replace(sinks=(*status.sinks, *clicks, *self._missing, *journal))
 
 
-def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
-    """Build the notifier. Raises ``DeliveryJournalError`` if another one uses the state directory."""
+def open_notifier(
+    config: NotifyConfig, feed: StoryFeed, desk: ActDesk | None = None, *, wall_s: Callable[[], float] = time.time
+) -> NotifyService:
+    """Build the notifier; without a ``desk`` messages have no buttons. Raises ``DeliveryJournalError`` if another one
+    uses the state directory."""
     journal = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
     builder = _Builder(config, journal, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
     chat = builder.build(SLACK, config.slack_token, builder.chat, extra="slack")
     mail = builder.build("mail", config.mail_server, builder.mail)
+    actions = None
+    if chat is not None and desk is not None:
+        make = functools.partial(builder.actions, chat=chat, desk=desk)
+        actions = builder.build(ACTIONS, config.slack_app_token, make, extra="slack")
     draws = PLOTS if chat is not None or mail is not None else None
     draw = builder.build(PLOTS, draws, builder.draw, extra="slack")
     slack = None
@@ -140,9 +161,11 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
         names = config.pseudonyms
         sinks = [sink if isinstance(sink, OwnerNotifier) else PseudonymSink(sink, names) for sink in sinks]
     notifier, missing = Notifier(feed, sinks, wall_s=wall_s), tuple(builder.missing)
-    receiver = builder.receiver(None if slack is None else slack.take_group, notifier, missing)
+    receiver = builder.receiver(None if slack is None else slack.take_group, notifier, missing, actions)
     builder.listens = lambda: receiver.listens
-    return NotifyService(notifier, journal, owners=owners, receiver=receiver, missing=missing, wall_s=wall_s)
+    return NotifyService(
+        notifier, journal, owners=owners, receiver=receiver, missing=missing, wall_s=wall_s, actions=actions
+    )
 
 
 class _Builder:
@@ -151,6 +174,7 @@ class _Builder:
         self._journal = journal
         self._wall_s = wall_s
         self.missing: list[PartStatus] = []
+        self.look: MessageFormat = messages
         self.listens: Callable[[], bool] = lambda: False
         """Whether Alertmanager's webhook has a port."""
 
@@ -174,7 +198,21 @@ class _Builder:
     def alertmanager(self, url: str) -> AlertmanagerSink:
         return AlertmanagerSink(url, cluster=self._config.cluster, links=self._config.links, wall_s=self._wall_s)
 
-    def chat(self, token: str) -> Chat:
+    def actions(self, app_token: str, chat: SlackChat, desk: ActDesk) -> SlackActions:
+        """The buttons and what is done by them; raises ``ValueError`` if the journal of clicks is in use."""
+        from tidegauge_exporter.slack.actions import SlackActions
+        from tidegauge_exporter.slack.clickable import ClickableMessages
+        from tidegauge_exporter.slack.clicks import Buttons, key_of
+
+        try:
+            journal = DeliveryJournal(self._config.state_dir / "slack_clicks.jsonl", wall_s=self._wall_s)
+        except DeliveryJournalError as error:
+            raise ValueError(str(error)) from error
+        buttons = Buttons(key_of(app_token))
+        self.look = ClickableMessages(buttons)
+        return SlackActions(chat, desk, journal, buttons, app_token=app_token, wall_s=self._wall_s)
+
+    def chat(self, token: str) -> SlackChat:
         from tidegauge_exporter.slack.client import SlackChat
         from tidegauge_exporter.slack.people import People
 
@@ -189,7 +227,7 @@ class _Builder:
     def slack_way(self, chat: Chat, draw: PlotDrawer | None) -> OwnerWay:
         from tidegauge_exporter.slack.owner_channel import SlackWay
 
-        return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
+        return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=self.look, draw=draw)
 
     def mail(self, _: str) -> Callable[[PlotDrawer | None], OwnerWay]:
         """The way by mail, to be called with the plot drawer."""
@@ -215,21 +253,24 @@ class _Builder:
             chat, self._journal,
             channel=channel, cluster=self._config.cluster, links=self._config.links,
             wait_for_release=alertmanager is not None, release_all=release_all,
-            look=messages, draw=draw, wall_s=self._wall_s,
+            look=self.look, draw=draw, wall_s=self._wall_s,
         )  # fmt: skip
 
     def receiver(
-        self, take_group: Callable[[AlertGroup], None] | None, notifier: Notifier, missing: tuple[PartStatus, ...]
-    ) -> Receiver:
+        self, take_group: Callable[[AlertGroup], None] | None, notifier: Notifier, missing: tuple[PartStatus, ...],
+        actions: SlackActions | None,
+    ) -> Receiver:  # fmt: skip
         """The HTTP server. Receivers of ``missing`` are on its ``/metrics`` as such that do not work."""
         left_out = tuple(
             SinkFigures(part.name, works=False, deliveries=Deliveries().figures())
             for part in missing
-            if part.name != PLOTS
+            if part.name not in (PLOTS, ACTIONS)
         )
 
         def figures() -> NotifierFigures:
-            return NotifierFigures((*notifier.figures(), *left_out), notifier.status().service.problem is None)
+            clicks = None if actions is None else ClickFigures(actions.clicks(), actions.connected)
+            hears = notifier.status().service.problem is None
+            return NotifierFigures((*notifier.figures(), *left_out), hears, clicks)
 
         return Receiver(
             take_group, host=self._config.listen_host, port=self._config.notify_port, token=self._config.notify_token,

@@ -118,15 +118,19 @@ class ClosedLoop:
         messenger: Messenger | None = None,
         commands: ProcessCommands | None = None,
         rules: IncidentRules = DEFAULT_RULES,
+        exemptions: Callable[[], Mapping[JobKey, str]] = dict,
     ) -> None:
         """Go on where the audit ends. ``messenger`` notifies owners beside the schedulers, ``commands`` reach ranks for
-        evidence. ``submit`` runs a call in a worker, of which there are ``workers_for`` or more.
+        evidence. ``submit`` runs a call in a worker, of which there are ``workers_for`` or more. ``exemptions`` says
+        who exempted which attempt of a job (``JobKey.whole``), in the same words for as long as it lasts, and raises
+        ``AuditError``.
 
         Raises ``AuditError``."""
         self._cluster = cluster
         self._incidents = incidents
         self._policy = policy
         self._switches = switches
+        self._exemptions = exemptions
         self._now_s = now_s
         still_open = incidents.open_incidents()
         cluster.remember_groups(still_open)
@@ -217,6 +221,12 @@ class ClosedLoop:
             return None
         if self._policy.current().mode != "act":
             return f"the policy mode is now {self._policy.current().mode}"
+        try:
+            exempted = self._exemptions().get(decision.target.job.whole)
+        except AuditError as error:
+            return f"whether the job is exempt cannot be read: {error}"
+        if exempted is not None:
+            return f"the job is exempt: {exempted}"
         state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
         tenant = tenant_of(decision.target.job)
         opening = state.breaker_opening(real=True) or state.breaker_opening(real=True, tenant=tenant)
@@ -262,7 +272,7 @@ class ClosedLoop:
             for record in news
             if record.outcome is Outcome.DONE
         )
-        switches = self._switches()
+        switches, exempt = self._switches(), self._exemptions()
         state = replace(self._state, paused=switches.paused, breaker_reset_s=switches.breaker_reset_s)
         views = {job.key: job for job in jobs}
         incidents = [incident for incident in self._tracker.incidents if incident.key.job in views]
@@ -276,7 +286,8 @@ class ClosedLoop:
             if not self._watch.is_known(job):
                 continue
             said = self._watch.facts(job)
-            judgement = _Judged(job, _what_counts(incident), said, policy, switches, state.of_job(job.key), now_s)
+            exempted, marks = exempt.get(job.key.whole), state.of_job(job.key)
+            judgement = _Judged(job, _what_counts(incident), said, policy, switches, exempted, marks, now_s)
             before = self._judged.get(incident.number)
             if before is not None and judgement.is_repetition_of(before):
                 judged[incident.number] = before
@@ -287,6 +298,7 @@ class ClosedLoop:
                     job_facts(job, around, said),
                     owner_reachable=self._owner_reachable,
                     culprits=living_culprits(incident, job),
+                    exempted=exempted,
                 )
                 decisions, after = decide(incident, facts, policy, state, now_s=now_s)
             except Exception:
@@ -335,6 +347,7 @@ class _Judged(NamedTuple):
     said: SchedulerFacts | None
     policy: Policy
     switches: Switches
+    exempted: str | None
     marks: tuple[PolicyMark, ...]
     at_s: float
 

@@ -21,7 +21,7 @@ from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.wire import to_wire
 from upgrade_fixtures import WITH_DATABASE, WITH_EVIDENCE
 
-VERSION_NOW = "0007"
+VERSION_NOW = "0008"
 
 
 @pytest.fixture(params=WITH_DATABASE)

@@ -15,10 +15,11 @@ from tidegauge.core.views import NodeView
 from tidegauge_exporter.metrics.collector import NodeCollector
 from tidegauge_exporter.metrics.coordinator_rows import LOOP_METRICS
 from tidegauge_exporter.metrics.families import Metric, MetricKind
-from tidegauge_exporter.metrics.notifications import NOTIFIER_TABLE, NotifierCollector, NotifierFigures
+from tidegauge_exporter.metrics.notifications import NOTIFIER_TABLE, ClickFigures, NotifierCollector, NotifierFigures
 from tidegauge_exporter.metrics.table import CLAIMS_OVERRULED, COORDINATOR_TABLE, NODE_TABLE, RANK_LABELS, RINGS_SKIPPED
 from tidegauge_exporter.notify.deliveries import Deliveries, DeliveryOutcome
 from tidegauge_exporter.notify.notifier import SinkFigures
+from tidegauge_exporter.slack.actions import ASKED, ClickOutcome
 
 AGENT = Path(__file__).parents[2] / "collector/tidegauge"
 
@@ -74,10 +75,14 @@ def test_a_coordinator_where_nothing_happened_has_every_counter_at_zero() -> Non
 
 
 def test_a_notifier_that_sent_nothing_has_every_counter_at_zero() -> None:
-    figures = NotifierFigures((SinkFigures("slack", None, Deliveries().figures()),), hears=True)
+    clicks = {(asked, outcome.value): 0 for asked in ASKED for outcome in ClickOutcome}
+    figures = NotifierFigures(
+        (SinkFigures("slack", None, Deliveries().figures()),), hears=True, clicks=ClickFigures(clicks, connected=False)
+    )
     found = series(NotifierCollector(lambda: figures, cluster="lab").collect())
     for name in counters(NOTIFIER_TABLE):
-        assert found[name] == [0.0] * len(DeliveryOutcome), name
+        count = len(clicks) if name == "tidegauge_slack_actions_total" else len(DeliveryOutcome)
+        assert found[name] == [0.0] * count, name
 
 
 def test_every_reason_to_refuse_a_ring_is_there_from_the_start() -> None:

@@ -106,12 +106,13 @@ def test_the_page_needs_nothing_beside_itself() -> None:
 
 def test_dashboards_of_the_time_of_the_incident_are_linked() -> None:
     page = Page(render(story()))
-    job, rank, question, exemption = page.links
+    job, rank, question, act, exemption = page.links
     assert job.startswith("https://grafana.example/d/tidegauge-job?var-cluster=lab&var-job_id=4711&var-attempt=0&from=")
     assert f"from={int((NOW_S - 2400.0) * 1000)}&to=now" in job
     assert "/d/tidegauge-rank?" in rank
     assert "var-rank=1" in rank
     assert question == f"https://tidegauge.example/grade?incident={story().incident.number}"
+    assert act == f"https://tidegauge.example/act?incident={story().incident.number}"
     assert exemption == "https://tidegauge.example/runbooks#keep-my-job-running"
     for way in ("tidegauge run --no-actions", "tidegauge.dev/actions: keep", "tidegauge:keep"):
         assert way in page.text

@@ -34,6 +34,8 @@ SCOPE_OF = {
     "files.completeUploadExternal": "files:write",
     "conversations.open": "im:write",
     "users.lookupByEmail": "users:read.email",
+    "users.info": "users:read",
+    "chat.postEphemeral": "chat:write",
 }
 MAX_TEXT_CHARS = 40_000
 
@@ -80,6 +82,14 @@ class FakeSlack:
 
     def __init__(self) -> None:
         self.token = "xoxb-of-the-tests"
+        self.app_token = "xapp-of-the-tests"
+        self.socket_url: str | None = None
+        """Of Socket Mode; ``None``: it is switched off."""
+        self.team = "T0ROSE"
+        self.profiles: dict[str, dict[str, Any]] = {}
+        """What ``users.info`` says of an id besides the usual: ``is_restricted`` and so on."""
+        self.whispers: list[FakeMessage] = []
+        """Messages that one user saw: ``options["user"]``."""
         self.scopes = set(ALL_SCOPES)
         self.channels = {"#gpu-memory": "C0GPUMEMORY"}
         self.archived: set[str] = set()
@@ -187,10 +197,15 @@ class FakeSlack:
         """What Slack says to a call."""
         with self._lock:
             self.calls.append((method, arguments))
+            if method == "apps.connections.open":
+                if token != self.app_token:
+                    return _error("invalid_auth")
+                return _error("forbidden") if self.socket_url is None else {"ok": True, "url": self.socket_url}
             if token != self.token:
                 return _error("invalid_auth" if token else "not_authed")
             if method == "auth.test":
-                return {"ok": True, "url": f"{self.url}/", "team": "Rose", "user": "tidegauge", "bot_id": "B0TIDEGAUGE"}
+                return {"ok": True, "url": f"{self.url}/", "team": "Rose", "team_id": self.team,
+                        "user": "tidegauge", "bot_id": "B0TIDEGAUGE"}  # fmt: skip
             if method not in SCOPE_OF:
                 return _error("unknown_method")
             if SCOPE_OF[method] not in self.scopes:
@@ -266,6 +281,28 @@ class FakeSlack:
     def _users_lookupByEmail(self, arguments: dict[str, Any]) -> dict[str, Any]:
         user = self.users.get(arguments.get("email", ""))
         return _error("users_not_found") if user is None else {"ok": True, "user": {"id": user}}
+
+    def _users_info(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        user = arguments.get("user", "")
+        email = next((email for email, known in self.users.items() if known == user), None)
+        if email is None:
+            return _error("user_not_found")
+        usual = {"id": user, "team_id": self.team, "deleted": False, "is_bot": False, "is_restricted": False,
+                 "is_ultra_restricted": False, "is_email_confirmed": True}  # fmt: skip
+        return {"ok": True, "user": {**usual, "profile": {"email": email}, **self.profiles.get(user, {})}}
+
+    def _chat_postEphemeral(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        channel = self._channel(arguments.get("channel", ""))
+        refusal = self._refusal(channel, arguments)
+        if refusal is not None or channel is None:
+            return _error(refusal or "channel_not_found")
+        number = next(self._numbers)
+        whisper = FakeMessage(
+            channel, f"{1_800_000_000 + number}.{number:06}", arguments.get("text", ""),
+            list(arguments.get("blocks") or []), arguments.get("thread_ts"), options=dict(arguments),
+        )  # fmt: skip
+        self.whispers.append(whisper)
+        return {"ok": True, "message_ts": whisper.ts}
 
     def _channel(self, asked: str) -> str | None:
         known = {*self.channels.values(), *self.conversations.values()}

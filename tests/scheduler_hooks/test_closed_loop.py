@@ -85,6 +85,8 @@ class Site:
         self.scheduler = FakeScheduler(self.world)
         self.verdict: Verdict = LEAK
         self.switches = Switches()
+        self.exempt: dict[JobKey, str] | None = {}
+        """``None``: it cannot be read."""
         self.others: dict[str, SchedulerPort] = {}
         self.beside: list[JobView] = []
         self.culprit_ended = False
@@ -103,8 +105,13 @@ class Site:
             schedulers={"fake": self.scheduler, **self.others},
             policy=PolicySource(self.policy_file), switches=lambda: self.switches, now_s=lambda: self.now_s,
             monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s, submit=lambda call: call(),
-            messenger=self.messenger, commands=self.commands,
+            messenger=self.messenger, commands=self.commands, exemptions=self.exemptions,
         )  # fmt: skip
+
+    def exemptions(self) -> Mapping[JobKey, str]:
+        if self.exempt is None:
+            raise AuditError("the database is away")
+        return self.exempt
 
     def set_policy(self, text: str) -> None:
         fresh = self.policy_file.with_suffix(".new")
@@ -223,6 +230,40 @@ def test_pause_between_decision_and_action_stops_the_action(site: Site) -> None:
     site.run(5)
     assert site.story()[1] == ("checkpoint", "do", None)
     site.switches = Switches(paused="by ada")
+    site.audit.failing = set()
+    site.run(5)
+    assert site.story()[1] == ("checkpoint", "do", "stopped")
+    assert site.effects() == ["notify"]
+
+
+def test_an_exemption_that_a_person_gave_holds_actions_until_it_ends(site: Site) -> None:
+    site.run(3)
+    site.exempt = {JobKey("4711", 0, UID): "ada exempted it until noon"}
+    site.run(40)
+    assert site.effects() == ["notify"]
+    withheld = [one.decision for one in site.audit.kept.values() if one.decision.disposition is Disposition.WITHHELD]
+    assert [(one.brake, one.reason) for one in withheld] == [("exempt", "ada exempted it until noon")]
+    site.exempt = {}
+    site.run(40)
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+
+
+def test_an_exemption_of_another_attempt_holds_nothing(site: Site) -> None:
+    site.exempt = {JobKey("4711", 1, UID): "ada exempted it until noon"}
+    site.run(43)
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+
+
+@pytest.mark.parametrize("exempt", [{JobKey("4711", 0, UID): "ada exempted it"}, None])
+def test_an_exemption_between_decision_and_action_stops_the_action(
+    site: Site, exempt: dict[JobKey, str] | None
+) -> None:
+    """None: whether there is one cannot be read."""
+    site.run(5)
+    site.audit.failing = {"begin"}  # the checkpoint is decided, and waits to be begun
+    site.run(5)
+    assert site.story()[1] == ("checkpoint", "do", None)
+    site.exempt = exempt
     site.audit.failing = set()
     site.run(5)
     assert site.story()[1] == ("checkpoint", "do", "stopped")

@@ -31,7 +31,15 @@ CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
 
 OTHER_VARIABLES = IN_JOBS | {
     f"TIDEGAUGE_{name}"
-    for name in ("CONFIG", "SLACK_TOKEN", "GRAFANA_TOKEN", "NOTIFY_TOKEN", "MAIL_PASSWORD", "API_TOKEN")
+    for name in (
+        "CONFIG",
+        "SLACK_TOKEN",
+        "SLACK_APP_TOKEN",
+        "GRAFANA_TOKEN",
+        "NOTIFY_TOKEN",
+        "MAIL_PASSWORD",
+        "API_TOKEN",
+    )
 }
 """``TIDEGAUGE_`` variables of the probe or the command line, which are no settings of the service."""
 

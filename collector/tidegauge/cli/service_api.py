@@ -17,6 +17,7 @@ from tidegauge.cluster.api import client
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
 
@@ -147,6 +148,7 @@ def ask_story(args: argparse.Namespace, number: int) -> Story:
         read(Incident, page["incident"]),
         tuple(read(IncidentChange, line) for line in page["history"]),
         tuple(read(DecisionRecord, line) for line in page["decisions"]),
+        acts=tuple(read(PersonAct, line) for line in page.get("acts", ())),  # missing in an older service's answer
     )
 
 

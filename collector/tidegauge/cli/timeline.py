@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tidegauge.cli.times import moment
 from tidegauge.core.incidents import ChangeKind
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents.acts import PersonAct, act_in_words, told_acts
 from tidegauge.core.incidents.grades import GradeAnswer, answer_in_words
 from tidegauge.core.incidents.wording import OUTCOME_WORDS
 
@@ -19,13 +21,16 @@ class Entry(NamedTuple):
 
 
 def timeline(
-    history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord], answers: Iterable[GradeAnswer] = ()
-) -> list[Entry]:
+    history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord], answers: Iterable[GradeAnswer] = (),
+    acts: Sequence[PersonAct] = (),
+) -> list[Entry]:  # fmt: skip
     """The entries, oldest first, from ``history`` as the API returns it; updated figures alone have no entry."""
     entries = [Entry(raw["at_unix_s"], raw["text"]) for raw in history if raw["kind"] != ChangeKind.UPDATED.value]
     for record in records:
         entries += _entries(record)
     entries += [Entry(answer.at_unix_s, f"graded: {answer_in_words(answer)}") for answer in answers]
+    others = [act for act in told_acts(acts) if act.kind.grade is None]
+    entries += [Entry(act.at_unix_s, act_in_words(act, when=moment)) for act in others]
     return sorted(entries, key=lambda entry: entry.at_s)
 
 

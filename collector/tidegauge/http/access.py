@@ -24,6 +24,8 @@ class Viewer:
     """``/metrics`` and ``/sd``, which tell of all jobs."""
     by_session: bool = False
     """Known by the cookie of a login, which a logout ends."""
+    speaks_for_others: bool = False
+    """It may say that another person asked for something, with that person's rights: the head's own socket alone."""
 
     def sees(self, user_name: Optional[str]) -> bool:
         """Whether the viewer may see a thing of ``user_name``, its owner as kernel or scheduler name it."""

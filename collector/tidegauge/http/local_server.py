@@ -73,7 +73,7 @@ class _LocalDoor(OpenDoor):
     """Admits everybody as an admin, under the kernel's name for them: the server has checked the user."""
 
     def admit(self, authorization: str | None, peer: str, headers: Message[str, str] = NO_HEADERS) -> Viewer:  # noqa: ARG002
-        return Viewer(peer, sees_all=True, reads_metrics=True)
+        return Viewer(peer, sees_all=True, reads_metrics=True, speaks_for_others=True)
 
 
 class _LocalServer(GuardedMixIn, UnixStreamServer):

@@ -177,6 +177,11 @@ class MailWay:
         )
         return self._send(letter, address, f"told {decision_digest(decision)}", story, before=before, png=png)
 
+    revises = False
+
+    def revise(self, decision: Decision, story: Story, *, posted: Posted, now_unix_s: float) -> None:
+        """Nothing: a mail stays as it was sent."""
+
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Does nothing: the plot is in the mail."""
 

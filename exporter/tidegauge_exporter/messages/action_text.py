@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents.acts import (
+    PersonAct,
+    acknowledgement,
+    act_in_words,
+    exemption_in_force,
+    who_acted,
+)
 from tidegauge.core.incidents.wording import capitalised
-from tidegauge_exporter.messages.text import clock
+from tidegauge_exporter.messages.text import clock, tidy
 
 DONE_SIGN: Final = "\N{WHITE HEAVY CHECK MARK}"
 FAILED_SIGN: Final = "\N{CROSS MARK}"
@@ -15,6 +22,34 @@ UNSURE_SIGN: Final = "\N{BLACK QUESTION MARK ORNAMENT}"
 BUSY_SIGN: Final = "\N{HOURGLASS WITH FLOWING SAND}"
 HELD_SIGN: Final = "\N{RAISED HAND}"
 WOULD_SIGN: Final = "\N{EYES}"
+
+
+ACKNOWLEDGED_SIGN: Final = "\N{BUST IN SILHOUETTE}"
+EXEMPT_SIGN: Final = "\N{RAISED HAND}"
+MAX_WHO_CHARS: Final = 64
+
+
+def people_lines(acts: Sequence[PersonAct], *, now_unix_s: float) -> list[str]:
+    """Who is looking at an incident, and who exempted its job until when; nothing if nobody did."""
+    by, exempted = acknowledgement(acts), exemption_in_force(acts, now_unix_s=now_unix_s)
+    lines = []
+    if by is not None:
+        when = clock(by.at_unix_s, now_unix_s)
+        lines.append(f"{ACKNOWLEDGED_SIGN} Acknowledged by {_who(by)}{f', {when}' if when else ''}.")
+    if exempted is not None and exempted.until_unix_s is not None:
+        until = clock(exempted.until_unix_s, now_unix_s) or "a later time"
+        lines.append(f"{EXEMPT_SIGN} No actions on this attempt of the job until {until}, by {_who(exempted)}.")
+    return lines
+
+
+def act_line(act: PersonAct) -> str:
+    """What a person did, for the thread: "ada asked for evidence, on Slack"."""
+    words = act_in_words(act, when=lambda at_unix_s: clock(at_unix_s, act.at_unix_s) or "a later time")
+    return f"{ACKNOWLEDGED_SIGN} {capitalised(tidy(words, MAX_WHO_CHARS * 4))}."
+
+
+def _who(act: PersonAct) -> str:
+    return tidy(who_acted(act), MAX_WHO_CHARS)
 
 
 class Roles(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge_exporter.messages.values import Story
 
@@ -18,6 +19,7 @@ def story_with_pseudonym(story: Story, pseudonyms: Pseudonyms) -> Story:
             change._replace(incident=_incident(change.incident, pseudonyms)) for change in story.history
         ),
         decisions=tuple(_record(record, pseudonyms) for record in story.decisions),
+        acts=tuple(_act(act, pseudonyms) for act in story.acts),
     )  # fmt: skip
 
 
@@ -28,6 +30,11 @@ def _incident(incident: Incident, pseudonyms: Pseudonyms) -> Incident:
         user_name=pseudonyms.of(name),
         explanation=None if said is None else pseudonyms.instead_of(name, said),
     )
+
+
+def _act(act: PersonAct, pseudonyms: Pseudonyms) -> PersonAct:
+    """Words may name anybody: they are left out."""
+    return act._replace(by=None if act.by is None else pseudonyms.of(act.by), sender=None, detail=None)
 
 
 def _record(record: DecisionRecord, pseudonyms: Pseudonyms) -> DecisionRecord:

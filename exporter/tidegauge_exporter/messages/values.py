@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.memory_history import MemoryPoint
 
 
@@ -21,6 +22,8 @@ class Story:
     """Oldest first, with those not carried out (``would``, ``withheld``)."""
     memory: Sequence[MemoryPoint] = ()
     """Memory of the rank to look at first (``incident.findings[0]``), oldest first; empty if it is unknown."""
+    acts: tuple[PersonAct, ...] = ()
+    """What people asked for, oldest first, with what was refused."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric as Family
@@ -54,9 +54,34 @@ OLDEST_PENDING = _of_sink(
     "Time for which the first of them has waited; 0 without any.",
     unit="seconds",
 )
-NOTIFIER_METRICS = (NOTIFICATIONS, LAST_SUCCESS, SINK_WORKS, PENDING, OLDEST_PENDING)
+SLACK_ACTIONS = Metric(
+    "tidegauge_slack_actions_total",
+    MetricKind.COUNTER,
+    "Clicks on buttons of messages on Slack, by what was asked for and what became of it: `done`; `refused`, the "
+    "person may not, or it made no sense; `failed`. Absent without `slack_app_token_file`.",
+    ("cluster", "action", "outcome"),
+    "notifier",
+    None,
+)
+SLACK_CONNECTED = Metric(
+    "tidegauge_slack_connected",
+    MetricKind.GAUGE,
+    "1 while clicks on Slack are heard (Socket Mode), else 0. Absent without `slack_app_token_file`.",
+    ("cluster",),
+    "notifier",
+    None,
+)
+NOTIFIER_METRICS = (NOTIFICATIONS, LAST_SUCCESS, SINK_WORKS, PENDING, OLDEST_PENDING, SLACK_ACTIONS, SLACK_CONNECTED)
 NOTIFIER_TABLE: tuple[Metric, ...] = (*NOTIFIER_METRICS, COLLECT_SUCCESS)
 """Rows of the notifier's ``/metrics`` in the order of exposition."""
+
+
+class ClickFigures(NamedTuple):
+    """Clicks on Slack in numbers."""
+
+    clicks: Mapping[tuple[str, str], int]
+    """By what was asked for and its outcome, from 0."""
+    connected: bool
 
 
 class NotifierFigures(NamedTuple):
@@ -65,6 +90,8 @@ class NotifierFigures(NamedTuple):
     sinks: tuple[SinkFigures, ...]
     hears: bool
     """Whether the coordinator answered the last time."""
+    clicks: ClickFigures | None = None
+    """``None``: messages on Slack have no buttons."""
 
 
 class NotifierCollector(Collector):
@@ -89,6 +116,10 @@ class NotifierCollector(Collector):
                 samples.add(SINK_WORKS, place, sink.works)
             samples.add(PENDING, place, sink.pending)
             samples.add(OLDEST_PENDING, place, sink.oldest_pending_s)
+        if figures.clicks is not None:
+            samples.add(SLACK_CONNECTED, (self._cluster,), figures.clicks.connected)
+            for asked, count in sorted(figures.clicks.clicks.items()):
+                samples.add(SLACK_ACTIONS, (self._cluster, *asked), count)
         samples.add(COLLECT_SUCCESS, (STORIES,), figures.hears)
         return samples.families()
 

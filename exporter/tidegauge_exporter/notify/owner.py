@@ -19,7 +19,15 @@ from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
 from tidegauge_exporter.notify.retries import Attempts
-from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
+from tidegauge_exporter.notify.story_lines import (
+    decision_digest,
+    digest,
+    ended_s,
+    has_ended,
+    incident_key,
+    known,
+    people_face,
+)
 from tidegauge_exporter.notify.threads import posted_from
 
 log = logging.getLogger(__name__)
@@ -27,6 +35,10 @@ log = logging.getLogger(__name__)
 ONE_AT_A_TIME_S = 30.0
 LATE_S = 3600.0
 """Age at which a warning is no longer sent."""
+UPDATES = "updates"
+"""The kind of attempts that edit a message."""
+UNTOUCHED = digest()
+"""Of a message about an open incident that nobody has acted on."""
 MAX_FINDINGS = 3
 """Messages with evidence to the owner about one incident, the warning included."""
 
@@ -55,6 +67,13 @@ class OwnerWay(Protocol):
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
         """Send the message; raises ``RefusedError`` for an unknown user. ``before``: the latest one of the
         incident, or of the growth that its error ended."""
+
+    @property
+    def revises(self) -> bool:
+        """Whether sent messages change after what people do."""
+
+    def revise(self, decision: Decision, story: Story, *, posted: Posted, now_unix_s: float) -> None:
+        """Bring the message about ``decision`` up to date."""
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Send the parts of a message that follow it, once it is in the journal. Raises nothing if they fail."""
@@ -105,6 +124,9 @@ class OwnerNotifier:
             for story in stories:
                 what = f"what was done about incident {story.incident.number}"
                 self._attempts.make(what, partial(self._follow, story))
+            for story in stories if self._way.revises else ():
+                what = f"the buttons of incident {story.incident.number}"
+                self._attempts.make(what, partial(self._revise, story), kind=UPDATES)
 
     def _tell(self, decision: Decision, story: Story) -> str:
         key, now_s = _told_key(decision), self._wall_s()
@@ -126,6 +148,21 @@ class OwnerNotifier:
                 self._note(key, thread, story)
                 said = True
         return self._explain(story) or said
+
+    def _revise(self, story: Story) -> bool:
+        """Bring sent messages up to date after what people did, and at the end of the incident: old buttons go."""
+        shown = digest(*people_face(story), *([] if story.incident.is_open else ["closed"]))
+        key, thread = f"shown/{incident_key(story.incident)}", self._thread(story)
+        before = self._said(key)
+        if thread is None or (before or UNTOUCHED) == shown:
+            return False
+        told = [record.decision for record in story.decisions if not self._is_missing(record) and _was_told(record)]
+        for decision in told:
+            posted = posted_from(self._said(_told_key(decision)))
+            if posted is not None:
+                self._way.revise(decision, story, posted=posted, now_unix_s=self._wall_s())
+        self._journal.say(self.name, key, shown, over=not story.incident.is_open)
+        return bool(told)
 
     def _explain(self, story: Story) -> bool:
         """Send line, holder and cause once they are known, and again when they are better known."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tidegauge.core.incidents import IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import AlertGroup, Story
 
@@ -97,6 +98,13 @@ class MessageFormat(Protocol):
     def action_reply(self, record: DecisionRecord) -> Message:
         """A reply about the outcome of one decision, or the reason why it was not carried out."""
 
+    def act_reply(self, act: PersonAct) -> Message:
+        """A reply about what a person did."""
+
+    @property
+    def revises_owner(self) -> bool:
+        """Whether a message to the owner changes after what people do: it has buttons."""
+
     def owner_message(
         self, decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float
     ) -> Message:
@@ -113,6 +121,39 @@ class MessageFormat(Protocol):
 
     def storm_message(self, stories: Sequence[Story], *, cluster: str, links: Links, now_unix_s: float) -> Message:
         """The head of a storm's thread."""
+
+
+class ActRequest(NamedTuple):
+    """What a person asked for, by a chat."""
+
+    request_id: str
+    """The same whenever the same request is passed on."""
+    number: int
+    opened_ms: int
+    """When the incident was opened: the number alone would not do."""
+    kind: ActKind
+    by: str | None
+    """Login name on the cluster; ``None``: unknown."""
+    account: str
+    refused: str | None = None
+    """Why it is refused before anybody looks at the incident: to be recorded."""
+
+
+class ActAnswer(NamedTuple):
+    """What became of it, and what the person reads."""
+
+    outcome: ActOutcome
+    text: str
+
+
+class ActDesk(Protocol):
+    """Where acts of people are judged and done: the coordinator. Methods raise ``RetryLaterError``."""
+
+    def may(self, number: int, *, by: str) -> Sequence[ActKind] | None:
+        """What this person can do about an incident now; ``None``: it is not theirs, or does not exist."""
+
+    def ask(self, request: ActRequest) -> ActAnswer:
+        """Have it done, once for one ``request_id``."""
 
 
 class PlotDrawer(Protocol):

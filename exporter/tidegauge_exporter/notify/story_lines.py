@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents.acts import ActOutcome, PersonAct
 from tidegauge.core.incidents.wording import best_evidence
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import Message
@@ -23,7 +24,7 @@ class StoryLine(NamedTuple):
 
     key: str
     at_unix_s: float
-    what: IncidentChange | DecisionRecord
+    what: IncidentChange | DecisionRecord | PersonAct
 
 
 class Batch(NamedTuple):
@@ -37,7 +38,8 @@ class Batch(NamedTuple):
 def lines_of(story: Story) -> list[StoryLine]:
     """All lines of a story, by time. The head of the thread has moving figures."""
     changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
-    return sorted([*changes, *_of_decisions(story.decisions)], key=lambda line: line.at_unix_s)
+    acts = [StoryLine(digest("act", act.request_id), act.at_unix_s, act) for act in _done(story.acts)]
+    return sorted([*changes, *_of_decisions(story.decisions), *acts], key=lambda line: line.at_unix_s)
 
 
 def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) -> Batch:
@@ -64,7 +66,18 @@ def face(story: Story) -> str:
         str(len(incident.reports)),
         known(incident) or "",
         "" if latest is None else _state_of(latest),
+        *people_face(story),
     )
+
+
+def people_face(story: Story) -> list[str]:
+    """The facts of what people did, for a digest; none if nobody did anything."""
+    done = _done(story.acts)
+    return [done[-1].request_id, str(len(done))] if done else []
+
+
+def _done(acts: Sequence[PersonAct]) -> list[PersonAct]:
+    return [act for act in acts if act.outcome is ActOutcome.DONE]
 
 
 def known(incident: Incident) -> str | None:

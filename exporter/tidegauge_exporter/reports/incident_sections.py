@@ -248,7 +248,7 @@ def _ended(text: str) -> str:
 
 
 def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
-    """Configured links to dashboards over the incident's time, and to the grade; of an incident that is not tamed."""
+    """Configured links to dashboards over the incident's time, and to the forms; of an incident that is not tamed."""
     job, shown = incident.key.job, shown_time(incident)
     addresses = [("Job in Grafana", links.job(cluster, job, shown))]
     addresses += [
@@ -260,6 +260,8 @@ def links_line(incident: Incident, *, cluster: str, links: Links) -> str:
         addresses.append((f"Incident {other}", links.incident(other)))
     if incident.key.cause.is_growth:
         addresses.append(("Say whether it is a leak", links.grade(incident.number)))
+    if incident.is_open:
+        addresses.append(("Acknowledge, or exempt the job", links.act(incident.number)))
     made = [_link(words, url) for words, url in addresses if url is not None]
     return f'<nav class="links">{" ".join(made)}</nav>' if made else ""
 

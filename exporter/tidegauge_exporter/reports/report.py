@@ -23,6 +23,7 @@ from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import tamed_story
+from tidegauge_exporter.reports.act_page import acts_section
 from tidegauge_exporter.reports.evidence_sections import evidence_sections, script_data
 from tidegauge_exporter.reports.html_page import (
     asset,
@@ -111,6 +112,7 @@ def report_parts(content: ReportContent) -> ReportParts:
     if whole is not None and story is not None:
         parts += [
             deeds_section(story.decisions, is_open=story.incident.is_open),
+            acts_section(story.acts),
             history_section(story.history),
             files_section(whole.incident, gone=told.snapshots_gone),
             keep_running_section(told.links) if story.incident.is_open else "",

@@ -32,6 +32,7 @@ from tidegauge_exporter.notify.ports import (
     RetryLaterError,
     retry_after_s,
 )
+from tidegauge_exporter.slack.actions import Account
 from tidegauge_exporter.slack.people import People
 
 # Slack's errors: those worth another try, and those that a person has to resolve.
@@ -56,6 +57,10 @@ _RETRIED: Final = frozenset(
 _TOKEN: Final = (
     "Slack rejects the token. Put the bot token of the installed app (xoxb-...) into slack_token_file, which is read "
     "again by itself, or into TIDEGAUGE_SLACK_TOKEN and restart (docs/slack.md)"
+)
+_APP_TOKEN: Final = (
+    "Slack rejects the app-level token. Put the one of the app (xapp-..., with connections:write) into "
+    "slack_app_token_file, and switch Socket Mode on (docs/slack.md)"
 )
 _DEFECT: Final = "Slack rejects the format of this message: a Tidegauge bug, please report it"
 _CHANNEL: Final = (
@@ -119,6 +124,8 @@ def refusal(
         return RetryLaterError(f"Slack rate-limits {method}", after_s=retry_after_s(retry_after))
     if name == "missing_scope":
         return _lacking(re.findall(r"[a-z.:_-]{1,40}", needed)[:5] or ["a scope"], method)
+    if _MENDED_BY.get(name) is _TOKEN and method == "apps.connections.open":
+        return RefusedError(f"{_APP_TOKEN} ({method}: {name})")
     if name in _MENDED_BY:
         return RefusedError(f"{_MENDED_BY[name]} ({method}: {name})")
     if status >= 500:
@@ -200,6 +207,9 @@ MAX_CHANNELS: Final = 2_000
 """Bound of channels whose last message is remembered."""
 STRANGER_FOR_S: Final = 300.0
 """Time for which an unknown user is not looked up again: every round asks for every owner."""
+ACCOUNT_FOR_S: Final = 60.0
+"""Time for which an account is not looked up again: who is taken from the file acts no more a minute later."""
+OPEN_SOCKET: Final = "apps.connections.open"
 MAX_TITLE_CHARS: Final = 200
 MAX_ALT_TEXT_CHARS: Final = 1_000
 
@@ -248,6 +258,9 @@ class SlackChat:
         """Ids of channels by the name under which they were posted to."""
         self._conversations: dict[str, str] = {}
         """Direct conversations by Slack's id of the user or e-mail address."""
+        self._team: str | None = None
+        self._accounts: dict[str, tuple[float, Account]] = {}
+        """Accounts of users, and until when they are not looked up again."""
         self._strangers: dict[str, float] = {}
         """Times until which a user counts as unknown, by the same."""
 
@@ -336,6 +349,57 @@ class SlackChat:
         missing = [scope for scope in needed if scope not in granted]
         if granted and missing:
             raise _lacking(missing, "auth.test")
+
+    # What clicks need (``actions.ClickChat``).
+
+    def team(self) -> str:
+        if self._team is None:
+            found = self._ask("auth.test", self._client.auth_test).get("team_id")
+            if not isinstance(found, str):
+                raise refusal("auth.test", "")
+            self._team = found
+        return self._team
+
+    def account(self, user: str) -> Account:
+        until_s, known = self._accounts.get(user, (0.0, None))
+        if known is not None and self._monotonic_s() < until_s:
+            return known
+        found = self._ask("users.info", lambda: self._client.users_info(user=user), harmless=UNKNOWN_PERSON).get("user")
+        account = self._account_of(user, found if isinstance(found, dict) else {})
+        if len(self._accounts) >= MAX_CHANNELS:
+            self._accounts.clear()
+        self._accounts[user] = (self._monotonic_s() + ACCOUNT_FOR_S, account)
+        return account
+
+    def whisper(self, channel: str, user: str, message: Message, *, thread_ts: str | None) -> None:
+        self._ask(
+            "chat.postEphemeral",
+            lambda: self._client.chat_postEphemeral(
+                channel=channel, user=user, thread_ts=thread_ts, **_content(message)
+            ),
+            harmless=frozenset({"user_not_in_channel", "channel_not_found"}),
+        )
+
+    def socket_url(self, app_token: str) -> str:
+        url = self._ask(OPEN_SOCKET, lambda: self._client.apps_connections_open(app_token=app_token)).get("url")
+        if not isinstance(url, str):
+            raise refusal(OPEN_SOCKET, "")
+        return url
+
+    def _account_of(self, user: str, found: Mapping[str, Any]) -> Account:
+        """Whose account it is; a guest, a bot, or who has left, acts for nobody."""
+        odd = ("deleted", "is_bot", "is_restricted", "is_ultra_restricted", "is_stranger")
+        if not found or found.get("id") != user or any(found.get(one) for one in odd):
+            return Account(None, "guests, bots and former members of the workspace can do nothing here")
+        if found.get("team_id") != self.team():
+            return Account(None, "you belong to another workspace than Tidegauge's Slack app")
+        profile = found.get("profile")
+        email = profile.get("email") if isinstance(profile, dict) else None
+        confirmed = found.get("is_email_confirmed") is not False and isinstance(email, str)
+        names = self._people.names_of(user, email if confirmed else None)
+        if len(names) > 1:
+            return Account(None, "several users of this cluster have your Slack account; an admin can mend that")
+        return Account(names[0] if names else None)
 
     def _user_of_email(self, email: str) -> str | None:
         answer = self._ask(

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.acts import ActKind, PersonAct, acknowledgement, exemption_in_force
 from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import (
     CLOSURES,
@@ -27,7 +28,7 @@ from tidegauge.core.incidents.wording import (
 from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import BEFORE_S, Link, Links, chosen_links
-from tidegauge_exporter.messages.action_text import TO_OWNER, deed, latest_deeds, told_at
+from tidegauge_exporter.messages.action_text import TO_OWNER, act_line, deed, latest_deeds, people_lines, told_at
 from tidegauge_exporter.messages.headlines import (
     NOUNS,
     OPEN_SIGNS,
@@ -72,7 +73,7 @@ def incident_message(story: Story, *, cluster: str, links: Links, now_unix_s: fl
         paragraph(_sentences(incident, now_unix_s)),
         evidence_paragraph(incident),
         _figures(incident, now_unix_s),
-        paragraph(_deeds(story, now_unix_s)),
+        paragraph([*_deeds(story, now_unix_s), *people_lines(story.acts, now_unix_s=now_unix_s)]),
         asked,
         context(_footer(incident, cluster, now_unix_s)),
     )
@@ -105,6 +106,25 @@ def action_reply(record: DecisionRecord) -> Message:
         paragraph([told_at(done, done.at_unix_s)]),
         context(f"Policy: {origin}"),
     )
+
+
+revises_owner = False
+"""Without buttons the message to the owner stays as it was sent."""
+
+
+def act_reply(act: PersonAct) -> Message:
+    """What a person did about an incident, as a reply in its thread."""
+    line = act_line(act)
+    return message(line, paragraph([line]))
+
+
+def acts_left(story: Story, offered: Sequence[ActKind], *, now_unix_s: float) -> list[ActKind]:
+    """Of the ``offered`` acts, those that are not done already: what was done is a line of the message."""
+    done = {
+        ActKind.ACKNOWLEDGE: acknowledgement(story.acts) is not None,
+        ActKind.EXEMPT: exemption_in_force(story.acts, now_unix_s=now_unix_s) is not None,
+    }
+    return [kind for kind in offered if not done.get(kind, False)]
 
 
 def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:
@@ -212,6 +232,7 @@ def owner_message(decision: Decision, story: Story, *, cluster: str, links: Link
         f"{shown} {words.by_time_left}",
         [header(f"{shown} {words.by_clock}")],
         paragraph(["\n\n".join(words.sentences)]),
+        paragraph(people_lines(story.acts, now_unix_s=now_unix_s)),
         paragraph(words.evidence),
         link_row(chosen_links(story.incident, cluster=cluster, links=links)),
         context(words.footer),

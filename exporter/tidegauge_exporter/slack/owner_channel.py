@@ -9,7 +9,15 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.deliveries import CountedChat, Deliveries
 from tidegauge_exporter.notify.plots import upload_plot
-from tidegauge_exporter.notify.ports import Chat, MessageFormat, PlotDrawer, Posted, RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import (
+    Chat,
+    Message,
+    MessageFormat,
+    PlotDrawer,
+    Posted,
+    RefusedError,
+    RetryLaterError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +45,25 @@ class SlackWay:
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
         """Each message begins a thread. That of an error goes on the thread of the growth before it, and is shown
         beside it too: Slack does not notify of replies to a thread that one did not write in."""
-        message = self._look.owner_message(
-            decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_unix_s
-        )
+        message = self._owner_message(decision, story, now_unix_s)
         channel = self._conversation(story.incident.user_name)
         if before is None or story.incident.grew_in is None:
             return self._chat.post(channel, message)
         self._chat.post(before.channel, message, thread=before, beside_thread=True)
         return before
+
+    @property
+    def revises(self) -> bool:
+        return self._look.revises_owner
+
+    def revise(self, decision: Decision, story: Story, *, posted: Posted, now_unix_s: float) -> None:
+        if story.incident.grew_in is None:  # else the message at ``posted`` is that of the growth
+            self._chat.update(posted, self._owner_message(decision, story, now_unix_s))
+
+    def _owner_message(self, decision: Decision, story: Story, now_unix_s: float) -> Message:
+        return self._look.owner_message(
+            decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_unix_s
+        )
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """Upload the plot."""

@@ -42,6 +42,18 @@ class People:
             return None
         return f"{user_name}@{self._domain}"
 
+    def names_of(self, slack_id: str, email: str | None) -> list[str]:
+        """The users behind an account: those whom the file gives this id or this address, else the one whose name is
+        before the site's domain. Never a user whom the file gives another account."""
+        self._refresh()
+        address = (email or "").lower()
+        named = [name for name, who in self._known.items() if who == slack_id or (address and who.lower() == address)]
+        if named or self._domain is None:
+            return named
+        name, _, domain = address.partition("@")
+        is_theirs = domain == self._domain.lower() and LOGIN.fullmatch(name) is not None and name not in self._known
+        return [name] if is_theirs else []
+
     def have_emails(self) -> bool:
         """True if some user is looked up on Slack by an e-mail address."""
         self._refresh()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
@@ -230,6 +231,8 @@ class SlackSink:
     def _reply(self, line: StoryLine) -> Message:
         if isinstance(line.what, IncidentChange):
             return self._look.change_reply(line.what)
+        if isinstance(line.what, PersonAct):
+            return self._look.act_reply(line.what)
         return self._look.action_reply(line.what)
 
     def _thread(self, story: Story) -> Thread | None:

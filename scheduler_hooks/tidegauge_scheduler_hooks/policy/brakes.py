@@ -306,7 +306,12 @@ _REQUEUE = frozenset({ActionKind.REQUEUE})
 BRAKES = (
     Brake("paused", _ALL, "A person paused all actions, messages included (`tidegauge policy pause`).", _paused),
     Brake("recovering", _ALL, "The incident's condition has cleared for now.", _recovering),
-    Brake("exempt", _ACTING, "The owner or the policy exempts the job; it still gets messages and evidence.", _exempt),
+    Brake(
+        "exempt",
+        _ACTING,
+        "The owner, an admin or the policy exempts the job; it still gets messages and evidence.",
+        _exempt,
+    ),
     Brake(
         "no_adapter",
         _ALL,

@@ -35,7 +35,10 @@ class Case:
 
 
 def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
-    """Why a job is not to be acted on: by its owner first, then by the site; ``None``: it is not exempt."""
+    """Why a job is not to be acted on: by its owner or another person first, then by the site; ``None``: it is not
+    exempt."""
+    if facts.exempted is not None:
+        return facts.exempted
     scheduler = facts.scheduler_facts
     if scheduler is not None and scheduler.exempt:
         return "the owner opted out of actions"

@@ -14,13 +14,15 @@ from evidence_values import news
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from scheduler_values import decision, died_of_oom, finding, incident, oom_record, record
+from tidegauge.cli.jobs import incident_acts
 from tidegauge.cli.jobs import incidents as incident_command
 from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
-from tidegauge.cli.times import clock, day
+from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
 from tidegauge.core.incidents.evidence import with_evidence
 from tidegauge.core.verdicts import Severity
 
@@ -105,7 +107,7 @@ def test_json_is_what_the_service_answers(url: str, capsys: pytest.CaptureFixtur
     assert (only["number"], only["ranks"], only["last_decision"]["decision"]["action"]) == (1, [1], "requeue")
     assert main(["incidents", "show", "1", "--json", "--api", url]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert sorted(shown) == ["answers", "decisions", "history", "incident", "left_out", "url"]
+    assert sorted(shown) == ["acts", "answers", "decisions", "history", "incident", "left_out", "url"]
     assert shown["url"] == f"{url}/report?incident=1"
 
 
@@ -155,6 +157,64 @@ def test_the_page_tells_the_whole_story_in_order(url: str, capsys: pytest.Captur
     assert -1 not in places, told[places.index(-1)]
     assert places == sorted(places)
     assert "new figures" not in page
+
+
+def test_who_looks_at_an_incident_and_who_exempted_its_job_is_on_its_page(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW_S + 60.0)
+    acknowledged = PersonAct("a", 1, ActKind.ACKNOWLEDGE, "root", True, NOW_S, ActWay.SLACK, outcome=ActOutcome.DONE)
+    refused = acknowledged._replace(request_id="b", by="mallory", as_admin=False, outcome=ActOutcome.REFUSED)
+    exempt = acknowledged._replace(request_id="c", kind=ActKind.EXEMPT, until_unix_s=NOW_S + 3600.0)
+    for act in (acknowledged, refused, exempt):
+        store.acts.begin(act)
+    assert main(["incidents", "show", "1", "--api", url]) == 0
+    page = capsys.readouterr().out
+    assert "acknowledged by root (admin), 60 s ago" in page
+    assert f"exempt      until {moment(NOW_S + 3600.0)}, by root (admin)" in page
+    assert f"{clock(NOW_S)}  root (admin) acknowledged the incident, on Slack" in page
+    assert "mallory" not in page
+    assert main(["incidents", "--api", url]) == 0
+    assert "open, root is at it" in capsys.readouterr().out
+    assert main(["policy", "log", "--api", url]) == 0
+    assert "mallory, acknowledge, on Slack, refused" in capsys.readouterr().out
+
+
+def test_an_act_needs_a_name_and_its_refusal_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "acknowledge", "1", "--api", url]) != 0
+    assert "no authentication, so it cannot tell who answers" in capsys.readouterr().err
+
+
+def test_an_act_is_sent_as_a_form_and_its_answer_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, dict[str, str]]] = []
+
+    def send(_: object, path: str, fields: dict[str, str]) -> dict[str, str]:
+        sent.append((path, fields))
+        return {"text": "For the next 8 h nothing is done."}
+
+    monkeypatch.setattr(incident_acts, "send", send)
+    assert main(["incidents", "exempt", "3", "--for", "8h"]) == 0
+    assert main(["incidents", "unacknowledge", "3"]) == 0
+    assert sent == [
+        ("/api/v1/acts", {"incident": "3", "act": "exempt", "hours": "8"}),
+        ("/api/v1/acts", {"incident": "3", "act": "unacknowledge"}),
+    ]
+    assert "For the next 8 h" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("exempt", "3", "--for", "8d"), ("exempt", "3", "--for", "8m"), ("acknowledge",),
+        ("acknowledge", "3", "--for", "8h"),
+    ],
+)  # fmt: skip
+def test_an_act_that_makes_no_sense_is_refused_by_the_command(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        raise SystemExit(main(["incidents", *words]))
+    assert refused.value.code == 2
 
 
 def test_the_page_of_a_wide_incident_shows_the_worst_ranks_and_counts_the_others(

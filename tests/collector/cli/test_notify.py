@@ -64,6 +64,20 @@ def test_missing_settings_are_named(say: Say, monkeypatch: pytest.MonkeyPatch, m
     assert ("slack_token_file" if missing else "slack_channel") in out
 
 
+def test_the_app_level_token_is_tried_and_the_buttons_are_named(
+    slack: FakeSlack, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGAUGE_SLACK_APP_TOKEN", slack.app_token)
+    slack.socket_url = "wss://wss-primary.slack.com/link/?ticket=secret"
+    code, out = say("--user", "ada")
+    assert code == 0
+    assert "buttons: Slack accepts the app-level token; owners get Acknowledge, " in out
+    assert "secret" not in out
+    monkeypatch.setenv("TIDEGAUGE_SLACK_APP_TOKEN", "xapp-wrong")
+    code, out = say("--user", "ada")
+    assert (code, "slack_app_token_file" in out, "xapp-wrong" in out) == (1, True, False)
+
+
 def test_token_is_never_shown(slack: FakeSlack, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGAUGE_SLACK_TOKEN", "xoxb-wrong-one")
     code, out = say("--user", "ada")

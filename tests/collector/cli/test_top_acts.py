@@ -61,7 +61,7 @@ def test_actions_are_paused_with_a_reason_and_resumed_and_escape_does_nothing() 
 def test_an_incident_is_graded_and_the_servers_refusal_is_said() -> None:
     async def story(reader: Reader) -> None:
         await reader.press("a")
-        assert "Was incident 12 a leak?" in reader.text()
+        assert "Acknowledge incident 12, or say whether it was a leak?" in reader.text()
         assert "job 48211 of ada" in reader.text()
         await reader.press("n")
         assert reader.world.sent == [("/api/v1/grades", {"incident": "12", "grade": "not_a_leak"})]
@@ -69,6 +69,12 @@ def test_an_incident_is_graded_and_the_servers_refusal_is_said() -> None:
         reader.world.problem = "this service has no authentication, so it cannot tell who answers"
         await reader.press("a", "y")
         assert reader.screen()[-1] == " this service has no authentication, so it cannot tell who answers"
+        reader.world.problem = None
+        await reader.press("a", "a")
+        assert reader.world.sent[-1] == ("/api/v1/acts", {"incident": "12", "act": "acknowledge"})
+        await reader.press("a", "u")
+        assert reader.world.sent[-1] == ("/api/v1/acts", {"incident": "12", "act": "unacknowledge"})
+        assert reader.screen()[-1] == " said and done"
         await reader.press("end", "a")
         assert "no open incident here to acknowledge" in reader.screen()[-1]
 

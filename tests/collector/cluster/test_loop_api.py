@@ -162,7 +162,7 @@ def test_the_newest_decisions_come_oldest_first_and_say_how_many_are_left_out(st
     assert [raw["decision"]["action"] for raw in answer["decisions"]] == ["checkpoint", "requeue"]
     assert answer["left_out"] == 3
     assert get(store, "/api/v1/decisions", since=int(NOW_S) - 40)["left_out"] == 0
-    assert get(store, "/api/v1/decisions", limit=0) == {"decisions": [], "left_out": 5}
+    assert get(store, "/api/v1/decisions", limit=0) == {"decisions": [], "left_out": 5, "acts": []}
 
 
 def test_changes_come_with_the_first_facts_that_a_scheduler_had_a_part_in(store: FakeStore) -> None:

@@ -38,6 +38,8 @@ ASKED = {
     "/profile": f"{JOB}&uid=1001",
     "/report": "incident=1",
     "/grade": "incident=1",
+    "/act": "incident=1",
+    "/api/v1/acts": "incident=1",
 }
 """What a page is asked here, where it needs to be told."""
 FULL = {

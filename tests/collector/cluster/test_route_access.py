@@ -19,6 +19,7 @@ from rank_profiles import rank_profile
 from sample_views import LEAK, identity, job_record, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
+from tidegauge.cluster.api.act_api import FOR_OTHERS
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi, Request, UnavailableError
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
@@ -31,6 +32,7 @@ from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import ActionKind, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct
 from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradedIncident
 from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.views import NodeSummary, RankSummary
@@ -74,6 +76,7 @@ def fill(store: Store, name: str) -> None:
     store.audit.finish(f"{name}s-decision", Outcome.DONE, "", at_s=NOW_S - 499.0)
     store.evidence.keep([evidence(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
     store.jobs.save([job_record(job=job_of(name), job_name=f"{name}s-model", user_name=name)])
+    store.acts.begin(PersonAct(f"{name}s-act", NUMBERS[name], ActKind.ACKNOWLEDGE, name, False, NOW_S))
     store.profiles.keep([rank_profile(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
 
 
@@ -209,6 +212,8 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/job-record": Page(f"/api/v1/job-record?job_id={key['job_id']}", about_one=True),
         "/api/v1/job-record by name": Page(f"/api/v1/job-record?name={whose}s-model", about_one=True),
         "/api/v1/grades": Page("/api/v1/grades"),
+        "/api/v1/acts": Page(f"/api/v1/acts?incident={number}", about_one=True),
+        "/act": Page(f"/act?incident={number}", about_one=True),
         "/report": Page(f"/report?incident={number}", about_one=True),
         "/grade": Page(f"/grade?incident={number}", about_one=True),
         "/sd": Page("/sd"),
@@ -369,6 +374,7 @@ def test_evidence_of_a_job_that_is_gone_is_its_owners_as_its_incident_says(own_s
 
 FORMS = ("/api/v1/grades", "/grade")
 PROFILES = "/api/v1/profiles"
+ACTS = ("/api/v1/acts", "/act")
 
 
 def answers_of(site: Site, whose: str) -> list[tuple[str, str, bool]]:
@@ -385,7 +391,7 @@ SESSIONS = ("/login", "/logout")
 
 
 def test_every_form_is_asked_about_here(site: Site) -> None:
-    assert set(site.service.forms()) == {*FORMS, PROFILES, *SESSIONS}
+    assert set(site.service.forms()) == {*FORMS, *ACTS, PROFILES, *SESSIONS}
 
 
 @pytest.mark.parametrize(
@@ -442,6 +448,30 @@ def test_its_owner_grades_an_incident_and_an_admins_word_counts_more(own_site: S
     assert incident.answers[2].comment == "a replay buffer"
     story = json.loads(own_site.ask(pages("bob")["/api/v1/incident"].path, "bob")[1])
     assert [one["by"] for one in story["answers"]] == ["bob", "root", "bob"]
+
+
+@pytest.mark.parametrize("form", ACTS)
+@pytest.mark.parametrize(
+    ("name", "status"), [(None, 401), ("ada", 404), ("prometheus", 404), ("bob", 200), ("root", 200)]
+)
+def test_acts_on_an_incident_are_its_owners_and_admins(
+    own_site: Site, form: str, name: str | None, status: int
+) -> None:
+    fields = {"incident": str(NUMBERS["bob"]), "act": "exempt", "hours": "4"}
+    assert own_site.ask(form, name, fields)[0] == status
+    done = exempting(own_site)
+    told = [(one.by, one.outcome is ActOutcome.DONE) for one in done]
+    assert told == ([] if name is None else [(name, status == 200)])
+    assert bool(own_site.store.acts.exemptions(now_s=NOW_S)) is (status == 200)
+    for speaking_for_others in FOR_OTHERS:
+        refused = own_site.ask(form, name, {**fields, speaking_for_others: "root"})[0]
+        assert refused == (401 if name is None else 400)
+    own_site.ask(f"{form}?incident=2&act=exempt", name)
+    assert exempting(own_site) == done, "opening a page asks for nothing"
+
+
+def exempting(site: Site) -> list[PersonAct]:
+    return [one for one in site.store.acts.of_incident(NUMBERS["bob"]) if one.kind is ActKind.EXEMPT]
 
 
 def test_opening_a_page_answers_nothing(own_site: Site) -> None:

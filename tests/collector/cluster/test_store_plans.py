@@ -26,6 +26,8 @@ ASKED_OFTEN: dict[str, Callable[[Store], object]] = {
     "marks": lambda store: store.incidents.marks(since_s=NOW_S, limit=10),
     "lines": lambda store: list(store.incidents.lines(1, most=10, most_figures=10)),
     "count_left_out": lambda store: store.incidents.count_left_out(1, most=10, most_figures=10),
+    "acts": lambda store: store.acts.of_incident(1),
+    "exemptions": lambda store: store.acts.exemptions(now_s=NOW_S),
     "answers": lambda store: store.grades.answers(1),
     "open_among": lambda store: store.evidence.open_among([JOB]),
     "has_owner": lambda store: store.incidents.has_owner(JOB, "ada"),

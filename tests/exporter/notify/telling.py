@@ -19,6 +19,7 @@ from tidegauge.core.incidents import (
     IncidentState,
 )
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
@@ -126,6 +127,11 @@ class PlainLook:
     def incident_message(self, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
         about = story.incident
         return Message(f"incident {about.number} {about.state.value} {about.severity.value} {about.grown_bytes}")
+
+    revises_owner = False
+
+    def act_reply(self, act: PersonAct) -> Message:
+        return Message(f"act {act.kind.value} by {act.by}")
 
     def change_reply(self, change: IncidentChange) -> Message:
         return Message(f"{change.kind.value} at {change.at_unix_s - NOW_S:g}")

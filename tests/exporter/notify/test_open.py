@@ -22,6 +22,7 @@ from fakes.fake_slack import FakeSlack
 from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision, record
 from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.incidents.acts import ActKind, PersonAct
 from tidegauge.core.persons.pseudonyms import Pseudonyms
 from tidegauge.core.version import __version__
 from tidegauge_exporter.messages.pseudonyms import story_with_pseudonym
@@ -118,7 +119,9 @@ def test_a_story_with_a_pseudonym_has_the_name_nowhere() -> None:
     known = Pseudonyms(b"1" * 32)
     told = story(12, explanation="a job of ada grows")
     made = record(decision(reason="ada's job leaks"), Outcome.FAILED, detail="no email address known for user 'ada'")
-    shown = story_with_pseudonym(replace(told, decisions=(made,)), known)
+    act = PersonAct("r", 12, ActKind.ACKNOWLEDGE, "ada", False, 0.0, sender="T0/U1", detail="ada said so")
+    shown = story_with_pseudonym(replace(told, decisions=(made,), acts=(act,)), known)
+    assert [(one.by, one.sender, one.detail) for one in shown.acts] == [(known.of("ada"), None, None)]
     names = {shown.incident.user_name, *(line.incident.user_name for line in shown.history)}
     (done,) = shown.decisions
     assert names | {done.decision.facts.user_name, done.decision.incident.user_name} == {known.of("ada")}

@@ -22,16 +22,19 @@ from exporter.notify.telling import (
     ran_out,
     story,
 )
-from scheduler_values import decision
+from sample_views import NOW_S
+from scheduler_values import decision, record
 from slack_stories import FOUND
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import Closure
-from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct, acknowledgement
+from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.deliveries import DeliveryOutcome
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.owner import OwnerNotifier, tell_owner
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.ports import Message, RefusedError, RetryLaterError
 from tidegauge_exporter.slack.owner_channel import SlackWay
 
 TOLD = "Slack DM"
@@ -39,14 +42,29 @@ FIRST = decision(decision_id="first")
 SECOND = decision(decision_id="second")
 
 
+class ClickableLook(PlainLook):
+    """Says who acknowledged, as a message with buttons does."""
+
+    revises_owner = True
+
+    def owner_message(
+        self, decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float
+    ) -> Message:
+        plain = super().owner_message(decision, story, cluster=cluster, links=links, now_unix_s=now_unix_s)
+        by = acknowledgement(story.acts)
+        return Message(f"{plain.text}{'' if by is None else f', acknowledged by {by.by}'} {story.incident.state.value}")
+
+
 class Owners:
+    look = PlainLook()
+
     def __init__(self, path: Path) -> None:
         self.clock, self.chat, self.path = Clock(), FakeChat(), path
         self.journal = DeliveryJournal(path, wall_s=self.clock)
         self.messages = self.open()
 
     def open(self) -> OwnerNotifier:
-        way = SlackWay(self.chat, cluster="rose", links=LINKS, look=PlainLook(), draw=draw)
+        way = SlackWay(self.chat, cluster="rose", links=LINKS, look=self.look, draw=draw)
         self.messages = OwnerNotifier(way, self.journal, wall_s=self.clock)
         return self.messages
 
@@ -63,6 +81,63 @@ class Owners:
 @pytest.fixture
 def owners(tmp_path: Path) -> Owners:
     return Owners(tmp_path / "notified.jsonl")
+
+
+def acted(told: Story, *by: str) -> Story:
+    """The story with acknowledgements by these people, the last one refused."""
+    act = PersonAct("r", told.incident.number, ActKind.ACKNOWLEDGE, None, False, NOW_S, outcome=ActOutcome.DONE)
+    acts = tuple(act._replace(request_id=f"r{number}", by=name) for number, name in enumerate(by))
+    return replace(told, acts=(*acts, act._replace(by="mallory", outcome=ActOutcome.REFUSED)))
+
+
+def notified(*names: str) -> Story:
+    return decided(story(), *(record(decision(decision_id=name), Outcome.DONE) for name in names))
+
+
+def test_what_people_did_changes_each_message_with_buttons_once_also_after_a_restart(owners: Owners) -> None:
+    owners.look = ClickableLook()
+    owners.open()
+    for decision_told in (FIRST, SECOND):
+        owners.messages.tell(decision_told, story())
+    owners.take(notified("first", "second"))
+    assert [call.method for call in owners.chat.calls].count("update") == 0, "nobody did anything"
+    told = acted(notified("first", "second"), "ada")
+    for _ in range(2):
+        owners.take(told)
+        owners.restart()
+    assert owners.chat.heads() == [
+        "to ada: first, acknowledged by ada open",
+        "to ada: second, acknowledged by ada open",
+    ]
+    assert [call.method for call in owners.chat.calls].count("update") == 2
+    owners.take(closed(told))
+    assert owners.chat.heads()[0] == "to ada: first, acknowledged by ada closed", "the buttons are gone"
+
+
+def test_a_message_without_buttons_is_never_edited(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    owners.take(acted(notified("first"), "ada"))
+    owners.take(closed(acted(notified("first"), "ada")))
+    assert [call.method for call in owners.chat.calls].count("update") == 0
+
+
+def test_an_edit_that_slack_refuses_holds_up_no_reply_and_is_tried_again(owners: Owners) -> None:
+    owners.look = ClickableLook()
+    owners.open()
+    owners.messages.tell(FIRST, story())
+
+    def fail(call: Call) -> None:
+        if call.method == "update":
+            raise RetryLaterError("no edits now", after_s=1.0)
+
+    owners.chat.before = fail
+    told = decided(acted(notified("first"), "ada"), done(name="cap"))
+    with pytest.raises(RetryLaterError):
+        owners.take(told)
+    assert owners.chat.replies("to ada: first open") == ["cap done cap"]
+    owners.chat.before = lambda _: None
+    owners.take(told)
+    assert owners.chat.heads() == ["to ada: first, acknowledged by ada open"]
 
 
 def test_the_owner_gets_a_direct_message_with_a_plot(owners: Owners) -> None:

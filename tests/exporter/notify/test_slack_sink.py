@@ -27,6 +27,7 @@ from sample_views import NOW_S
 from slack_stories import FOUND
 from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, Disposition
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
@@ -57,6 +58,21 @@ def test_the_head_follows_what_matters_at_once_and_the_story_goes_on_in_order(ch
     assert channel.chat.replies(channel.chat.heads()[0]) == [
         "opened at 0", "escalated at 30", "cap done capped", "closed at 60",
     ]  # fmt: skip
+
+
+def test_what_people_did_is_a_line_and_changes_the_head_at_once(channel: Channel) -> None:
+    channel.take(warning())
+    act = PersonAct("r1", 1, ActKind.ACKNOWLEDGE, "ada", False, NOW_S + 5.0, outcome=ActOutcome.DONE)
+    others = [act._replace(request_id="r2", outcome=one) for one in ActOutcome if one is not ActOutcome.DONE]
+    moved = happened(warning(), ChangeKind.UPDATED, 10.0, grown_bytes=7)
+    for acts in ((), tuple(others)):
+        channel.take(replace(moved, acts=acts))
+    assert channel.chat.heads() == ["incident 1 open warning 1006632960"], "figures alone wait"
+    for _ in range(2):
+        channel.take(replace(moved, acts=(act, *others)))
+        channel.restart()
+    assert channel.chat.heads() == ["incident 1 open warning 7"]
+    assert channel.chat.replies(channel.chat.heads()[0]) == ["opened at 0", "act acknowledge by ada"]
 
 
 def test_figures_follow_every_five_minutes_and_only_while_it_is_open(channel: Channel) -> None:

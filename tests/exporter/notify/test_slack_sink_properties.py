@@ -23,6 +23,7 @@ from exporter.notify.telling import (
     warning,
 )
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import MAX_LINES_AT_ONCE, StoryLine, lines_of
@@ -140,4 +141,6 @@ def check(world: World, story: Story) -> int:
 def text(line: StoryLine) -> str:
     look = PlainLook()
     what = line.what
+    if isinstance(what, PersonAct):
+        return look.act_reply(what).text
     return (look.change_reply(what) if isinstance(what, IncidentChange) else look.action_reply(what)).text

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(400)
 NOWHERE = "http://127.0.0.1:1"
 SECRETS = {
     "slack_token_file": "xoxb-CANARY-slack",
+    "slack_app_token_file": "xapp-CANARY-slack",
     "mail_password_file": "CANARY-mail-password",
     "grafana_token_file": "glsa_CANARY_grafana",
     "ray_jobs_token_file": "CANARY-ray-jobs-token",

@@ -1,4 +1,4 @@
-"""``tidegauge incidents`` lists memory incidents, and shows one with its evidence and actions."""
+"""``tidegauge incidents`` lists memory incidents, shows one with its evidence and actions, and acknowledges it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Optional
 from tidegauge.cli.arguments import SELECTION, add_examples, group
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, UsageError
+from tidegauge.cli.jobs import incident_acts
 from tidegauge.cli.output import print_json, print_page, print_table, print_wrapped
 from tidegauge.cli.policy import grade as policy_grade
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, web_pages, whose
@@ -20,6 +21,7 @@ from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.ids import job_name
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.incidents.actions import USER_BREAKER, DecisionRecord, LoopStatus
+from tidegauge.core.incidents.acts import PersonAct, acknowledgement, exemption_in_force, who_acted
 from tidegauge.core.incidents.grades import GradeAnswer
 from tidegauge.core.incidents.post_mortem import next_step, post_mortem
 from tidegauge.core.incidents.wording import (
@@ -40,7 +42,7 @@ from tidegauge.core.incidents.wording import (
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_count, format_duration
 
-HELP = "list memory incidents, or show one in detail"
+HELP = "list memory incidents, show one in detail, acknowledge it"
 
 HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "OOM in",
           "opened", "last action")  # fmt: skip
@@ -57,8 +59,13 @@ MAX_RANKS = 16
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=["show"], help="show one incident in detail")
-    parser.add_argument("number", nargs="?", type=int, help="number of the incident to show")
+    parser.add_argument(
+        "what", nargs="?", choices=["show", *(kind.value for kind in incident_acts.ACTS)],
+        help="show one incident in detail; say that you are looking at it, or take that back; exempt its job from "
+        "actions for a time",
+    )  # fmt: skip
+    parser.add_argument("number", nargs="?", type=int, help="number of the incident")
+    incident_acts.prepare(parser)
     selection = group(parser, SELECTION)
     selection.add_argument("--all", action="store_true", help="include closed incidents")
     selection.add_argument(
@@ -73,6 +80,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "tidegauge incidents                    open incidents",
         "tidegauge incidents --since 7d         all incidents of the last week",
         "tidegauge incidents show 3             ranks, evidence and timeline of incident 3",
+        "tidegauge incidents acknowledge 3      show others that you are looking at it",
+        "tidegauge incidents exempt 3 --for 8h  no action on its job for 8 hours",
     )
 
 
@@ -80,8 +89,10 @@ def run(args: argparse.Namespace) -> int:
     if args.what is None:
         return _list(args)
     if args.number is None:
-        raise UsageError("no incident number: use `tidegauge incidents show NUMBER`; `tidegauge incidents` lists them")
-    return _show(args)
+        raise UsageError(
+            f"no incident number: use `tidegauge incidents {args.what} NUMBER`; `tidegauge incidents` lists them"
+        )
+    return _show(args) if args.what == "show" else incident_acts.run(args)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -123,14 +134,14 @@ def _none(whose_only: str | None, *, closed_too: bool) -> str:
 def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
     """A row of the table; ``by_id`` is set if another job has the same name."""
     job = incident.key.job
-    last = raw.get("last_decision")
+    last, by = raw.get("last_decision"), raw.get("acknowledged_by")
     ranks = raw.get("ranks", incident.ranks)
     return (
         str(incident.number),
         job_name(job.job_id if by_id else incident.called.job_id, job.attempt, group=incident.group_name),
         incident.key.cause.value,
         incident.severity.value,
-        state_in_words(incident) + (", stale" if incident.stale else ""),
+        state_in_words(incident) + (", stale" if incident.stale else "") + (f", {by} is at it" if by else ""),
         list_ranks(ranks, common=incident.common, left_out=ranks_besides(incident, ranks)),
         "-" if incident.onset_step is None else str(incident.onset_step),
         rate(incident.bytes_per_step) or "-",
@@ -149,10 +160,11 @@ def _show(args: argparse.Namespace) -> int:
     incident = read(Incident, answer["incident"])
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
     status = read(LoopStatus, ask(args, "/api/v1/policy"))
+    acts = [read(PersonAct, raw) for raw in answer.get("acts", ())]  # missing in an older service's answer
     for text in _headline(incident).split("\n"):
         print_wrapped("", text)
     print()
-    for name, text in figures(incident, now_s=time.time()):
+    for name, text in [*figures(incident, now_s=time.time()), *people_figures(acts, now_s=time.time())]:
         print_wrapped(f"{name:<12}", text)
     if url := pages.incident(incident.number):
         print(f"{'web page':<12}{url}")  # whole, for a terminal to open it
@@ -164,7 +176,7 @@ def _show(args: argparse.Namespace) -> int:
         if left_out > 0:
             print(f"and {left_out} more ranks; --json lists {'most' if incident.ranks_left_out else 'all'} of them")
     answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # missing in an older service's answer
-    entries = timeline(answer["history"], records, answers)
+    entries = timeline(answer["history"], records, answers, acts)
     gone = snapshots_gone(incident, kept_s=load_settings(args).keep_snapshots_s, now_s=time.time())
     for start, text in below_ranks(incident, entries, records, status, gone=gone):
         print_wrapped(start, text)
@@ -172,6 +184,15 @@ def _show(args: argparse.Namespace) -> int:
         print()
         print_wrapped("", policy_grade.question(incident.number, pages.grade(incident.number)))
     return FINE
+
+
+def people_figures(acts: Sequence[PersonAct], *, now_s: float) -> list[tuple[str, str]]:
+    """Who is looking at it, and who exempted the job; nothing if nobody did."""
+    by, exempted = acknowledgement(acts), exemption_in_force(acts, now_unix_s=now_s)
+    lines = [] if by is None else [("acknowledged", f"by {who_acted(by)}, {_ago(by.at_unix_s, now_s)}")]
+    if exempted is not None and exempted.until_unix_s is not None:
+        lines.append(("exempt", f"until {moment(exempted.until_unix_s)}, by {who_acted(exempted)}"))
+    return [(f"{name} " if len(name) == 12 else name, text) for name, text in lines]
 
 
 def _headline(incident: Incident) -> str:

@@ -11,10 +11,12 @@ from tidegauge.cli.service_api import add_api_arguments, ask, local_service, rea
 from tidegauge.cli.timeline import became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents.acts import PersonAct, act_in_words
 from tidegauge.core.incidents.wording import MODE_WORDS, name_job
 from tidegauge.core.units import format_count
 
 LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", "why")
+ACTS_HEADER = ("time", "incident", "what people did", "account on Slack")
 DAY_S = 86400.0
 
 
@@ -112,13 +114,21 @@ def log(args: argparse.Namespace) -> int:
         print_json(answer)
         return FINE
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
+    acts = [read(PersonAct, raw) for raw in answer.get("acts", ())]  # missing in an older service's answer
     if answer["left_out"]:
         print(f"{answer['left_out']} older decisions are not shown (--limit)\n")
     if records:
         print_table(LOG_HEADER, [_row(record) for record in records])
     else:
         print("no decisions in this period")
+    if acts:
+        print()
+        print_table(ACTS_HEADER, [_act_row(act) for act in acts])
     return FINE
+
+
+def _act_row(act: PersonAct) -> Sequence[str]:
+    return moment(act.at_unix_s), str(act.number), act_in_words(act, when=moment), act.sender or "-"
 
 
 def _row(record: DecisionRecord) -> Sequence[str]:

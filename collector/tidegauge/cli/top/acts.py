@@ -16,6 +16,7 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top.model import JobMeant
 from tidegauge.cli.top.service import Service
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.acts import NOT_SILENCED, ActKind
 from tidegauge.core.incidents.grades import RULE, Grade
 from tidegauge.core.jobs.exemption import ExemptingCommand, exempting_command
 from tidegauge.core.text import one_line
@@ -45,16 +46,20 @@ class Question:
 
 
 def grade_question(service: Service, number: int, about: str) -> Question:
-    """Whether an incident was a leak; ``about`` says which it is."""
+    """Who looks at an incident, and whether it was a leak; ``about`` says which it is."""
     sentences = (
         about,
+        f"acknowledge: everybody sees that you are looking at it. {NOT_SILENCED}",
         f"leak: {RULE[Grade.LEAK]}; not a leak: {RULE[Grade.NOT_A_LEAK]}.",
-        "Your answer is recorded with your name, counts towards the precision of notifications, and changes no job.",
+        "Your answer is recorded with your name; whether it was a leak counts towards the precision of notifications. "
+        "No job changes.",
     )
     return Question(
-        f"Was incident {number} a leak?",
+        f"Acknowledge incident {number}, or say whether it was a leak?",
         sentences,
         (
+            Choice("a", "acknowledge", lambda _: service.act(number, ActKind.ACKNOWLEDGE)),
+            Choice("u", "take that back", lambda _: service.act(number, ActKind.UNACKNOWLEDGE)),
             Choice("y", "it was a leak", lambda _: service.grade(number, Grade.LEAK)),
             Choice("n", "it was not", lambda _: service.grade(number, Grade.NOT_A_LEAK)),
         ),
@@ -117,7 +122,8 @@ def exempt_question(
     if command is None:
         how = (
             "A running job of this kind is exempted by the site's policy: an admin adds a pattern under "
-            "`brakes.exempt` (docs/policy.md). The owner starts the next one with `tidegauge run --no-actions`."
+            "`brakes.exempt` (docs/policy.md). Of a job with an open incident: `tidegauge incidents exempt INCIDENT`. "
+            "The owner starts the next one with `tidegauge run --no-actions`."
         )
         return Question(title, (then, how))
     words = " ".join(command.words)

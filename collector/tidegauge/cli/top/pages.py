@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_ranks, figures, rank_rows
+from tidegauge.cli.jobs.incidents import RANK_HEADER, RANKS_GIVE_WAY, below_ranks, figures, people_figures, rank_rows
 from tidegauge.cli.output import narrowed, plain_lines
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, moment
@@ -64,7 +64,7 @@ KEYS = (
     ("e", "jobs that ended: how, their peak and limit; Enter opens one"),
     ("l", "log of changes: nodes, jobs, verdicts, incidents, actions"),
     ("s", "on a rank or incident: ask the rank for evidence, a snapshot or a memory profile"),
-    ("a", "acknowledge an incident: record whether it was a leak"),
+    ("a", "acknowledge an incident, or record whether it was a leak"),
     ("x", "exempt a job from actions"),
     ("P", "pause all actions, or resume them"),
     ("", "s, a, x and P say what will happen, and do it only when it is confirmed; Escape cancels"),
@@ -141,12 +141,12 @@ def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Li
     """The page of an incident, as ``tidegauge incidents show`` prints it."""
     incident = story.incident
     lines = [*wrapped("", incident_sentence(incident, clock), width), ""]
-    for name, text in figures(incident, now_s=now_s):
+    for name, text in [*figures(incident, now_s=now_s), *people_figures(story.acts, now_s=now_s)]:
         lines += wrapped(f"{name:<12}", text, width)
     if incident.findings:
         lines += ["", f"Ranks, worst first, at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
-    entries = timeline(story.history, story.records)
+    entries = timeline(story.history, story.records, acts=story.acts)
     for start, text in below_ranks(incident, entries, story.records, story.status):
         lines += wrapped(start, text, width)
     return [[Cell(cut(text, width))] for text in lines]

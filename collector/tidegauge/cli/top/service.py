@@ -22,6 +22,7 @@ from tidegauge.core.evidence.request import MAX_EVENTS, Window, evidence_request
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents.acts import ActKind, PersonAct
 from tidegauge.core.incidents.grades import Grade
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.memory_history import MemoryPoint
@@ -55,6 +56,7 @@ class ShownIncident(NamedTuple):
     """The lines as the API returns them; ``cli.timeline`` reads them."""
     records: tuple[DecisionRecord, ...]
     status: LoopStatus
+    acts: tuple[PersonAct, ...] = ()
 
 
 Ask = Callable[[str, float], dict[str, Any]]
@@ -131,6 +133,7 @@ class Service:
             tuple(answer["history"]),
             tuple(read(DecisionRecord, raw) for raw in answer["decisions"]),
             read(LoopStatus, self._ask("/api/v1/policy", TIMEOUT_S)),
+            tuple(read(PersonAct, raw) for raw in answer.get("acts", ())),  # missing in an older service's answer
         )
 
     def nodes_raw(self) -> dict[str, Any]:
@@ -168,6 +171,10 @@ class Service:
         """Record whether an incident was a leak, as ``tidegauge policy grade`` does; a sentence for the user."""
         answer = self._send("/api/v1/grades", {"incident": str(number), "grade": grade.value})
         return recorded_words(number, answer)
+
+    def act(self, number: int, kind: ActKind) -> str:
+        """Act on an incident, as ``tidegauge incidents acknowledge`` does; a sentence for the user."""
+        return str(self._send("/api/v1/acts", {"incident": str(number), "act": kind.value})["text"])
 
     def ask_profile(self, job: JobKey, rank: int) -> str:
         """Ask for a memory profile of a rank, as ``tidegauge profile --now`` does; a sentence for the user."""

@@ -1,4 +1,4 @@
-"""Pages of the HTTP API for grades: people say whether an incident was a leak. Nothing else is written by the API.
+"""Pages of the HTTP API for grades: people say whether an incident was a leak.
 
 GET only reads, because mail and chat programs open the links of messages. A POST of a form writes a grade.
 """
@@ -92,9 +92,10 @@ class GradePages:
         if not incident.key.cause.is_growth:
             what = incident.key.cause.value
             raise BadRequestError(f"incident {number} is {what}: a fact, so it is not graded")
-        answer = GradeAnswer(grade, viewer.name, viewer.sees_all, self._now_s(), comment)
-        self._store().grades.add(number, answer)
-        log.info("incident %d graded %s by %s", number, grade.value, viewer.name)
+        write_grade(
+            self._store(), incident, grade,
+            by=viewer.name, as_admin=viewer.sees_all, at_s=self._now_s(), comment=comment,
+        )  # fmt: skip
         return self._question(number, viewer)
 
     def _question(self, number: int, viewer: Viewer) -> GradeQuestion:
@@ -102,6 +103,15 @@ class GradePages:
         incident = visible_incident(store, number, viewer)
         yours = None if viewer.name is None else store.grades.last_of(number, viewer.name)
         return GradeQuestion(incident, store.grades.answers(number), yours, viewer)
+
+
+def write_grade(
+    store: LoopStore, incident: Incident, grade: Grade, *, by: str, as_admin: bool, at_s: float,
+    comment: str | None = None,
+) -> None:  # fmt: skip
+    """Write down the answer of a person who may give it, to an incident of growth."""
+    store.grades.add(incident.number, GradeAnswer(grade, by, as_admin, at_s, comment))
+    log.info("incident %d graded %s by %s", incident.number, grade.value, by)
 
 
 def _grade(request: Request) -> Grade:

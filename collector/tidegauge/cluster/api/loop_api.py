@@ -15,6 +15,7 @@ from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.acts import PersonAct, acknowledgement
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.views import JobView
@@ -104,7 +105,8 @@ def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewe
         tables = store()
         found = visible_incident(tables, number, viewer)
         history = tuple(tables.incidents.lines(number, **HISTORY))
-        return Story(found, history, tuple(tables.audit.records_of(number)))
+        acts = tuple(tables.acts.of_incident(number))
+        return Story(found, history, tuple(tables.audit.records_of(number)), acts=acts)
 
 
 def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
@@ -183,7 +185,9 @@ class _Pages:
         found = store.incidents.each(
             open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
         )
-        lines = (incident_line(incident, store.audit.records_of(incident.number)) for incident in found)
+        lines = (
+            incident_line(one, store.audit.records_of(one.number), store.acts.of_incident(one.number)) for one in found
+        )
         return {"incidents": lines, "seen_as": request.viewer.only}
 
     def marks(self, request: Request) -> object:
@@ -199,6 +203,7 @@ class _Pages:
             "history": map(_told, store.incidents.lines(number, **HISTORY)),
             "decisions": map(_short_record, store.audit.records_of(number)),
             "answers": store.grades.answers(number),
+            "acts": store.acts.of_incident(number),
             "left_out": store.incidents.count_left_out(number, **HISTORY),
         }
 
@@ -208,7 +213,8 @@ class _Pages:
         whose = request.viewer.only
         shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
-        return {"decisions": map(_short_record, shown), "left_out": left_out}
+        acts = self._store().acts.latest(since_s=since_s, limit=limit, user_name=whose)
+        return {"decisions": map(_short_record, shown), "left_out": left_out, "acts": acts}
 
     def changes(self, request: Request) -> object:
         store = self._store()
@@ -222,12 +228,14 @@ class _Pages:
         return {"changes": shown, "facts": facts, "left_out": len(changes) - len(shown)}
 
 
-def incident_line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
-    """An incident in a list: with the numbers of all its ranks, and the last decision about it."""
+def incident_line(incident: Incident, records: Sequence[DecisionRecord], acts: Sequence[PersonAct]) -> Wire:
+    """An incident in a list: with the numbers of all its ranks, the last decision about it, and who looks at it."""
+    by = acknowledgement(acts)
     last = _short_record(records[-1]) if records else None
     raw = to_wire(incident.shortened(MAX_FINDINGS))
     assert isinstance(raw, dict), "an incident is an object"
-    return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}
+    return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last),
+            "acknowledged_by": None if by is None else by.by}  # fmt: skip
 
 
 def _told(change: IncidentChange) -> Wire:

@@ -12,6 +12,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.acts import ActOutcome, PersonAct
 from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
@@ -85,6 +86,20 @@ class Grades(Protocol):
     def count_notified(self, *, since_s: float, user_name: str | None = None) -> int: ...
 
 
+class Acts(Protocol):
+    """The methods of ``store.ActStore``."""
+
+    def find(self, request_id: str, /) -> PersonAct | None: ...
+
+    def begin(self, act: PersonAct, /) -> PersonAct | None: ...
+
+    def finish(self, request_id: str, outcome: ActOutcome, detail: str | None, /) -> PersonAct: ...
+
+    def of_incident(self, number: int, /) -> Sequence[PersonAct]: ...
+
+    def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]: ...
+
+
 class ProfileReads(Protocol):
     """The methods of ``store.ProfileStore`` that pages call."""
 
@@ -135,6 +150,9 @@ class LoopStore(Protocol):
 
     @property
     def grades(self) -> Grades: ...
+
+    @property
+    def acts(self) -> Acts: ...
 
     @property
     def jobs(self) -> JobReads: ...

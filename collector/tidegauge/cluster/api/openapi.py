@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from tidegauge import __version__
+from tidegauge.cluster.api.act_api import MAX_NUMBER
 from tidegauge.cluster.api.heat_map import COLUMNS, MAX_COLUMNS, MAX_ROWS, HeatMap
 from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.login_api import MAX_NAME_CHARS, MAX_NEXT_CHARS, MAX_SECRET_CHARS, ViewerFacts
@@ -27,6 +28,7 @@ from tidegauge.cluster.views import AskedProfile, Event, NodeStatus, ProfileProb
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.acts import DEFAULT_EXEMPT_HOURS, MAX_EXEMPT_HOURS, ActKind, PersonAct
 from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord
@@ -113,6 +115,14 @@ _ANSWER = (
     Parameter("grade", "The answer.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
     Parameter("comment", "Why.", {"type": "string", "maxLength": MAX_COMMENT_CHARS}),
 )
+_ACT = "Acknowledge an incident, exempt its job for a time, ask for evidence, grade it: its owner, or an admin"
+_ACT_FIELDS = (
+    Parameter("incident", "The incident's number.", _whole(most=MAX_NUMBER), required=True),
+    Parameter("act", "What to do.", {"type": "string", "enum": [kind.value for kind in ActKind]}, required=True),
+    Parameter(
+        "hours", "Of `exempt`: for how long; 0 ends it.", _whole(default=DEFAULT_EXEMPT_HOURS, most=MAX_EXEMPT_HOURS)
+    ),
+)
 _NEXT = Parameter("next", "Path on this server to go on to.", {"type": "string", "maxLength": MAX_NEXT_CHARS})
 _LOGIN = (
     _NEXT,
@@ -130,7 +140,8 @@ _EXPOSITIONS = (
 
 
 class IncidentLine:
-    """An ``Incident`` in a list, to which ``loop_api`` adds the numbers of all its ranks and the last decision."""
+    """An ``Incident`` in a list, to which ``loop_api`` adds the numbers of all its ranks, the last decision and who
+    looks at it."""
 
 
 class ToldChange(NamedTuple):
@@ -194,7 +205,7 @@ PAGES: Mapping[str, ApiPage] = {
         "One incident with its history and decisions",
         {
             "incident": Incident, "history": tuple[ToldChange, ...], "decisions": tuple[DecisionRecord, ...],
-            "answers": tuple[GradeAnswer, ...], "left_out": int,
+            "answers": tuple[GradeAnswer, ...], "acts": tuple[PersonAct, ...], "left_out": int,
         },
         (Parameter("number", "The incident's number.", _whole(default=0)),), errors=(404,),
     ),
@@ -206,7 +217,8 @@ PAGES: Mapping[str, ApiPage] = {
         {"changes": tuple[IncidentChange, ...], "facts": Mapping[int, JobFacts], "left_out": int}, (_SINCE,),
     ),
     "/api/v1/decisions": ApiPage(
-        "Decisions, oldest first", {"decisions": tuple[DecisionRecord, ...], "left_out": int}, (_SINCE, _LIMIT),
+        "Decisions, and acts of people, oldest first",
+        {"decisions": tuple[DecisionRecord, ...], "left_out": int, "acts": tuple[PersonAct, ...]}, (_SINCE, _LIMIT),
     ),
     "/api/v1/ended-jobs": ApiPage(
         "Records of ended jobs, the last one first",
@@ -277,6 +289,12 @@ PAGES: Mapping[str, ApiPage] = {
         {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
         text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...], "yours": GradeAnswer | None}),
     ),
+    "/api/v1/acts": ApiPage(
+        "What people asked for about an incident, and what became of it, oldest first",
+        {"acts": tuple[PersonAct, ...], "may": tuple[ActKind, ...]},
+        (Parameter("incident", "The incident's number.", _whole(most=MAX_NUMBER), required=True),),
+        errors=(404,), form=Form(_ACT, _ACT_FIELDS, {"act": PersonAct, "text": str}),
+    ),
     "/api/v1/policy": ApiPage("Status of incidents, policy and actions", LoopStatus),
     "/api/v1/openapi.json": ApiPage("This document", object),
     "/": ApiPage("The web UI: its page of jobs", None, (_WORDS, _SORT), _HTML),
@@ -314,6 +332,11 @@ PAGES: Mapping[str, ApiPage] = {
         "A form to grade an incident", None,
         (Parameter("incident", "The incident's number.", _whole(), required=True),), _HTML, (404,),
         form=Form(_GRADES, _ANSWER),
+    ),
+    "/act": ApiPage(
+        "A form to act on an incident", None,
+        (Parameter("incident", "The incident's number.", _whole(most=MAX_NUMBER), required=True),), _HTML, (404,),
+        form=Form(_ACT, _ACT_FIELDS),
     ),
     "/login": ApiPage(
         "A form to log in with a browser", None,
@@ -360,7 +383,8 @@ def openapi_document() -> Schema:
         "info": {
             "title": "Tidegauge coordinator API",
             "version": __version__,
-            "description": "Read only, except for grades of incidents and requests for memory profiles. Sizes are "
+            "description": "Read only, except for people's acts on incidents, grades among them, and requests for "
+            "memory profiles. Sizes are "
             "bytes, times are unix seconds; null is unknown. Keys may be added.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -421,7 +445,9 @@ class Schemas:
             properties = {key: self.of(part) for key, part in form.items()}
             return {"type": "object", "properties": properties, "required": list(form)}
         if form is IncidentLine:
-            more = self.of({"ranks": tuple[int, ...], "last_decision": DecisionRecord | None})
+            more = self.of(
+                {"ranks": tuple[int, ...], "last_decision": DecisionRecord | None, "acknowledged_by": str | None}
+            )
             return {"allOf": [self.of(Incident), more]}
         if form in _SCALARS:
             return _SCALARS[form]

@@ -81,7 +81,7 @@ class RecordPages:
             record=record,
             memory=store.jobs.memory(record),
             incidents=[
-                incident_line(one, store.audit.records_of(one.number))
+                incident_line(one, store.audit.records_of(one.number), store.acts.of_incident(one.number))
                 for one in incidents
                 if request.viewer.sees(one.user_name)
             ],

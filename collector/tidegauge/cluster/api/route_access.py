@@ -74,6 +74,8 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/profile": Access.OWN,
     "/api/v1/grades": Access.OWN,
     "/grade": Access.OWN,
+    "/api/v1/acts": Access.OWN,
+    "/act": Access.OWN,
     "/report": Access.OWN,
     "/sd": Access.METRICS,
     "/metrics": Access.METRICS,

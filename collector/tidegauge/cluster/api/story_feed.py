@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from tidegauge.cluster.api import client
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.memory_history import MemoryPoint, PackedPoints
 from tidegauge.core.wire import from_wire
 from tidegauge_exporter.messages.values import Story
@@ -91,9 +92,10 @@ class ApiFeed:
             incident = from_wire(Incident, page["incident"])
             history = tuple(from_wire(IncidentChange, line) for line in page["history"])
             decisions = tuple(from_wire(DecisionRecord, line) for line in page["decisions"])
+            acts = tuple(from_wire(PersonAct, line) for line in page.get("acts", ()))
         except (KeyError, ValueError) as error:
             raise RetryLaterError(f"unexpected form of incident {number} from the service: {error}") from error
-        return Story(incident, history, decisions, PackedPoints(self._memory(incident)))
+        return Story(incident, history, decisions, PackedPoints(self._memory(incident)), acts)
 
     def _memory(self, incident: Incident) -> tuple[MemoryPoint, ...]:
         """The history of the rank to look at first; empty if it cannot be read: the message then has no chart."""

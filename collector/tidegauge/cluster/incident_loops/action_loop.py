@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -22,7 +23,7 @@ from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
 from tidegauge.cluster.incident_loops.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.store import RecordRoom, Store, StoreError, open_store, sqlite_url
+from tidegauge.cluster.store import ActStore, RecordRoom, Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
@@ -217,6 +218,7 @@ def _loop_over(
         schedulers=schedulers,
         policy=PolicySource(settings.policy_file),
         switches=lambda: switch.read(now_s=clock.now_s()),
+        exemptions=lambda: _exempt(store.acts, clock.now_s()),
         now_s=clock.now_s,
         monotonic_s=time.monotonic,
         wall_s=time.time,
@@ -228,6 +230,18 @@ def _loop_over(
     ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     remarks = EndRemarks(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     return loop, ends, remarks, clock.now_s
+
+
+def _exempt(acts: ActStore, now_s: float) -> Mapping[JobKey, str]:
+    """Who exempted which job, in words, the same for as long as it lasts. Without a name: the channel reads them."""
+    return {
+        job: f"{'an admin' if act.as_admin else 'its owner'} exempted it until {_utc(act.until_unix_s or 0.0)}"
+        for job, act in acts.exemptions(now_s=now_s).items()
+    }
+
+
+def _utc(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _messenger(tell: Tell) -> Messenger:

@@ -19,6 +19,9 @@ from typing import NamedTuple
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import EvidenceTable
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
+from tidegauge.core.evidence import EvidenceReason
+from tidegauge.core.evidence.request import Window, evidence_request
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import AuditError, RankTarget
 from tidegauge.core.incidents.escalation import EscalationState, EvidenceAsk, escalate, learnt, refused
 from tidegauge.core.orders import Reply
@@ -76,6 +79,11 @@ class EscalationLoop:
     def stop(self) -> None:
         """Begin no further turn. Ranks that were asked end their windows by themselves."""
         self._stopped.set()
+
+    def ask_rank(self, job: JobKey, rank: int, evidence_id: str) -> Reply:
+        """Ask a rank for evidence now, and wait for its word that it begins. The same id again asks how far it is."""
+        request = evidence_request(evidence_id, EvidenceReason.ASKED, Window())
+        return self._answer_of(EvidenceWish(evidence_id, job, rank, request))
 
     def turn(self) -> None:
         """One turn; never raises."""

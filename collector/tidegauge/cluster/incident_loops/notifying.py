@@ -11,6 +11,7 @@ from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.units import format_duration
 from tidegauge.settings import Settings
 
+SLACK_APP_TOKEN = "TIDEGAUGE_SLACK_APP_TOKEN"
 SLACK_TOKEN, GRAFANA_TOKEN, NOTIFY_TOKEN = (f"TIDEGAUGE_{name}_TOKEN" for name in ("SLACK", "GRAFANA", "NOTIFY"))
 MAIL_PASSWORD = "TIDEGAUGE_MAIL_PASSWORD"
 """Variables of the environment that may hold what the files of the same names hold."""

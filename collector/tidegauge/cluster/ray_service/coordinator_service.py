@@ -11,12 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge import __version__
+from tidegauge.cluster.api.act_api import ActPage, ActPages
 from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.heat_map import HeatMaps
 from tidegauge.cluster.api.http_api import HttpApi, Request, Route, html_route, json_route
@@ -38,6 +39,7 @@ from tidegauge.cluster.incident_loops.profile_loop import open_profiles
 from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.cluster.web.routes import WebReads, web_routes
+from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
@@ -73,6 +75,8 @@ class Pages:
     """The story of an incident in; the parts of a page for people out."""
     grade: GradePage
     """Asks whether an incident was a leak: a page for people."""
+    act: ActPage
+    """Asks what to do about an incident: a page for people."""
     runbooks: Callable[[], str]
     """What each alert means, and what to do: a page for people."""
     login: LoginPage
@@ -97,10 +101,10 @@ class CoordinatorService:
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionLoop, *, cluster: str, host: str,
         port: int, advertise_host: str, asks: EvidenceAsks, door: LoginDoor = OPEN_DOOR,
-        local_socket: Path | None = None, public_url: str | None = None,
+        local_socket: Path | None = None, public_url: str | None = None, admins: Collection[str] = (),
     ) -> None:  # fmt: skip
         """``door`` guards the API; ``local_socket`` is the socket for commands on this node; ``public_url`` is the
-        address for people, if it is known."""
+        address for people, if it is known; ``admins`` are the names in ``api_admins``."""
         self.coordinator = coordinator
         self._actions = actions
         self._lately_used = Kept(
@@ -122,6 +126,7 @@ class CoordinatorService:
         )  # fmt: skip
         self._keeper = AgentReconciler(engine, coordinator, monotonic_s=time.monotonic)
         self._grades = GradePages(actions.store, actions.now_s, pages.grade)
+        self._acts = ActPages(actions.store, actions.now_s, self._ask_evidence, pages.act, admins=admins)
         self._logins = LoginPages(door, pages.login, pages.logout)
         self._started_unix_s = time.time()
         self._stopped = threading.Event()
@@ -186,6 +191,7 @@ class CoordinatorService:
             **evidence_routes(self._actions.store, owns),
             **self._profile_pages.routes(),
             **self._grades.routes(),
+            **self._acts.routes(),
             **HeatMaps(overviews, self.coordinator.history_of).routes(),
             **web_routes(self._web_reads(overviews, records)),
             **self._logins.routes(),
@@ -197,7 +203,17 @@ class CoordinatorService:
         }
 
     def forms(self) -> dict[str, Route]:
-        return {**self._grades.forms(), **self._profile_pages.forms(), **self._logins.forms()}
+        return {**self._grades.forms(), **self._acts.forms(), **self._profile_pages.forms(), **self._logins.forms()}
+
+    def _ask_evidence(self, incident: Incident, evidence_id: str) -> str:
+        """Ask the rank to look at first. Raises ``LookupError``."""
+        rank = next(iter(incident.ranks), None)
+        if rank is None:
+            raise LookupError(f"incident {incident.number} names no rank")
+        reply = self._escalation.ask_rank(incident.key.job, rank, evidence_id)
+        if reply.error is not None:
+            raise LookupError(f"rank {rank} gives no evidence now: {reply.error}")
+        return f"Rank {rank} records evidence; it is in the incident in one or two minutes."
 
     def _bind(self) -> HttpApi:
         api = self._api_at(self._port)

@@ -11,6 +11,7 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_exporter.metrics.service_discovery import http_sd
+from tidegauge_exporter.reports.act_page import render_act_page
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
 from tidegauge_exporter.reports.login_page import render_login, render_logout
 from tidegauge_exporter.reports.report import report_parts
@@ -53,6 +54,9 @@ def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None, 
             render_no_question()
             if asked is None
             else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
+        ),
+        act=lambda asked: render_act_page(
+            asked.incident, asked.acts, asked.viewer, now_unix_s=asked.now_unix_s, said=asked.said, links=links
         ),
         runbooks=lambda: runbooks_html(settings.contact),
         login=lambda asked: render_login(

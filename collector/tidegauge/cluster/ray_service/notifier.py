@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tidegauge.cluster.api.act_client import ApiActs
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.cluster.incident_loops.notifying import (
     GRAFANA_TOKEN,
     MAIL_PASSWORD,
     NOTIFY_TOKEN,
+    SLACK_APP_TOKEN,
     SLACK_TOKEN,
     OwnerNotified,
 )
@@ -29,13 +31,14 @@ from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
+from tidegauge_exporter.open_notifier import ACTIONS, NotifyConfig, NotifyService, open_notifier
 
 log = logging.getLogger(__name__)
 
 SAY_EVERY_S = 10.0
 """Also how often tokens are read, and it is tried to begin while one cannot be read."""
 NOT_TRIED = "not tried yet"
+TELL_OWNERS = ("slack", "mail")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class NotifySecrets:
 
     notify_token: str | None = field(default=None, repr=False)
     slack_token: str | None = field(default=None, repr=False)
+    slack_app_token: str | None = field(default=None, repr=False)
     mail_password: str | None = field(default=None, repr=False)
     grafana_token: str | None = field(default=None, repr=False)
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +66,7 @@ def read_secrets(
     for name, sink, file, variable in (
         ("notify_token", None, settings.notify_token_file, NOTIFY_TOKEN),
         ("slack_token", "slack", settings.slack_token_file, SLACK_TOKEN),
+        ("slack_app_token", ACTIONS, settings.slack_app_token_file, SLACK_APP_TOKEN),
         ("mail_password", "mail", settings.mail_password_file, MAIL_PASSWORD),
         ("grafana_token", "grafana", settings.grafana_token_file, GRAFANA_TOKEN),
     ):
@@ -92,6 +97,7 @@ def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets)
         notify_port=settings.notify_port,
         notify_token=secrets.notify_token,
         slack_token=secrets.slack_token,
+        slack_app_token=secrets.slack_app_token,
         slack_channel=settings.slack_channel,
         slack_users_file=settings.slack_users_file,
         slack_email_domain=settings.slack_email_domain,
@@ -142,8 +148,9 @@ class NotifierService:
     def tell(self, decision: Decision) -> OwnerNotified:
         if self._service is None:
             return OwnerNotified(problem=f"the notifier is not working: {self._problem}", retry_after_s=SAY_EVERY_S)
-        if not self._service.owners and self._secrets.unusable:
-            return OwnerNotified(problem="; ".join(self._secrets.unusable.values()), retry_after_s=SAY_EVERY_S)
+        unusable = [why for sink, why in self._secrets.unusable.items() if sink in TELL_OWNERS]
+        if not self._service.owners and unusable:
+            return OwnerNotified(problem="; ".join(unusable), retry_after_s=SAY_EVERY_S)
         if not self._service.owners:
             return OwnerNotified(problem="neither Slack nor mail is set up; see `tidegauge status`")
         try:
@@ -205,7 +212,8 @@ class NotifierService:
 
     def _begin(self, secrets: NotifySecrets) -> None:
         try:
-            service = open_notifier(notify_config(self._settings, self._files, secrets), self._feed)
+            config = notify_config(self._settings, self._files, secrets)
+            service = open_notifier(config, self._feed, ApiActs(lambda: local_api(self._files)))
         except DeliveryJournalError as error:
             self._note(str(error))
             return

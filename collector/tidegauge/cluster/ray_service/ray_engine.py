@@ -28,7 +28,7 @@ from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, rea
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
-from tidegauge.settings import Settings
+from tidegauge.settings import Settings, comma_separated
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +157,7 @@ class CoordinatorActor:
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
             door=open_door(settings, what="the API", beside=open_login_methods(settings)),
             local_socket=files.api_socket, public_url=settings.public_url,
+            admins=comma_separated(settings.api_admins),
         )  # fmt: skip
         self._service.start()
         announce(files.api, self._service.url)

@@ -1,9 +1,10 @@
-"""The database: incidents with their history and grades, the audit of actions, evidence, records of jobs, and memory
-profiles.
+"""The database: incidents with their history, grades and acts of people, the audit of actions, evidence, records of
+jobs, and memory profiles.
 
 SQLAlchemy and Alembic appear here only. Callers see values of ``tidegauge.core`` and ``StoreError``.
 """
 
+from tidegauge.cluster.store.acts import ActStore
 from tidegauge.cluster.store.audit import SqlAudit
 from tidegauge.cluster.store.database import StoreError, sqlite_url
 from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
@@ -15,6 +16,7 @@ from tidegauge.cluster.store.profiles import ProfileStore
 from tidegauge.cluster.store.store import Store, open_store
 
 __all__ = [
+    "ActStore",
     "EvidenceStore",
     "GradeStore",
     "IncidentStore",

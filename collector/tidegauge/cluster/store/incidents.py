@@ -10,10 +10,11 @@ from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.memory import memory_in, put_rows, write_memory
-from tidegauge.cluster.store.tables import decisions, incident_changes, incident_memory, incidents
+from tidegauge.cluster.store.tables import acts, decisions, incident_changes, incident_memory, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents.acts import ActOutcome
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.verdicts import Severity
@@ -151,12 +152,18 @@ class IncidentStore:
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         """A mark by number for each incident that is open, or was closed at or after ``since_s``: open ones first, so
-        that they are within ``limit``, then newest first. The mark changes with every change of the incident or of its
-        decisions, so that a follower reads only changed incidents again. ``user_name``: only jobs of this owner."""
+        that they are within ``limit``, then newest first. The mark changes with every change of the incident, of its
+        decisions or of people's acts, so that a follower reads only changed incidents again. ``user_name``: only jobs
+        of this owner."""
         one, of = incidents.c, decisions.c
         told = select(func.max(incident_changes.c.seq)).where(incident_changes.c.number == one.number).scalar_subquery()
+        ended = acts.c.outcome != ActOutcome.BEGUN.value
+        acted = [
+            select(figure).where(acts.c.number == one.number, ended).scalar_subquery()
+            for figure in (func.count(acts.c.seq), func.max(acts.c.seq))
+        ]
         words = (one.updated_s, one.state, told, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
-                 func.count(of.finished_s), func.max(of.finished_s))  # fmt: skip
+                 func.count(of.finished_s), func.max(of.finished_s), *acted)  # fmt: skip
         # Not "or": a database would read through the incidents of all months, every two seconds.
         wanted = union_all(
             select(one.number).where(one.closed_s.is_(None)), select(one.number).where(one.closed_s >= since_s)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, delete, select, te
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database
 from tidegauge.cluster.store.tables import (
+    acts,
     decisions,
     evidence,
     grades,
@@ -46,6 +47,8 @@ _MAX_UNPACKED_BYTES = 32 << 20
 _OF_JOBS = (job_records, job_memory, evidence, profiles)
 """Tables whose rows go with the job."""
 _OF_INCIDENTS = (incidents, incident_changes, incident_memory, decisions)
+_BY_PEOPLE = (grades, acts)
+"""Tables with the names of people who said or asked for something about an incident."""
 
 Job = tuple[str, int, int]
 """Job id as the database has it, attempt and uid."""
@@ -96,7 +99,7 @@ class PersonStore:
         with self._database.reading() as connection:
             return {
                 table.name: [_readable(row) for row in _rows(connection, table, person)]
-                for table in (*_OF_JOBS, *_OF_INCIDENTS, grades)
+                for table in (*_OF_JOBS, *_OF_INCIDENTS, *_BY_PEOPLE)
             }
 
     def forget(
@@ -214,7 +217,7 @@ def _rows(connection: Connection, table: Table, person: Person) -> Iterator[Row[
     query = select(table).order_by(*table.primary_key.columns)
     if table in _OF_JOBS:
         query = query.where(table.c.job_id.in_({job[0] for job in person.jobs}))
-    elif table is not grades:
+    elif table not in _BY_PEOPLE:
         number = table.c.incident_number if table is decisions else table.c.number
         query = query.where(number.in_(person.numbers))
     for row in connection.execute(query.execution_options(yield_per=LARGE_ROWS_AT_ONCE)):
@@ -225,7 +228,7 @@ def _rows(connection: Connection, table: Table, person: Person) -> Iterator[Row[
 def _is_about(row: Row[Any], table: Table, person: Person) -> bool:
     if table in _OF_JOBS:
         return (row.job_id, row.attempt, row.uid) in person.jobs
-    return table is not grades or row.number in person.numbers or row.by_name in person.names
+    return table not in _BY_PEOPLE or row.number in person.numbers or row.by_name in person.names
 
 
 def _readable(row: Row[Any]) -> dict[str, Any]:
@@ -257,6 +260,7 @@ def _forget(connection: Connection, person: Person, alias: Alias, at_s: float) -
             connection.execute(delete(table).where(*(col == part for col, part in zip(table.primary_key, key))))
         done[table.name] += len(keys)
     done[grades.name] = _forget_grades(connection, person, alias)
+    done[acts.name] = _forget_acts(connection, person, alias)
     for row in list(_rows(connection, decisions, person)):
         _bare_decision(connection, row, alias, at_s)
         done[decisions.name] += 1
@@ -309,4 +313,14 @@ def _forget_grades(connection: Connection, person: Person, alias: Alias) -> int:
     for row in rows:
         by_name = alias.name if row.by_name in person.names else row.by_name
         connection.execute(update(grades).filter_by(seq=row.seq).values(by_name=by_name, comment=None))
+    return len(rows)
+
+
+def _forget_acts(connection: Connection, person: Person, alias: Alias) -> int:
+    """Of the person's incidents the acts stay, of the person's own acts what they were; words and accounts go."""
+    rows = list(_rows(connection, acts, person))
+    for row in rows:
+        by_name, sender = (alias.name, None) if row.by_name in person.names else (row.by_name, row.sender)
+        changes = {"by_name": by_name, "sender": sender, "detail": None}
+        connection.execute(update(acts).filter_by(seq=row.seq).values(changes))
     return len(rows)

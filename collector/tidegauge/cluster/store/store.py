@@ -12,6 +12,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Row, Select, delete, exists, func, select, text
 
+from tidegauge.cluster.store.acts import ActStore
 from tidegauge.cluster.store.audit import SqlAudit
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
@@ -20,7 +21,7 @@ from tidegauge.cluster.store.incidents import IncidentStore, read_incident
 from tidegauge.cluster.store.job_records import ROOM, JobRecordStore, RecordRoom
 from tidegauge.cluster.store.persons import PersonStore
 from tidegauge.cluster.store.profiles import ProfileStore
-from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
+from tidegauge.cluster.store.tables import acts, decisions, grades, incident_changes, incidents
 from tidegauge.cluster.store.usage import UsageStore
 from tidegauge.core.incidents.actions import DecisionStatus
 from tidegauge.core.incidents.wording import other_number
@@ -38,6 +39,7 @@ class Store:
     audit: SqlAudit
     evidence: EvidenceStore
     grades: GradeStore
+    acts: ActStore
     jobs: JobRecordStore
     profiles: ProfileStore
     usage: UsageStore
@@ -51,15 +53,16 @@ class Store:
     def newest_s(self) -> float | None:
         """The latest time in the database: the policy clock must not begin before it."""
         columns = (
-            incident_changes.c.at_s, decisions.c.decided_s, decisions.c.started_s, decisions.c.finished_s, grades.c.at_s
+            incident_changes.c.at_s, decisions.c.decided_s, decisions.c.started_s, decisions.c.finished_s,
+            grades.c.at_s, acts.c.at_s,
         )  # fmt: skip
         with self.database.reading() as connection:
             times = [connection.scalar(select(func.max(column))) for column in columns]
         return max((time_s for time_s in times if time_s is not None), default=None)
 
     def prune(self, *, before_s: float) -> int:
-        """Delete what ended before ``before_s``: closed incidents with their history, decisions and grades, and
-        evidence. Records of jobs have a time of their own (``JobRecordStore.prune``), which profiles share.
+        """Delete what ended before ``before_s``: closed incidents with their history, decisions, grades and acts,
+        and evidence. Records of jobs have a time of their own (``JobRecordStore.prune``), which profiles share.
 
         Incidents that are open, or have an unfinished decision, stay, and so does the other half of a story that stays
         (growth, and the error that it ended in): each one's page links to the other. Returns the number of deleted
@@ -81,6 +84,7 @@ class Store:
             ]
             for number in numbers:
                 connection.execute(delete(decisions).where(decisions.c.incident_number == number))
+                connection.execute(delete(acts).where(acts.c.number == number))
                 connection.execute(delete(incidents).where(incidents.c.number == number))
             connection.execute(
                 delete(decisions).where(
@@ -88,6 +92,9 @@ class Store:
                     decisions.c.status == DecisionStatus.FINISHED.value,
                     decisions.c.incident_number.not_in(select(incidents.c.number)),
                 )
+            )
+            connection.execute(
+                delete(acts).where(acts.c.at_s < before_s, acts.c.number.not_in(select(incidents.c.number)))
             )
             delete_old(connection, before_s=before_s)
         return len(numbers)
@@ -117,7 +124,7 @@ def open_store(url: str, *, jobs: RecordRoom = ROOM) -> Store:
         raise
     return Store(
         IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database),
-        JobRecordStore(database, jobs), ProfileStore(database), UsageStore(database), database,
+        ActStore(database), JobRecordStore(database, jobs), ProfileStore(database), UsageStore(database), database,
     )  # fmt: skip
 
 

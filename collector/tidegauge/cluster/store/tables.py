@@ -140,6 +140,28 @@ grades = Table(
 )
 """What people said of an incident, a row for each answer: of a person the latest counts, the others are the record."""
 
+acts = Table(
+    "acts",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("request_id", Text, nullable=False, unique=True),
+    Column("number", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("by_name", Text),
+    Column("as_admin", Boolean, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("way", Text, nullable=False),
+    Column("sender", Text),
+    Column("until_s", Double),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text),
+    Index("acts_by_number", "number", "seq"),
+    Index("acts_by_time", "at_s"),
+    Index("acts_by_end", "until_s"),
+)
+"""What people asked for about an incident, a row for each request. No foreign key: who asks about an incident that
+does not exist is refused, and that is written down too."""
+
 job_records = Table(
     "job_records",
     metadata,

@@ -216,6 +216,8 @@ class JobFacts:
     culprits: Optional[tuple[int, ...]] = None
     """Ranks that the incident is about, that live, and that do it now
     (``core.incidents.observations.living_culprits``); ``None``: nobody looked."""
+    exempted: Optional[str] = None
+    """Who exempted the job from actions for a time that is not over, in words (``core.incidents.acts``)."""
     jobs_running: int = 0
     """Jobs that run on the cluster now, this one included: what the circuit breaker counts shares of."""
 
