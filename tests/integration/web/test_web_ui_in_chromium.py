@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -137,9 +140,34 @@ def test_the_map_of_ranks_is_read_by_keys_and_opens_a_rank(tab: Tab, service: Co
 def test_a_service_that_does_not_answer_is_said_and_nothing_is_taken_away(tab: Tab, tmp_path: Path) -> None:
     with web_service(tmp_path, nodes=1) as service:
         visit(tab, service, "jobs")
-    tab.wait_for("!document.getElementById('news').hidden")
-    assert "the figures below are old" in str(tab.ask("document.getElementById('news').textContent"))
+    assert re.search(r"No answer .*: the figures below are old, of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", told(tab))
     assert LEAKY in str(tab.ask("document.querySelector('main').textContent"))
+
+
+def test_a_service_that_takes_questions_and_never_answers_is_said_too(tab: Tab, tmp_path: Path) -> None:
+    """As a head that hangs, or a network that swallows."""
+    with web_service(tmp_path, nodes=1) as service:
+        visit(tab, service, "jobs")
+        port = urlsplit(service.url).port or 0
+    with socket.create_server(("127.0.0.1", port)):
+        assert "the figures below are old" in told(tab)
+
+
+def test_a_page_that_is_not_there_any_more_is_said_in_the_words_of_the_service(
+    tab: Tab, service: CoordinatorService
+) -> None:
+    visit(tab, service, f"job?job_id={LEAKY}")
+    tab.ask("history.replaceState(null, '', 'job?job_id=gone')")
+    news = told(tab)
+    assert "Job 'gone' is neither watched nor on record" in news
+    assert "No answer" not in news
+    assert LEAKY in str(tab.ask("document.querySelector('main').textContent"))
+
+
+def told(tab: Tab) -> str:
+    """The line on top, once there is one."""
+    tab.wait_for("!document.getElementById('news').hidden")
+    return str(tab.ask("document.getElementById('news').textContent"))
 
 
 def test_ten_thousand_ranks_are_one_picture_and_a_short_page(tab: Tab, tmp_path: Path) -> None:
