@@ -3,6 +3,7 @@ live figures, filter, keyboard, colours, a phone's width, ten thousand ranks, an
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import re
@@ -221,12 +222,41 @@ class Evil:
         return (print, ("ran",))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x02.", b"no pickle", pickle.dumps(Evil()), pickle.dumps([1, 2])])
+NESTED = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
+NO_SIZES = pickle.dumps({"segments": [{"blocks": [{"size": "x", "state": "active_allocated"}]}], "device_traces": []})
+NOT_A_NUMBER = pickle.dumps({"segments": [{"total_size": float("nan"), "blocks": []}], "device_traces": [[]]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x80\x02.", b"no pickle", pickle.dumps(Evil()), pickle.dumps([1, 2]), NESTED, NO_SIZES, NOT_A_NUMBER,
+     pickle.dumps({"segments": [{}], "device_traces": []}), pickle.dumps({"segments": [[1]], "device_traces": []})],
+    ids=range(10),
+)  # fmt: skip
 def test_a_file_that_is_no_snapshot_is_refused_with_a_reason(
     tab: Tab, service: CoordinatorService, data: bytes
 ) -> None:
     visit(tab, service, "compare")
     drop(tab, data)
-    assert "A snapshot is what torch.cuda.memory._dump_snapshot writes" in str(
-        tab.ask("document.querySelector('.result').textContent")
-    )
+    words = str(tab.ask("document.querySelector('.result').textContent"))
+    assert "A snapshot is what torch.cuda.memory._dump_snapshot writes" in words
+    assert "function" not in words, "what a JavaScript engine says"
+
+
+def test_a_compressed_snapshot_is_read_or_told_apart(tab: Tab, service: CoordinatorService) -> None:
+    visit(tab, service, "compare")
+    drop(tab, gzip.compress(snapshot(1 << 20)))
+    assert "What is alive: 1.0 MiB" in str(tab.ask("document.querySelector('.result').textContent"))
+    visit(tab, service, "compare")
+    drop(tab, b"\x28\xb5\x2f\xfd" + b"x" * 50)
+    assert "tidegauge report" in str(tab.ask("document.querySelector('.result').textContent"))
+
+
+def test_a_stack_of_any_depth_is_drawn(tab: Tab, service: CoordinatorService) -> None:
+    """A recursion in the job, as of a tree: 100,000 frames."""
+    frames = [{"name": f"f{place}", "filename": "/a.py", "line": place} for place in range(100_000)]
+    block = {"size": 1 << 20, "state": "active_allocated", "address": 0, "frames": frames}
+    data = {"segments": [{"device": 0, "total_size": 1 << 20, "blocks": [block]}], "device_traces": [[]]}
+    visit(tab, service, "compare")
+    drop(tab, pickle.dumps(data))
+    assert "What is alive: 1.0 MiB" in str(tab.ask("document.querySelector('.result').textContent"))
