@@ -52,7 +52,7 @@ class Answer(NamedTuple):
     @property
     def leads_to(self) -> str:
         """Where a browser goes from here."""
-        return urljoin(self.path, self.headers["Location"])
+        return urljoin(self.path, str(self.headers["Location"]))
 
     @property
     def cookie(self) -> str:
@@ -246,7 +246,7 @@ def test_below_the_path_of_a_proxy_one_stays_below_it(site: Site) -> None:
     below = "https://site.example/tidegauge"
 
     def led(path: str, answer: Answer) -> str:
-        return urljoin(below + path, answer.headers["Location"])
+        return urljoin(below + path, str(answer.headers["Location"]))
 
     assert led("/page?x=1", site.ask("/page?x=1")) == f"{below}/login?next=/page%3Fx%3D1"
     assert led("/api/v1/me", site.ask("/api/v1/me")) == f"{below}/login?next=/api/v1/me"
