@@ -88,6 +88,13 @@ def test_nothing_serious_is_in_the_way_of_a_screen_reader(
     assert grave == []
 
 
+def test_a_row_of_the_table_of_ranks_is_two_lines_on_a_phone(tab: Tab, service: CoordinatorService) -> None:
+    """Not one for each part of a host's name between hyphens."""
+    tab.screen(width=390, height=800)
+    visit(tab, service, f"job?job_id={LEAKY}")
+    assert tab.ask("document.querySelector('a[href$=\"rank=8\"]').closest('tr').offsetHeight") < 60
+
+
 def test_a_walk_by_the_links_alone_reaches_the_leaking_rank(tab: Tab, service: CoordinatorService) -> None:
     visit(tab, service, "")
     tab.follow(f"[...document.querySelectorAll('a.named')].find((a) => a.textContent === '{LEAKY}').click()")

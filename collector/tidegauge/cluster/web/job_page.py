@@ -234,7 +234,8 @@ def _rank_row(job: JobKey, rank: RankLine) -> Sequence[str]:
     return (
         state_chip(rank.state, rank.severity, alive=rank.alive, stale=rank.stale, has_steps=rank.step > 0) + oom,
         f'<a href="{escape(job_address(job, rank=rank.rank))}">{rank.rank}</a>',
-        name_text(rank_place(rank.hostname, rank.gpu)) + (f"<small>{name_text(rank.pod)}</small>" if rank.pod else ""),
+        f'<span class="named">{name_text(rank_place(rank.hostname, rank.gpu))}</span>'
+        + (f"<small>{name_text(rank.pod)}</small>" if rank.pod else ""),
         f"{rank.step:,}",
         share_bar(rank.used_share),
         bytes_text(rank.allocated_bytes),
