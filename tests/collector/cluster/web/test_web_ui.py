@@ -19,6 +19,7 @@ from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.routes import PAGES
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge_exporter.reports.html_page import section, table
 from waiting import PATIENCE_S
 from web_world import HOSTILE, LEAKY, ODD_RANK, web_service
 
@@ -178,6 +179,20 @@ def test_every_page_runs_and_fetches_nothing_but_what_the_service_serves(
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not re.search(r"\bstyle=|<style|\bon\w+=", html)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_every_table_has_a_name_for_screen_readers(service: CoordinatorService, path: str) -> None:
+    """They list a page's tables by name: "table, 5 columns" tells nobody which one to enter."""
+    html = ask(service, path)[2]
+    tables = re.findall(r"<table[^>]*>", html)
+    named = re.findall(r'<table[^>]* aria-label="[^"]+"', html)
+    assert len(named) == len(tables)
+
+
+def test_the_name_of_a_table_is_text() -> None:
+    """Headings have names of hosts in them."""
+    assert r'aria-label="rank 1 (\1\g&lt;9&gt;&quot;)"' in section('rank 1 (\\1\\g<9>")', table(("a",), [("b",)]))
 
 
 @pytest.mark.parametrize("path", EVERY)
