@@ -15,7 +15,9 @@ from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, ProcessId
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary
 
-LEAKY, ODD_RANK, HOSTILE = "5200", 13, '<script>document.title="pwned"</script>&"\''
+LEAKY, ODD_RANK = "5200", 13
+HOSTILE = '<script>document.title="pwned"</script>&"\'' + "A" * 300
+"""With a word that is wider than any screen."""
 STEP_S, STEPS, GPUS = 10.0, 40, 8
 LIMIT = 80 * GIB
 

@@ -19,6 +19,7 @@ NOTHING: Final = "\N{EN DASH}"
 """The text of a cell without a figure."""
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _CODE: Final = re.compile("`([^`]+)`")
+_TABLE: Final = re.compile("<table(?! aria-label)")
 
 
 def asset(*name: str) -> str:
@@ -130,8 +131,9 @@ def lead(
 
 
 def section(heading: str, *html: str) -> str:
-    """A section; nothing if ``html`` is empty."""
-    body = "\n".join(part for part in html if part)
+    """A section; nothing if ``html`` is empty. Its tables are called as it is, for screen readers, which list them."""
+    named = f'<table aria-label="{escape(heading)}"'
+    body = _TABLE.sub(lambda _: named, "\n".join(part for part in html if part))
     return f"<section>\n<h2>{escape(heading)}</h2>\n{body}\n</section>" if body else ""
 
 

@@ -44,7 +44,7 @@ def render_login(
 def render_logout(viewer: Viewer | None) -> str:
     """The page that asks whether to log out."""
     if viewer is None:
-        body = '<div class="card"><p>You are not logged in. <a href="/login">Log in</a></p></div>'
+        body = '<div class="card"><p>You are not logged in. <a href="login">Log in</a></p></div>'
     else:
         body = _standing(viewer)
     return page("Log out of Tidegauge", ["<h1>Log out</h1>", body], style=asset("login.css"))
@@ -60,14 +60,14 @@ def _standing(viewer: Viewer) -> str:
     sees = "all jobs" if viewer.sees_all else "your own jobs"
     who = f"<p>You are <b>{escape(tidy(viewer.name, MAX_REMARK_CHARS))}</b> and see {sees}.</p>"
     if viewer.by_session:
-        return f'<form method="post" action="/logout">{who}<button>Log out</button></form>'
+        return f'<form method="post" action="logout">{who}<button>Log out</button></form>'
     other = "You are known by your browser's stored password, by a proxy or by this machine: that is where to log out."
     return f'<div class="card">{who}<p class="muted">{other}</p></div>'
 
 
 def _paste_form(pasted: list[str], next_path: str) -> str:
     items = "".join(f"<li>{inline(words)}</li>" for words in pasted)
-    return f"""<form method="post" action="/login">
+    return f"""<form method="post" action="login">
 <h2>With a token or credential</h2>
 <div class="muted" id="pasted">Paste <ul>{items}</ul></div>
 <label for="token">Token or credential</label>
@@ -77,7 +77,7 @@ def _paste_form(pasted: list[str], next_path: str) -> str:
 
 
 def _password_form(next_path: str) -> str:
-    return f"""<form method="post" action="/login">
+    return f"""<form method="post" action="login">
 <h2>With name and password</h2>
 <label for="name">Name</label>
 <input id="name" name="name" required autocomplete="username" autocapitalize="none" spellcheck="false">

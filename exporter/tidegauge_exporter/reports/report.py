@@ -155,11 +155,11 @@ def _lead(content: ReportContent) -> str:
                 remarks=[remark])  # fmt: skip
 
 
-def curve_lead(curve: RankCurve, found: str | None = None) -> str:
-    """The first section of a page about a rank: its verdict. ``found``: what evidence says."""
+def curve_lead(curve: RankCurve, found: str | None = None, remarks: Sequence[str | None] = ()) -> str:
+    """The first section of a page about a rank: its verdict. ``found``: what evidence says; ``remarks`` come first."""
     verdict, who = curve.verdict, f"Rank {curve.rank}"
     if verdict.state is LeakState.OK:
-        return lead(f"{who} does not grow: its memory has not kept growing.", tone="ok", remarks=[found])
+        return lead(f"{who} does not grow: its memory has not kept growing.", tone="ok", remarks=[*remarks, found])
     cause = CAUSE_OF_SIGNAL[verdict.signal or Signal.ALLOCATED]
     says = f"{who} {does(cause, verdict.bytes_per_step, verdict.severity)}{since(verdict.onset_step)}"
     end = outlook(verdict.severity, verdict.seconds_to_oom, verdict.steps_to_oom)
@@ -167,7 +167,7 @@ def curve_lead(curve: RankCurve, found: str | None = None) -> str:
     return lead(
         f"{says}{end}",
         tone=tone(verdict),
-        remarks=[found or hint(cause), doubt if verdict.state is LeakState.SUSPECTED else None],
+        remarks=[*remarks, found or hint(cause), doubt if verdict.state is LeakState.SUSPECTED else None],
         figures=[
             (rate(verdict.bytes_per_step), "growth per step"),
             (None if verdict.grown_bytes is None else format_bytes(verdict.grown_bytes), "growth since onset"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from email.message import Message
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import pytest
 
@@ -46,6 +46,13 @@ class Answer(NamedTuple):
     status: int
     headers: Message
     body: str
+    path: str
+    """That was asked for."""
+
+    @property
+    def leads_to(self) -> str:
+        """Where a browser goes from here."""
+        return urljoin(self.path, str(self.headers["Location"]))
 
     @property
     def cookie(self) -> str:
@@ -81,7 +88,7 @@ class Site:
             else:
                 connection.request("POST", path, urlencode(form), {**headers, "Content-Type": FORM_TYPE})
             answer = connection.getresponse()
-            return Answer(answer.status, answer.headers, answer.read().decode())
+            return Answer(answer.status, answer.headers, answer.read().decode(), path)
         finally:
             connection.close()
 
@@ -117,15 +124,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_browser_is_led_to_the_form_and_from_there_to_the_page_it_wanted(site: Site) -> None:
     first = site.ask("/page?job=a%20b&x=1")
-    assert (first.status, first.headers["Location"]) == (303, "/login?next=/page%3Fjob%3Da%2520b%26x%3D1")
+    assert (first.status, first.leads_to) == (303, "/login?next=/page%3Fjob%3Da%2520b%26x%3D1")
     assert "WWW-Authenticate" not in first.headers
-    form = site.ask(first.headers["Location"])
+    form = site.ask(first.leads_to)
     hidden = re.search(r'name="next" value="([^"]+)"', form.body)
     assert hidden is not None
     wanted = hidden[1].replace("&amp;", "&")
     done = site.log_in(token=TOKEN, next=wanted)
-    assert (done.status, done.headers["Location"]) == (303, "/page?job=a%20b&x=1")
-    page = site.ask(done.headers["Location"], {**BROWSER, "Cookie": done.cookie})
+    assert (done.status, done.leads_to) == (303, "/page?job=a%20b&x=1")
+    page = site.ask(done.leads_to, {**BROWSER, "Cookie": done.cookie})
     assert (page.status, page.body) == (200, "ada")
 
 
@@ -219,7 +226,7 @@ def test_a_login_that_fails_says_why_and_repeats_nothing(
 def test_next_leads_nowhere_else(site: Site, wanted: str) -> None:
     assert local_path(wanted) is None
     done = site.log_in(token=TOKEN, next=wanted)
-    assert (done.status, done.headers["Location"]) == (303, HOME)
+    assert (done.status, done.leads_to) == (303, HOME)
     assert done.headers.get_all("Set-Cookie") == [done.headers["Set-Cookie"]]
     form = site.ask(f"/login?next={quote(wanted)}")
     assert "evil" not in form.body
@@ -231,7 +238,29 @@ def test_next_leads_nowhere_else(site: Site, wanted: str) -> None:
     "wanted", ["/", "/page", "/job?job_id=a%2Fb&attempt=0", "/.//evil.example", "/%2F%2Fevil.example"]
 )
 def test_next_leads_to_paths_of_this_server(site: Site, wanted: str) -> None:
-    assert site.log_in(token=TOKEN, next=wanted).headers["Location"] == wanted
+    assert site.log_in(token=TOKEN, next=wanted).headers["Location"] == f".{wanted}"
+
+
+def test_below_the_path_of_a_proxy_one_stays_below_it(site: Site) -> None:
+    """The proxy of https://site.example/tidegauge/ takes the path away."""
+    below = "https://site.example/tidegauge"
+
+    def led(path: str, answer: Answer) -> str:
+        return urljoin(below + path, str(answer.headers["Location"]))
+
+    assert led("/page?x=1", site.ask("/page?x=1")) == f"{below}/login?next=/page%3Fx%3D1"
+    assert led("/api/v1/me", site.ask("/api/v1/me")) == f"{below}/login?next=/api/v1/me"
+    cookie = site.log_in().cookie
+    for path in ("/login?next=/page", "/logout"):
+        form = site.ask(path, {**BROWSER, "Cookie": cookie} if path == "/logout" else BROWSER)
+        actions = re.findall(r'action="([^"]*)"', form.body)
+        assert {urljoin(below + path, action) for action in actions} == {below + path.partition("?")[0]}
+    assert led("/login", site.log_in(token=TOKEN, next="/page?x=1")) == f"{below}/page?x=1"
+    assert led("/logout", site.ask("/logout", {**site.from_here, "Cookie": cookie}, form={})) == f"{below}/login"
+    hop = site.ask("/login?next=/page", {"Accept": "text/html", "Sec-Fetch-Site": "cross-site"})
+    onward = re.search(r'http-equiv="refresh" content="0;url=([^"]+)"', hop.body)
+    assert onward is not None
+    assert urljoin(f"{below}/login", onward[1].replace("&amp;", "&")) == f"{below}/login?next=%2Fpage&again=1"
 
 
 @pytest.mark.parametrize("path", ["/login", "/logout", "/write"])
@@ -266,7 +295,7 @@ def test_a_form_of_a_session_that_has_ended_leads_to_the_login_and_back(site: Si
     cookie = site.log_in().cookie
     site.tokens.write_text("")
     answer = site.ask("/write?x=1", {**site.from_here, "Cookie": cookie}, form={"word": "x"})
-    assert (answer.status, answer.headers["Location"]) == (303, "/login?next=/write%3Fx%3D1")
+    assert (answer.status, answer.leads_to) == (303, "/login?next=/write%3Fx%3D1")
     assert site.written == []
 
 
@@ -276,7 +305,7 @@ def test_a_logout_ends_the_session_and_opening_the_page_does_not(site: Site) -> 
     assert "You are ada" in words(asked.body)
     assert site.ask("/page", {"Cookie": cookie}).status == 200
     left = site.ask("/logout", {**site.from_here, "Cookie": cookie}, form={})
-    assert (left.status, left.headers["Location"]) == (303, "/login")
+    assert (left.status, left.leads_to) == (303, "/login")
     assert left.headers["Set-Cookie"].startswith(f"{COOKIE}=; Path=/; HttpOnly")
     assert site.ask("/page", {"Cookie": cookie}).status == 401
     assert site.ask("/logout", site.from_here, form={}).status == 303
@@ -286,14 +315,14 @@ def test_a_token_taken_from_the_file_ends_a_session_at_its_next_page(site: Site)
     cookie = site.log_in().cookie
     site.tokens.write_text("")
     answer = site.ask("/page", {**BROWSER, "Cookie": cookie})
-    assert (answer.status, answer.headers["Location"]) == (303, "/login?next=/page")
+    assert (answer.status, answer.leads_to) == (303, "/login?next=/page")
 
 
 def test_whoever_is_logged_in_sees_as_whom_and_is_led_on(site: Site) -> None:
     cookie = site.log_in().cookie
     assert "You are ada and see your own jobs" in words(site.ask("/login", {**BROWSER, "Cookie": cookie}).body)
     led = site.ask("/login?next=/page", {**BROWSER, "Cookie": cookie})
-    assert (led.status, led.headers["Location"]) == (303, "/page")
+    assert (led.status, led.leads_to) == (303, "/page")
 
 
 @pytest.mark.parametrize("site_of_link", ["cross-site", "same-site", None])
@@ -303,13 +332,13 @@ def test_a_link_of_another_site_finds_the_session_that_the_browser_kept_back(
     """``SameSite=Strict``: of a link in a mail the browser sends no cookie, of a page of this site it does."""
     there = {"Accept": "text/html", **({"Sec-Fetch-Site": site_of_link} if site_of_link else {})}
     cookie = site.log_in().cookie
-    login = site.ask("/page", there).headers["Location"]
+    login = site.ask("/page", there).leads_to
     hop = site.ask(login, there)
     onward = re.search(r'http-equiv="refresh" content="0;url=([^"]+)"', hop.body)
     assert onward is not None
-    path = onward[1].replace("&amp;", "&")
+    path = urljoin(login, onward[1].replace("&amp;", "&"))
     assert path == "/login?next=%2Fpage&again=1"
-    assert site.ask(path, {**BROWSER, "Cookie": cookie}).headers["Location"] == "/page"
+    assert site.ask(path, {**BROWSER, "Cookie": cookie}).leads_to == "/page"
     assert 'name="token"' in site.ask(path, there).body, "and without one the form, not another hop"
 
 

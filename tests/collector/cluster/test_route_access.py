@@ -22,7 +22,8 @@ from still_service import AwayEngine, StillLoop
 from tidegauge.cluster.api.act_api import FOR_OTHERS
 from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi, Request, UnavailableError
-from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
+from tidegauge.cluster.api.loop_reads import IncidentReads, JobReads
+from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read, ownership
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import ActionLoop, Opened
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
@@ -295,6 +296,27 @@ def test_anothers_job_looks_exactly_like_one_that_does_not_exist(site: Site, nam
     nobodys = site.ask(pages("bob")[name].path.replace("bobs-job", "nobodys-job").replace("=2", "=999"), "ada")
     assert theirs[0] == nobodys[0] == 404
     assert theirs[1].replace("bobs-job", "nobodys-job").replace("incident 2", "incident 999") == nobodys[1]
+
+
+def test_a_refusal_takes_no_less_for_anothers_job_than_for_one_that_does_not_exist(site: Site) -> None:
+    """Else its time would tell that there is one."""
+    asked: list[str] = []
+
+    def incidents() -> IncidentReads:
+        asked.append("incidents")
+        return site.store.incidents
+
+    def records() -> JobReads:
+        asked.append("records")
+        return site.store.jobs
+
+    owns = ownership(site.service.coordinator.jobs, incidents, records)
+    ada = Viewer("ada", sees_all=False, reads_metrics=False)
+    for key in (job_of("bob"), job_of("bob")._replace(job_id=JobId("nobodys-job"))):
+        asked.clear()
+        assert not owns(ada, key)
+        assert asked == ["incidents", "records"]
+    assert owns(ada, job_of("ada"))
 
 
 @pytest.mark.parametrize("name", ["/api/v1/memory", "/api/v1/memory without uid", "/api/v1/evidence"])

@@ -3,10 +3,14 @@ live figures, filter, keyboard, colours, a phone's width, ten thousand ranks, an
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -82,6 +86,13 @@ def test_nothing_serious_is_in_the_way_of_a_screen_reader(
         (one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found if one["impact"] in SERIOUS
     ]
     assert grave == []
+
+
+def test_a_row_of_the_table_of_ranks_is_two_lines_on_a_phone(tab: Tab, service: CoordinatorService) -> None:
+    """Not one for each part of a host's name between hyphens."""
+    tab.screen(width=390, height=800)
+    visit(tab, service, f"job?job_id={LEAKY}")
+    assert tab.ask("document.querySelector('a[href$=\"rank=8\"]').closest('tr').offsetHeight") < 60
 
 
 def test_a_walk_by_the_links_alone_reaches_the_leaking_rank(tab: Tab, service: CoordinatorService) -> None:
@@ -170,9 +181,34 @@ def test_the_map_of_ranks_is_read_by_keys_and_opens_a_rank(tab: Tab, service: Co
 def test_a_service_that_does_not_answer_is_said_and_nothing_is_taken_away(tab: Tab, tmp_path: Path) -> None:
     with web_service(tmp_path, nodes=1) as service:
         visit(tab, service, "jobs")
-    tab.wait_for("!document.getElementById('news').hidden")
-    assert "the figures below are old" in str(tab.ask("document.getElementById('news').textContent"))
+    assert re.search(r"No answer .*: the figures below are old, of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", told(tab))
     assert LEAKY in str(tab.ask("document.querySelector('main').textContent"))
+
+
+def test_a_service_that_takes_questions_and_never_answers_is_said_too(tab: Tab, tmp_path: Path) -> None:
+    """As a head that hangs, or a network that swallows."""
+    with web_service(tmp_path, nodes=1) as service:
+        visit(tab, service, "jobs")
+        port = urlsplit(service.url).port or 0
+    with socket.create_server(("127.0.0.1", port)):
+        assert "the figures below are old" in told(tab)
+
+
+def test_a_page_that_is_not_there_any_more_is_said_in_the_words_of_the_service(
+    tab: Tab, service: CoordinatorService
+) -> None:
+    visit(tab, service, f"job?job_id={LEAKY}")
+    tab.ask("history.replaceState(null, '', 'job?job_id=gone')")
+    news = told(tab)
+    assert "Job 'gone' is neither watched nor on record" in news
+    assert "No answer" not in news
+    assert LEAKY in str(tab.ask("document.querySelector('main').textContent"))
+
+
+def told(tab: Tab) -> str:
+    """The line on top, once there is one."""
+    tab.wait_for("!document.getElementById('news').hidden")
+    return str(tab.ask("document.getElementById('news').textContent"))
 
 
 def test_ten_thousand_ranks_are_one_picture_and_a_short_page(tab: Tab, tmp_path: Path) -> None:
@@ -226,12 +262,41 @@ class Evil:
         return (print, ("ran",))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x02.", b"no pickle", pickle.dumps(Evil()), pickle.dumps([1, 2])])
+NESTED = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
+NO_SIZES = pickle.dumps({"segments": [{"blocks": [{"size": "x", "state": "active_allocated"}]}], "device_traces": []})
+NOT_A_NUMBER = pickle.dumps({"segments": [{"total_size": float("nan"), "blocks": []}], "device_traces": [[]]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x80\x02.", b"no pickle", pickle.dumps(Evil()), pickle.dumps([1, 2]), NESTED, NO_SIZES, NOT_A_NUMBER,
+     pickle.dumps({"segments": [{}], "device_traces": []}), pickle.dumps({"segments": [[1]], "device_traces": []})],
+    ids=range(10),
+)  # fmt: skip
 def test_a_file_that_is_no_snapshot_is_refused_with_a_reason(
     tab: Tab, service: CoordinatorService, data: bytes
 ) -> None:
     visit(tab, service, "compare")
     drop(tab, data)
-    assert "A snapshot is what torch.cuda.memory._dump_snapshot writes" in str(
-        tab.ask("document.querySelector('.result').textContent")
-    )
+    words = str(tab.ask("document.querySelector('.result').textContent"))
+    assert "A snapshot is what torch.cuda.memory._dump_snapshot writes" in words
+    assert "function" not in words, "what a JavaScript engine says"
+
+
+def test_a_compressed_snapshot_is_read_or_told_apart(tab: Tab, service: CoordinatorService) -> None:
+    visit(tab, service, "compare")
+    drop(tab, gzip.compress(snapshot(1 << 20)))
+    assert "What is alive: 1.0 MiB" in str(tab.ask("document.querySelector('.result').textContent"))
+    visit(tab, service, "compare")
+    drop(tab, b"\x28\xb5\x2f\xfd" + b"x" * 50)
+    assert "tidegauge report" in str(tab.ask("document.querySelector('.result').textContent"))
+
+
+def test_a_stack_of_any_depth_is_drawn(tab: Tab, service: CoordinatorService) -> None:
+    """A recursion in the job, as of a tree: 100,000 frames."""
+    frames = [{"name": f"f{place}", "filename": "/a.py", "line": place} for place in range(100_000)]
+    block = {"size": 1 << 20, "state": "active_allocated", "address": 0, "frames": frames}
+    data = {"segments": [{"device": 0, "total_size": 1 << 20, "blocks": [block]}], "device_traces": [[]]}
+    visit(tab, service, "compare")
+    drop(tab, pickle.dumps(data))
+    assert "What is alive: 1.0 MiB" in str(tab.ask("document.querySelector('.result').textContent"))

@@ -255,7 +255,8 @@ class _Pages:
         if "text/html" not in headers.get("Accept", "") or not offers_login_page(self._door.login_methods()):
             return refusal
         wanted = f"{request.path}?{request.query}" if request.query else request.path
-        return Response(b"", headers=(("Location", f"{LOGIN_PATH}?next={quote(wanted, safe='/')}"),), status=303)
+        login = seen_from(request.path, f"{LOGIN_PATH}?next={quote(wanted, safe='/')}")
+        return Response(b"", headers=(("Location", login),), status=303)
 
     def _sent(self, request: HttpRequest) -> Response | Refusal:
         path = request.path
@@ -304,6 +305,12 @@ class _Pages:
             return route(Request(fields, request.headers.get("Accept"), viewer, request))
         except (BadRequestError, NotFoundError, UnavailableError) as error:
             return Refusal(STATUS[type(error)], str(error))
+
+
+def seen_from(page: str, path: str) -> str:
+    """The address of ``path`` relative to ``page``, both as this server has them: right also where a proxy serves them
+    below a path of its own."""
+    return "/".join([".."] * (page.count("/") - 1) or ["."]) + path
 
 
 def _admitted(request: HttpRequest, access: Access) -> Viewer | Refusal:

@@ -21,6 +21,7 @@ from tidegauge.cluster.api.http_api import (
     Route,
     html_answer,
     json_route,
+    seen_from,
 )
 from tidegauge.http.access import LoginDoor, LoginMethod, Refusal, Viewer
 from tidegauge.http.server import Response
@@ -54,8 +55,8 @@ class LoginQuestion(NamedTuple):
     problem: str | None = None
     """Why the last attempt failed: a sentence that quotes nothing of it."""
     goes_on: str | None = None
-    """A path to go on to at once: the browser came from another site, for which it keeps the cookie back, and shows it
-    when it comes from a page of this one."""
+    """A relative address to go on to at once: the browser came from another site, for which it keeps the cookie back,
+    and shows it when it comes from a page of this one."""
 
 
 LoginPage = Callable[[LoginQuestion], str]
@@ -111,7 +112,7 @@ class LoginPages:
         if isinstance(viewer, Refusal):
             if next_path is not None and _may_hide_a_cookie(request):
                 again = f"{LOGIN_PATH}?{urlencode({'next': next_path, 'again': '1'})}"
-                return self._page(next_path, goes_on=again)
+                return self._page(next_path, goes_on=seen_from(LOGIN_PATH, again))
             problem = None if viewer.status == 401 else viewer.text
             return self._page(next_path, problem=problem)
         return _led_to(next_path) if next_path is not None else self._page(None, viewer=viewer)
@@ -171,7 +172,9 @@ def _may_hide_a_cookie(request: Request) -> bool:
 
 
 def _led_to(path: str, *headers: tuple[str, str]) -> Response:
-    return Response(b"", headers=(("Location", quote(path, safe="/?&=%:;,+@!$'()*~#-._")), *headers), status=303)
+    """From the page to log in or out, which both are at the root."""
+    address = seen_from(LOGIN_PATH, quote(path, safe="/?&=%:;,+@!$'()*~#-._"))
+    return Response(b"", headers=(("Location", address), *headers), status=303)
 
 
 def _without_box(refusal: Refusal) -> tuple[tuple[str, str], ...]:

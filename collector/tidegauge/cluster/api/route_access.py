@@ -119,12 +119,14 @@ def ownership(
     def owns(viewer: Viewer, key: JobKey) -> bool:
         if viewer.sees_all:
             return True
-        for job in jobs():
-            if job.ranks and job.key == key:
-                return may_see(viewer, job)
-        if viewer.name is None:
-            return False
-        if incidents().has_owner(key, viewer.name):
+        watched = next((job for job in jobs() if job.ranks and job.key == key), None)
+        if watched is not None and may_see(viewer, watched):
+            return True
+        # Asked of a watched job of somebody else too: a refusal that came sooner would tell that there is one.
+        return viewer.name is not None and was_of(viewer, viewer.name, key) and watched is None
+
+    def was_of(viewer: Viewer, name: str, key: JobKey) -> bool:
+        if incidents().has_owner(key, name):
             return True
         record = None if records is None else records().latest([key.whole]).get(key.whole)
         return record is not None and viewer.sees(record.user_name)

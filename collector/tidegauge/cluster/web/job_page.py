@@ -100,7 +100,7 @@ def job_page(shown: JobShown) -> list[str]:
     if live is not None:
         content = _content(shown, live)
         parts += [
-            _lead(shown, live, content),
+            _lead(shown, live),
             _heat_map(live),
             memory_section(content),
             ranks_section(content) if len(live.view.ranks) <= MAX_CURVES else "",
@@ -161,27 +161,28 @@ def _content(shown: JobShown, live: LiveJob) -> ReportContent:
     return ReportContent(shown.made_unix_s, job_title(shown), (), ranks=tuple(curves))
 
 
-def _lead(shown: JobShown, live: LiveJob, content: ReportContent) -> str:
-    job, first = live.page.job, live.page.job.first
-    if job.running and content.ranks and job.state is not LeakState.OK and shown.rank in (None, first.rank):
-        return curve_lead(content.ranks[0])
-    looked_at = first.rank if shown.rank is None else shown.rank
+def _lead(shown: JobShown, live: LiveJob) -> str:
+    job, rank = live.page.job, shown.rank
+    looked_at = job.first.rank if rank is None else rank
     chosen = next((one for one in live.view.ranks if one.identity.rank == looked_at), live.view.ranks[0])
+    number = int(chosen.identity.rank)
+    remarks = [
+        None if rank in (None, number) else f"Rank {rank} is not known of this job: this is rank {number}.",
+        f"{format_count(job.stale, 'rank')} on nodes that are not reporting: old figures." if job.stale else None,
+        "The job is exempt from actions." if job.exempt else None,
+        f"{capitalised(live.view.change)}." if live.view.change else None,
+    ]
     if not job.running:
         sentence, tone = "All its ranks have ended.", "note"
+    elif chosen.verdict.state is not LeakState.OK:
+        return curve_lead(RankCurve(number, "", (), chosen.verdict), remarks=remarks)
     elif chosen.step == 0:
         sentence, tone = "It has counted no step yet.", "note"
-    elif chosen.verdict.state is LeakState.OK:
-        sentence, tone = f"Rank {int(chosen.identity.rank)} does not grow: its memory has not kept growing.", "ok"
     else:
-        return curve_lead(content.ranks[0])
+        sentence = f"Rank {number} does not grow: its memory has not kept growing."
+        tone = "warning" if job.stale else "ok"
     return lead(
-        sentence, tone=tone,
-        remarks=[
-            f"{format_count(job.stale, 'rank')} on nodes that are not reporting: old figures." if job.stale else None,
-            "The job is exempt from actions." if job.exempt else None,
-            f"{capitalised(live.view.change)}." if live.view.change else None,
-        ],
+        sentence, tone=tone, remarks=remarks,
         figures=[
             (f"{job.alive:,} of {job.world_size:,}", "ranks running"),
             (f"{job.nodes:,}", "nodes"),
@@ -230,7 +231,8 @@ def _rank_row(job: JobKey, rank: RankLine) -> Sequence[str]:
     return (
         state_chip(rank.state, rank.severity, alive=rank.alive, stale=rank.stale, has_steps=rank.step > 0) + oom,
         f'<a href="{escape(job_address(job, rank=rank.rank))}">{rank.rank}</a>',
-        name_text(rank_place(rank.hostname, rank.gpu)) + (f"<small>{name_text(rank.pod)}</small>" if rank.pod else ""),
+        f'<span class="named">{name_text(rank_place(rank.hostname, rank.gpu))}</span>'
+        + (f"<small>{name_text(rank.pod)}</small>" if rank.pod else ""),
         f"{rank.step:,}",
         share_bar(rank.used_share),
         bytes_text(rank.allocated_bytes),

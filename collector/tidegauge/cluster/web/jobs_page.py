@@ -101,7 +101,9 @@ def _lead(overview: Overview) -> str:
     elif leaking:
         sentence, tone = f"{format_count(len(leaking), 'job')} with growing memory, none of them critical.", "warning"
     elif running:
-        sentence, tone = "No job leaks.", "ok"
+        sentence, tone = "No job leaks.", "warning" if silent else "ok"
+    elif not any(overview.nodes.values()):
+        sentence, tone = "No node has reported yet: which jobs run is not known.", "warning"
     else:
         sentence, tone = "No job is running.", "note"
     actions = overview.actions

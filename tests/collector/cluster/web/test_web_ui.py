@@ -14,11 +14,15 @@ import pytest
 
 from html_text import Page
 from tidegauge.cluster.api.http_api import NotFoundError, Request
+from tidegauge.cluster.api.overview import Overview
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.cluster.web.job_page import MAX_ROWS
+from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
 from tidegauge.cluster.web.routes import PAGES
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.http.access import Viewer
+from tidegauge_exporter.reports.html_page import section, table
 from waiting import PATIENCE_S
 from web_world import HOSTILE, LEAKY, ODD_RANK, web_service
 
@@ -67,6 +71,30 @@ def test_the_page_of_a_job_says_which_rank_leaks_how_fast_and_until_when(service
 
 def test_the_page_of_a_job_shows_the_rank_that_was_chosen(service: CoordinatorService) -> None:
     assert "GPU memory of rank 3 (gpu-a-000, GPU 3)" in text(service, f"job?job_id={LEAKY}&rank=3")
+
+
+def test_a_rank_that_the_job_does_not_have_is_told_and_not_another_one_in_its_place(
+    service: CoordinatorService,
+) -> None:
+    assert "Rank 99 is not known of this job" in text(service, f"job?job_id={LEAKY}&rank=99")
+    assert "is not known of this job" not in text(service, f"job?job_id={LEAKY}&rank=3")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [({}, "No node has reported yet: which jobs run is not known."), ({"ok": 2}, "No job is running.")],
+)
+def test_before_any_node_has_reported_no_page_says_that_no_job_runs(nodes: Mapping[str, int], told: str) -> None:
+    """As after a restart of the head."""
+    overview = Overview("lab", "1", 0.0, nodes, 0, None, None, LoopStatus("act", None), ())
+    assert told in "".join(jobs_page(JobsShown(overview, {}, ()), JobsAsked("", "alarm")))
+
+
+def test_what_a_silent_node_told_last_is_called_old(service: CoordinatorService) -> None:
+    """Job 4711 leaked when its node was heard of last."""
+    html = ask(service, "job?job_id=4711&attempt=0")[2]
+    assert "2 ranks on nodes that are not reporting: old figures." in Page(html).text
+    assert "old figures" not in text(service, f"job?job_id={LEAKY}")
 
 
 def test_a_job_of_many_ranks_shows_some_and_finds_the_others(tmp_path: Path) -> None:
@@ -154,6 +182,20 @@ def test_every_page_runs_and_fetches_nothing_but_what_the_service_serves(
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not re.search(r"\bstyle=|<style|\bon\w+=", html)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_every_table_has_a_name_for_screen_readers(service: CoordinatorService, path: str) -> None:
+    """They list a page's tables by name: "table, 5 columns" tells nobody which one to enter."""
+    html = ask(service, path)[2]
+    tables = re.findall(r"<table[^>]*>", html)
+    named = re.findall(r'<table[^>]* aria-label="[^"]+"', html)
+    assert len(named) == len(tables)
+
+
+def test_the_name_of_a_table_is_text() -> None:
+    """Headings have names of hosts in them."""
+    assert r'aria-label="rank 1 (\1\g&lt;9&gt;&quot;)"' in section('rank 1 (\\1\\g<9>")', table(("a",), [("b",)]))
 
 
 @pytest.mark.parametrize("path", EVERY)

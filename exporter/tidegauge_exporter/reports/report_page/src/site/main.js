@@ -9,6 +9,7 @@ import { morph } from "./morph.js";
 import { snapshots } from "./snapshots.js";
 
 const TYPING_MS = 250;
+const ANSWER_MS = 15000; // a service that hangs takes the question and never answers
 const OLD_AFTER = 2; // failed attempts until the page says that it is old
 
 const main = document.getElementById("content");
@@ -17,6 +18,7 @@ const isReport = location.pathname.endsWith("/report");
 const refreshMs = 1000 * Number(document.body.dataset.refresh);
 let failed = 0;
 let latest = 0;
+let shownMs = Date.now();
 
 /** Let the sections of a report that scripts draw into be theirs, by their headings. */
 function keepDrawn(content) {
@@ -41,30 +43,41 @@ function followCharts(content) {
 /** Show the page as it is at `address` now. What is asked for later wins. */
 async function show(address) {
   const asked = (latest += 1);
-  let answer;
+  const patience = new AbortController();
+  const late = setTimeout(() => patience.abort(), ANSWER_MS);
+  let told = "No answer from the service";
   try {
-    answer = await fetch(address, { headers: { Accept: "text/html", "X-Requested-With": "fetch" }, cache: "no-store" });
-    if (!answer.ok) throw new Error(answer.status === 401 || answer.redirected ? "log in again" : `status ${answer.status}`);
-    if (new URL(answer.url).pathname !== new URL(address, location.href).pathname) {
+    const headers = { Accept: "text/html", "X-Requested-With": "fetch" };
+    const answer = await fetch(address, { headers, cache: "no-store", signal: patience.signal });
+    if (answer.ok && new URL(answer.url).pathname !== new URL(address, location.href).pathname) {
       location.reload(); // to where one logs in
       return;
     }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (asked !== latest) return;
     const content = page.getElementById("content");
+    if (!answer.ok) {
+      if (content) told = content.querySelector("h1").textContent.replace(/\.$/, "");
+      throw new Error(`status ${answer.status}`);
+    }
     if (isReport) keepDrawn(content);
     morph(main, content);
     if (isReport) followCharts(content);
     document.title = page.title;
+    shownMs = Date.now();
     failed = 0;
     news.hidden = true;
   } catch (error) {
     if (asked !== latest) return;
-    failed += 1;
+    failed += patience.signal.aborted ? OLD_AFTER : 1;
     if (failed >= OLD_AFTER) {
-      if (news.hidden) news.textContent = `No answer from the service since ${new Date().toLocaleTimeString()}: the figures below are old.`;
+      const shown = new Date(shownMs).toISOString().slice(0, 19).replace("T", " ");
+      const words = `${told}: the figures below are old, of ${shown} UTC.`;
+      if (news.textContent !== words) news.textContent = words;
       news.hidden = false;
     }
+  } finally {
+    clearTimeout(late);
   }
 }
 

@@ -10,6 +10,9 @@ import { unpickle } from "./pickle.js";
 
 const MAX_BYTES = 2 ** 30;
 const MAX_LINES = 40;
+const MAX_FRAMES = 100; // of a stack, the innermost: a recursion may have any number
+const GZIP = [0x1f, 0x8b];
+const ZSTD = [0x28, 0xb5, 0x2f, 0xfd];
 const LIVE = new Set(["active_allocated", "active_awaiting_free", "active_pending_free"]);
 // As tidegauge.core.evidence.owners tells whose a file is.
 const NO_FILE = /^$|^<|\.(c|cc|cpp|cu|h|hpp|so)$|^\?\?/;
@@ -30,10 +33,13 @@ export function snapshots(place) {
       parts.ready();
       result.dataset.ready = String(read.length);
     } catch (error) {
-      result.replaceChildren(element("p", "", `${chosen.map((file) => file.name).join(", ")}: ${error.message}. A snapshot is what torch.cuda.memory._dump_snapshot writes.`));
+      // Errors of the browser's own (no map, no array, no number where one belongs) are in words for programmers.
+      const why = error.constructor === Error ? error.message : "its content is not that of a snapshot";
+      result.replaceChildren(element("p", "", `${chosen.map((file) => file.name).join(", ")}: ${why}. A snapshot is what torch.cuda.memory._dump_snapshot writes.`));
       result.dataset.ready = "failed";
     }
   };
+  input.addEventListener("click", () => { input.value = ""; }); // the same file again, written anew, is a change too
   input.addEventListener("change", () => input.files.length && show(input.files));
   place.addEventListener("dragover", (event) => { event.preventDefault(); place.classList.add("over"); });
   place.addEventListener("dragleave", () => place.classList.remove("over"));
@@ -44,23 +50,62 @@ export function snapshots(place) {
   });
 }
 
+/** What the file holds, unpacked. Throws for more than `MAX_BYTES`. */
+async function bytesOf(file) {
+  const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
+  const begins = (magic) => magic.every((byte, at) => start[at] === byte);
+  if (begins(ZSTD)) throw new Error("it is packed by zstd, as Tidegauge's own snapshots: use `tidegauge diff` or `tidegauge report`");
+  if (!begins(GZIP)) return new Uint8Array(await bounded(file.size, file).arrayBuffer());
+  const reader = bounded(file.size, file).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const parts = [];
+  let size = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    size += value.length;
+    parts.push(bounded(size, value));
+  }
+}
+
+function bounded(size, value) {
+  if (size > MAX_BYTES) throw new Error(`it has ${format.bytes(size)}, the limit is ${format.bytes(MAX_BYTES)}: use \`tidegauge diff\``);
+  return value;
+}
+
+function sizeOf(map, key) {
+  const size = map.get(key);
+  if (!Number.isSafeInteger(size) || size < 0) throw new Error(`its ${key} is no number of bytes`);
+  return size;
+}
+
+/** Names of stacks. Those of a snapshot are few, and blocks share them. */
+function stackNames() {
+  const names = new Map();
+  return (frames) => {
+    if (!names.has(frames)) {
+      names.set(frames, frames.slice(0, MAX_FRAMES).map((frame) => `${frame.get("name")}\0${frame.get("filename")}\0${frame.get("line")}`).join("\u0001"));
+    }
+    return names.get(frames);
+  };
+}
+
 async function readSnapshot(file) {
-  if (file.size > MAX_BYTES) throw new Error(`it has ${format.bytes(file.size)}, the limit is ${format.bytes(MAX_BYTES)}: use \`tidegauge diff\``);
-  const root = unpickle(new Uint8Array(await file.arrayBuffer()));
+  const root = unpickle(await bytesOf(file));
+  const nameOf = stackNames();
   const segments = root instanceof Map ? root.get("segments") : root;
   if (!Array.isArray(segments)) throw new Error("it has no segments");
   const sums = { name: file.name, reserved: 0, allocated: 0, free: 0, blocks: 0, byStack: new Map() };
   for (const segment of segments) {
-    sums.reserved += segment.get("total_size");
+    sums.reserved += sizeOf(segment, "total_size");
     for (const block of segment.get("blocks")) {
-      const size = block.get("size");
+      const size = sizeOf(block, "size");
       if (!LIVE.has(block.get("state"))) { sums.free += size; continue; }
       sums.allocated += size;
       sums.blocks += 1;
       const history = block.get("history");
       const frames = block.get("frames") || (history && history.length && history[history.length - 1].get("frames")) || [];
-      const name = frames.map((frame) => `${frame.get("name")}\0${frame.get("filename")}\0${frame.get("line")}`).join("\u0001");
-      const known = sums.byStack.get(name) || { frames, bytes: 0, blocks: 0 };
+      const name = nameOf(frames);
+      const known = sums.byStack.get(name) || { frames: frames.slice(0, MAX_FRAMES), bytes: 0, blocks: 0 };
       known.bytes += size;
       known.blocks += 1;
       sums.byStack.set(name, known);
@@ -101,8 +146,8 @@ function draw(read) {
   const drawn = weights.length ? flame(graph, weights, stacks, `flame graph of what ${what}`) : null;
   return {
     elements: [
-      tableOf(heads, figures), element("h3", "", `What ${what}: ${format.bytes(whole)}`), graph,
-      ...(rows.length ? [tableOf(["allocated at", second ? "growth" : "bytes", "share", "blocks"], rows)] : [element("p", "muted", "Nothing.")]),
+      tableOf("snapshots", heads, figures), element("h3", "", `What ${what}: ${format.bytes(whole)}`), graph,
+      ...(rows.length ? [tableOf(`what ${what}, by line`, ["allocated at", second ? "growth" : "bytes", "share", "blocks"], rows)] : [element("p", "muted", "Nothing.")]),
     ],
     ready: () => { if (drawn) { drawn.draw(); onChange(() => drawn.draw()); } },
   };
@@ -139,7 +184,7 @@ function signed(bytes) {
   return bytes > 0 ? `+${format.bytes(bytes)}` : format.bytes(bytes);
 }
 
-function tableOf(heads, rows) {
+function tableOf(name, heads, rows) {
   const cell = (tag) => (text, at) => {
     const made = element(tag, at ? "number" : "", text);
     if (tag === "th") made.scope = "col";
@@ -147,7 +192,9 @@ function tableOf(heads, rows) {
   };
   const head = element("thead", "", element("tr", "", ...heads.map(cell("th"))));
   const body = element("tbody", "", ...rows.map((row) => element("tr", "", ...row.map(cell("td")))));
-  const box = element("div", "scroll", element("table", "", head, body));
+  const table = element("table", "", head, body);
+  table.setAttribute("aria-label", name);
+  const box = element("div", "scroll", table);
   box.tabIndex = 0;
   return box;
 }
