@@ -65,7 +65,7 @@ class Links:
 
     def act(self, number: int) -> str | None:
         """The form to acknowledge an incident and to exempt its job."""
-        return self._page(f"act?incident={number}")
+        return self.page(f"act?incident={number}")
 
     def runbook(self, alert: str) -> str | None:
         """The meaning of an alert and what to do about it."""
