@@ -191,7 +191,11 @@ EVENTS = (
     AlertRule(
         "TidegaugeRankSilent",
         with_owner(
-            f"max by ({RANK}) (time() - tidegauge_rank_last_sample_timestamp_seconds > 300)\n"
+            # By the node's clock, which may be behind: a rank whose readings go on is not silent.
+            f"max by ({RANK}) (\n"
+            "  time() - tidegauge_rank_last_sample_timestamp_seconds > 300\n"
+            "  unless changes(tidegauge_rank_last_sample_timestamp_seconds[5m]) > 0\n"
+            ")\n"
             f"and on ({JOB}, rank) tidegauge_rank_allocated_bytes",
             like="tidegauge_rank_allocated_bytes",
         ),
