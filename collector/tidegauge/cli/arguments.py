@@ -68,7 +68,7 @@ class CommandParser(argparse.ArgumentParser):
         near = nearest(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
             message = f"unknown command {value!r}{near}\ncommands: {', '.join(choices)}"
-        elif len(choices) == 1 and str(value).isdecimal():
+        elif action.nargs == "?" and str(value).isdecimal():  # a verb may stand before a number: the first one reads
             message = f"unexpected argument {value!r}; did you mean `{self.prog} {choices[0]} {value}`?"
         else:
             message = f"invalid choice {value!r}{near} (choose from {', '.join(choices)})"
