@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from pathlib import Path
 
 import pytest
 
+from tidegauge.cluster.ray_service import node_command
 from tidegauge.cluster.ray_service.node_command import (
+    FREE_PORTS,
     NODE_SPEC_VARIABLE,
+    PORT_OPTIONS,
     address_towards,
     engine_environ,
     explain,
+    free_ports,
     start_command,
 )
 from tidegauge.cluster.service_record import NodeSpec
@@ -91,9 +96,21 @@ def test_every_port_of_the_engine_is_in_the_range_that_is_documented() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"engine_port": 0, "engine_node_ports": "7000-7015"},
                                       {"engine_port": 6399, "engine_node_ports": "0"}])  # fmt: skip
-def test_free_ports_are_the_systems_choice(settings: dict[str, object]) -> None:
-    spec = dataclasses.replace(NODE, settings=settings)
-    assert not [part for part in start_command(spec) if "-port" in part]
+def test_free_ports_are_chosen_and_named(settings: dict[str, object]) -> None:
+    """A raylet that has to wait for its agents' word on theirs dies after 15 s."""
+    options = [part for part in start_command(dataclasses.replace(NODE, settings=settings)) if "-port" in part]
+    assert [option.partition("=")[0] for option in options] == list(PORT_OPTIONS)
+    ports = {int(option.partition("=")[2]) for option in options}
+    assert len(ports) == len(PORT_OPTIONS)
+    assert ports <= set(FREE_PORTS)
+
+
+def test_a_port_that_somebody_listens_on_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [one.getsockname()[1] for one in (taken, other)]
+        other.close()
+        monkeypatch.setattr(node_command, "FREE_PORTS", ports)
+        assert free_ports(1) == [ports[1]]
 
 
 def test_a_node_is_started_towards_its_head() -> None:

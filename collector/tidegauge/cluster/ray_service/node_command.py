@@ -6,10 +6,12 @@ Ray is tuned for a resident service with little overhead: each figure was measur
 from __future__ import annotations
 
 import ipaddress
+import random
 import re
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tidegauge.cluster.ray_service.engine_tls import tls_files
@@ -117,6 +119,9 @@ PORT_OPTIONS = (
 )
 """Of ``ray start``, each with one port; the rest of the range is for actors, and for commands that connect."""
 
+FREE_PORTS = range(20_000, 32_000)
+"""Above Ray's own for workers, and below those of outgoing connections (``ip_local_port_range``, ip(7))."""
+
 OBJECT_STORE_BYTES = 80_000_000
 """About the least that Ray takes. Sparse: nothing of ours goes through it."""
 
@@ -156,8 +161,11 @@ def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
         "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
     ]  # fmt: skip
-    if (ports := node_ports(spec.settings)) is not None:
-        command += [f"{option}={port}" for option, port in zip(PORT_OPTIONS, ports)]
+    # Each by number, also where any free one will do: a raylet that has to hear its agents' ports dies if they have not
+    # said them within 15 s, and on a busy machine two Python processes need longer to import Ray.
+    ports = node_ports(spec.settings)
+    command += [f"{option}={port}" for option, port in zip(PORT_OPTIONS, ports or free_ports(len(PORT_OPTIONS)))]
+    if ports is not None:
         command += [f"--min-worker-port={ports[len(PORT_OPTIONS)]}", f"--max-worker-port={ports[-1]}"]
     if spec.is_head:
         port = spec.head_address.rpartition(":")[2]
@@ -216,6 +224,19 @@ def free_port(host: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nobody listens now, of those that the system gives to nobody by itself."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(FREE_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("", port))
+                found += [port] if port not in found else []
+    return found
 
 
 def is_address(text: str) -> bool:
