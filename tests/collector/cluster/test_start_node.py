@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tidegauge.cluster.ray_service import start_node
 from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
-from tidegauge.cluster.ray_service.start_node import MAX_START_S, patient
+from tidegauge.cluster.ray_service.start_node import MAX_START_S, patient, with_port_files
 
 
 class Clock:
@@ -50,6 +51,20 @@ def test_a_raylet_that_lives_and_never_registers_is_given_up_at_last() -> None:
     assert MAX_START_S <= clock.now_s < MAX_START_S + 1
 
 
+def test_ports_of_agents_are_in_their_files_before_the_raylet_starts() -> None:
+    done: list[object] = []
+
+    def start_raylet(
+        node_id: str, session_dir: str, metrics_agent_port: int = 0, dashboard_agent_listen_port: int | None = None
+    ) -> str:
+        done.append((node_id, session_dir, metrics_agent_port, dashboard_agent_listen_port))
+        return "started"
+
+    start = with_port_files(start_raylet, lambda *file: done.append(file))
+    assert start("abc", session_dir="/s", dashboard_agent_listen_port=6404) == "started"
+    assert done == [("/s", "abc", "dashboard_agent_listen_port", 6404), ("abc", "/s", 0, 6404)]
+
+
 @pytest.mark.parametrize("release", ["2.57.0", "2.60.0", "2.100.1", "3.0.0", "2.58.0rc1", "2.57"])
 def test_a_release_that_knows_tokens_and_keeps_its_state_is_taken(release: str) -> None:
     assert why_too_old(release) is None
@@ -76,9 +91,14 @@ def test_an_engine_of_an_old_ray_is_never_started(
 
 
 def test_the_installed_ray_has_what_is_replaced_in_it() -> None:
+    from ray import _raylet
     from ray._private import services
     from ray.scripts import scripts
 
     assert why_too_old(installed_release()) is None
     assert callable(services.get_node)
+    named = {"session_dir", "node_id", *start_node.AGENT_PORTS}
+    assert named <= set(inspect.signature(services.start_raylet).parameters)
+    names = {value for name, value in vars(_raylet).items() if name.endswith("_PORT_NAME")}
+    assert set(start_node.AGENT_PORTS) == names - {"gcs_server_port"}
     assert callable(getattr(scripts, "get_ray_client_dependency_error"))  # noqa: B009 - Ray does not export it
