@@ -44,6 +44,7 @@ from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, LoginDoor, LoginMethod, Viewer
+from tidegauge.http.served_hosts import ServedHosts
 from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.reports.report import ReportParts
@@ -233,6 +234,7 @@ class CoordinatorService:
         return HttpApi(
             self.routes(), host=self._host, port=port, door=self._door, forms=self.forms(),
             local_socket=self._local_socket, public_url=self._public_url,
+            hosts=ServedHosts(self._host, self._advertise_host, self._public_url),
         )  # fmt: skip
 
     def _jobs(self, request: Request) -> object:
