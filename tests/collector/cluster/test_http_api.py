@@ -365,6 +365,25 @@ def test_with_tls_the_certificate_guards_the_name() -> None:
     api.stop()
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/3.0\r\n\r\n", b"505"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", b"431"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET\r\n\r\n", b"400"),
+    ],
+)  # fmt: skip
+def test_a_head_that_cannot_be_read_is_refused_in_json_as_all_else(api: HttpApi, head: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(head)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    told, _, body = answer.partition(b"\r\n\r\n")
+    assert told.split()[1] == status
+    assert b"application/json" in told
+    assert json.loads(body)["error"]
+
+
 def test_head_answers_without_a_body(api: HttpApi) -> None:
     assert ask(api, "/value", method="HEAD") == (200, b"")
 

@@ -168,6 +168,8 @@ class Request:
 
 
 Route = Callable[[Request], Response]
+RefusalPage = Callable[[str, Refusal], Response]
+"""A refusal as a page for people who asked for this path."""
 NO_FORMS: Mapping[str, Route] = {}
 
 
@@ -200,15 +202,19 @@ class HttpApi(HttpServer):
         local_socket: Path | None = None,
         public_url: str | None = None,
         hosts: ServedHosts | None = None,
+        refusal_page: RefusalPage | None = None,
     ) -> None:
         """``forms``: handlers of forms by path; whoever may read a page may send its form, if they have a name.
         ``local_socket``: a Unix socket that serves the same pages without TLS, to root and to the user of this process
         only. ``public_url``: the setting; a form may also come from a page there. ``hosts``: at which a client without
-        a name is answered; by default those of this machine and of the settings."""
+        a name is answered; by default those of this machine and of the settings. ``refusal_page``: what a browser is
+        shown that opens a page; by default the JSON that scripts get."""
         self._local_socket = local_socket
         hosts = hosts or ServedHosts(host, public_url)
         # Slots of its own for each: what strangers ask for takes none from the head's own commands.
-        app, local_app = (_Pages(routes, forms, access, public_url, hosts, one).app() for one in (door, OPEN_DOOR))
+        app, local_app = (
+            _Pages(routes, forms, access, public_url, hosts, refusal_page, one).app() for one in (door, OPEN_DOOR)
+        )
         self._local = None if local_socket is None else LocalServing(local_socket, local_app)
         super().__init__(app, host=host, port=port, door=door)
 
@@ -236,7 +242,7 @@ class _Pages:
 
     def __init__(
         self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-        public_url: str | None, hosts: ServedHosts, door: LoginDoor,
+        public_url: str | None, hosts: ServedHosts, refusal_page: RefusalPage | None, door: LoginDoor,
     ) -> None:  # fmt: skip
         self._door = door
         self._routes = routes
@@ -244,6 +250,7 @@ class _Pages:
         self._access = access
         self._public_url = public_url
         self._hosts = hosts
+        self._refusal_page = refusal_page
         self._slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
 
     def app(self) -> App:
@@ -251,6 +258,12 @@ class _Pages:
         return App({(method, None): handler for method, handler in methods.items()}, LIMITS, "coordinator")
 
     def _read(self, request: HttpRequest) -> Response | Refusal:
+        answer = self._looked_up(request)
+        if not isinstance(answer, Refusal) or answer.status == 401 or self._refusal_page is None:
+            return answer  # a browser asks for name and password by itself
+        return self._refusal_page(request.path, answer) if _is_for_people(request) else answer
+
+    def _looked_up(self, request: HttpRequest) -> Response | Refusal:
         access = self._access.get(request.path, Access.ADMIN if request.path in self._routes else Access.SIGNED_IN)
         if access is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
             return self._answer(self._routes, request, request.query, EVERYBODY)
@@ -279,7 +292,7 @@ class _Pages:
         headers = request.headers
         if refusal.status != 401 or LOGIN_PATH not in self._routes or "Authorization" in headers:
             return refusal
-        if "text/html" not in headers.get("Accept", "") or not offers_login_page(self._door.login_methods()):
+        if not is_browser(headers.get("Accept")) or not offers_login_page(self._door.login_methods()):
             return refusal
         wanted = f"{request.path}?{request.query}" if request.query else request.path
         login = seen_from(request.path, f"{LOGIN_PATH}?next={quote(wanted, safe='/')}")
@@ -325,6 +338,8 @@ class _Pages:
         self, table: Mapping[str, Route], request: HttpRequest, query: str, viewer: Viewer
     ) -> Response | Refusal:
         route = table.get(request.path)
+        if route is None and self._refusal_page is not None and _is_for_people(request):
+            return Refusal(404, "there is no such page")
         if route is None:
             return Response(to_json({"error": "no such page", "pages": sorted(self._routes)}), status=404)
         try:
@@ -332,6 +347,15 @@ class _Pages:
             return route(Request(fields, request.headers.get("Accept"), viewer, request))
         except (BadRequestError, NotFoundError, UnavailableError) as error:
             return Refusal(STATUS[type(error)], str(error))
+
+
+def is_browser(accept: str | None) -> bool:
+    """Whether a client with this ``Accept`` shows what it gets to a person: scripts ask for anything, or for JSON."""
+    return "text/html" in (accept or "")
+
+
+def _is_for_people(request: HttpRequest) -> bool:
+    return is_browser(request.headers.get("Accept")) and not request.path.startswith("/api/")
 
 
 def seen_from(page: str, path: str) -> str:
