@@ -204,8 +204,8 @@ class FakeProfiles:
     def of_rank(self, job: JobKey, rank: int) -> RankProfile | None:
         return next((one for one in self.kept if (one.job, one.rank) == (job, rank)), None)
 
-    def newest(self, *, limit: int) -> Sequence[RankProfile]:
-        return list({one.job: one for one in self.kept}.values())[::-1][:limit]
+    def newest(self, *, limit: int) -> Sequence[tuple[JobKey, float]]:
+        return list({one.job: one.at_unix_s for one in self.kept}.items())[::-1][:limit]
 
 
 @dataclass

@@ -610,8 +610,19 @@ class StoreContract:
         for job in (JOB, other):
             store.profiles.keep([rank_profile(rank, job=job) for rank in range(3)], at_s=NOW_S)
         store.profiles.keep([rank_profile(1, at_unix_s=NOW_S + 1.0)], at_s=NOW_S)
-        assert [one.job for one in store.profiles.newest(limit=9)] == [JOB, other]
-        assert [one.job for one in store.profiles.newest(limit=1)] == [JOB]
+        assert store.profiles.newest(limit=9) == [(JOB, NOW_S), (other, NOW_S)]
+        assert store.profiles.newest(limit=1) == [(JOB, NOW_S)]
+
+    def test_the_jobs_with_profiles_are_told_without_reading_these(self, store: Store) -> None:
+        """They are up to 450,000 characters each; but a name that a column escapes or cuts is in the profile alone."""
+        odd = [JOB._replace(job_id=name) for name in ("back\\slash", "nul\0", "half \udc80", "long" * 100)]
+        odd.append(JOB._replace(group="eval\\"))
+        store.profiles.keep([rank_profile(0, job=job) for job in odd], at_s=NOW_S)
+        assert [job for job, _ in store.profiles.newest(limit=9)] == odd[::-1]
+        store.profiles.keep([rank_profile(0)], at_s=NOW_S)
+        with store.database.writing() as connection:
+            connection.execute(text("UPDATE profiles SET value = '{}' WHERE job_id = :job"), {"job": JOB.job_id})
+        assert store.profiles.newest(limit=1) == [(JOB, NOW_S)]
 
     def test_profile_store_bounds_profiles_per_job_tenant_and_in_all(self, store: Store) -> None:
         small = ProfileStore(store.database, Room(of_job=3, of_tenant=5, in_all=7))

@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -37,6 +38,16 @@ def port_range(text: str) -> range:
             "free ones)"
         )
     return ports
+
+
+def is_web_address(text: str) -> bool:
+    """Whether ``text`` is an HTTP URL that is safe in links, rules and dashboards, without user and password."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+    except ValueError:
+        return False
+    return usable and text.isprintable() and not any(mark in text for mark in " \"'<>{}|\\")
 
 
 def _default_state_dir() -> Path:
@@ -242,7 +253,9 @@ class Settings(BaseModel):
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495. Messages, alerts and dashboards link
     to its pages of jobs and incidents, to runbooks and to the form that asks whether an incident was a leak, which
-    needs it behind a proxy that changes Host. Default: none, no such links; commands name the address of the API."""
+    needs it behind a proxy that changes Host. Without authentication the API also answers at its host. ``tidegauge
+    up`` refuses one that is no http:// or https:// URL. Default: none, no such links; commands name the address of the
+    API."""
     contact: str = Field(default="your cluster's admins", max_length=200)
     """Whom the runbooks (``/runbooks``) say to call, such as ``GPU on-call, +49 30 1234``."""
     grafana_url: str | None = None
@@ -315,3 +328,9 @@ class Settings(BaseModel):
     there was somebody to write to. Default: none."""
     slack_api_url: str = "https://slack.com/api/"
     """Base URL of Slack's API; another one for GovSlack or a gateway."""
+
+    @property
+    def pages_url(self) -> str | None:
+        """``public_url``, which nothing may link to where it is no URL: ``tidegauge up`` refuses that, but a service
+        that was started before it did runs on."""
+        return self.public_url if self.public_url and is_web_address(self.public_url) else None

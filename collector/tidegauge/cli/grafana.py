@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from tidegauge import __version__
 from tidegauge.cli.arguments import (
@@ -64,7 +63,7 @@ def apply(args: argparse.Namespace) -> int:
         from tidegauge_exporter.dashboards.catalogue import dashboards
         from tidegauge_exporter.grafana.apply import Wanted, carry_out, look, plan
 
-        models = tuple(dashboard.to_json() for dashboard in dashboards(settings.public_url))
+        models = tuple(dashboard.to_json() for dashboard in dashboards(settings.pages_url))
         wanted = Wanted(models, args.prometheus_url, args.data_source)
         say(f"reading {grafana.url}")
         steps: Sequence[ApplyStep] = plan(wanted, look(grafana, wanted))
@@ -130,7 +129,7 @@ def export(args: argparse.Namespace) -> int:
     from tidegauge_exporter.rules.values import Addresses
     from tidegauge_exporter.runbooks.page import runbooks_html
 
-    service_url = args.service_url or settings.public_url
+    service_url = args.service_url or settings.pages_url
     examples = Addresses()
     addresses = Addresses(
         args.grafana_url or settings.grafana_url or examples.grafana_url,
@@ -177,7 +176,7 @@ def add_annotations(args: argparse.Namespace) -> int:
         from tidegauge_exporter.grafana.annotations import annotations_of
         from tidegauge_exporter.links import Links
 
-        links = Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
+        links = Links(grafana_url=settings.grafana_url, service_url=settings.pages_url)
         remarks = [one for story in stories for one in annotations_of(story, cluster=settings.cluster, links=links)]
         if not args.dry_run:
             with grafana_of(args, settings) as grafana:
@@ -232,12 +231,9 @@ def add_grafana_arguments(parser: argparse.ArgumentParser) -> None:
 
 def web_address(text: str) -> str:
     """An HTTP URL that is safe in links, rules and dashboards. Raises ``argparse.ArgumentTypeError``."""
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-    except ValueError:
-        usable = False
-    if not usable or not text.isprintable() or any(mark in text for mark in " \"'<>{}|\\"):
+    from tidegauge.settings import is_web_address
+
+    if not is_web_address(text):
         raise argparse.ArgumentTypeError("not a URL such as https://grafana.example, without user and password")
     return text.rstrip("/")
 

@@ -159,13 +159,17 @@ def api_url(args: argparse.Namespace) -> str:
     return str(args.api) if args.api else _local_api(args, lambda files: read_address(files.api))
 
 
+NO_URL = "not a URL such as http://head:9495, without user and password"
+"""What is wrong with a ``public_url`` that is not a ``pages_url``."""
+
+
 def web_pages(args: argparse.Namespace) -> Links:
     """Addresses of the coordinator's web pages for people: at the setting ``public_url``, else at the API that is
     asked; of none where that is not known."""
     from tidegauge_exporter.links import Links
 
     with suppress(CommandError):
-        return Links(service_url=load_settings(args).public_url or api_url(args))
+        return Links(service_url=load_settings(args).pages_url or api_url(args))
     return Links()
 
 

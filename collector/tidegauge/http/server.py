@@ -316,6 +316,16 @@ class RequestHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(response.body)
 
+    def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
+        """What ``http.server`` says of a request that it cannot read, in the form of this server's other errors.
+        Whether a browser sent it is not known: its headers were not read."""
+        app: App = self.server.app
+        self.close_connection = True
+        self.request_version = (
+            self.protocol_version
+        )  # of HTTP/0.9, which is supposed until it is read, there is no head
+        self._send(_printable(Refusal(code, message or explain or HTTPStatus(code).phrase), app.error))
+
     def version_string(self) -> str:
         return "tidegauge"
 

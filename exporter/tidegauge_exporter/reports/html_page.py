@@ -57,6 +57,8 @@ class Site(NamedTuple):
     """The label of the page."""
     refresh_s: int = 0
     """How often the script of the site asks for the page again; 0: never."""
+    root: str = ""
+    """The way to the other pages for one that is in a folder, such as ``../``."""
 
 
 def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", version: str = "") -> str:
@@ -64,11 +66,12 @@ def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", ve
     one), so that no policy has to allow either inline. ``data`` is markup that the script reads."""
     body = "\n".join(part for part in html if part)
     links = "".join(
-        f'<a href="{escape(address)}"{" aria-current=page" if label == site.current else ""}>{escape(label)}</a>'
+        f'<a href="{escape(site.root + address)}"{" aria-current=page" if label == site.current else ""}>'
+        f"{escape(label)}</a>"
         for label, address in site.pages
     )
     who = "" if site.viewer is None else f'<span class="viewer">{escape(site.viewer)}</span>'
-    who += ' <a class="viewer" href="logout">Log out</a>' if site.by_session else ""
+    who += f' <a class="viewer" href="{site.root}logout">Log out</a>' if site.by_session else ""
     scope = "" if site.sees_all else '<span class="viewer">your jobs only</span>'
     # Without the script the page still is asked for again, a little later.
     again = f'<noscript><meta http-equiv="refresh" content="{max(site.refresh_s, 10)}"></noscript>\n'
@@ -76,8 +79,8 @@ def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", ve
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)} \N{MIDDLE DOT} Tidegauge</title>\n"
-        f'<link rel="icon" href="data:,">\n<link rel="stylesheet" href="ui/site.css?v={version}">\n'
-        f'<script src="ui/site.js?v={version}" defer></script>\n{again if site.refresh_s else ""}</head>\n'
+        f'<link rel="icon" href="data:,">\n<link rel="stylesheet" href="{site.root}ui/site.css?v={version}">\n'
+        f'<script src="{site.root}ui/site.js?v={version}" defer></script>\n{again if site.refresh_s else ""}</head>\n'
         f'<body data-refresh="{site.refresh_s}">\n<a class="skip" href="#content">Skip to the content</a>\n'
         f'<div class="site"><span class="brand">Tidegauge</span> <span class="cluster">{escape(site.cluster)}</span>'
         f'<nav aria-label="Pages">{links}</nav>{scope}{who}</div>\n'

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidegauge.cli.errors import USAGE
 from tidegauge.cli.main import main
 from tidegauge.cli.service.status import MAX_PROBLEMS
 from tidegauge.cluster.api.http_api import HttpApi, Route, json_route
@@ -14,6 +15,7 @@ from tidegauge.cluster.views import ProfileProblem
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.wire import to_wire
+from tidegauge.http.served_hosts import ServedHosts
 
 SERVICE = {
     "cluster": "lab", "version": "1", "jobs_running": 2, "jobs_leaking": 1, "healthy": True, "nodes": [],
@@ -90,3 +92,20 @@ def test_a_coordinator_that_knows_no_incidents_is_no_error(older_url: str, capsy
     main(["status", "--json", "--api", older_url])
     told = json.loads(capsys.readouterr().out)
     assert (told["actions"], told["profile_problems"]) == (None, None)
+
+
+class NoName(ServedHosts):
+    """As where an alias of the head is asked."""
+
+    def serve(self, header: str | None) -> bool:
+        return False
+
+
+def test_at_a_name_that_the_service_does_not_answer_its_words_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    api = HttpApi({}, host="127.0.0.1", port=0, hosts=NoName())
+    api.start()
+    assert main(["status", "--api", api.url]) == USAGE
+    api.stop()
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("tidegauge status: without authentication this service answers at an IP address")
+    assert "HTTP 421" not in told

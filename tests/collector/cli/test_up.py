@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.cli.errors import USAGE
 from tidegauge.cli.main import main
-from tidegauge.cli.service import up
+from tidegauge.cli.service import status, up
 from tidegauge.cluster.ray_service import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir, write_address
 from tidegauge.osproc.processes import identity_of
@@ -57,3 +58,33 @@ def test_up_names_the_settings_that_a_running_service_does_not_have(
     assert json.loads(told.out)["already_up"]
     assert "mail_server, slack_channel" in told.err
     assert "tidegauge down" in told.err
+
+
+@pytest.mark.parametrize(
+    "url", ["head:9495", "//head:9495", "ftp://head", "http://", "http://ada:word@head", "http://a b"]
+)
+def test_up_refuses_a_public_url_that_no_link_can_lead_to(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    assert main(["up", "--set", f"state_dir={state}", "--set", f"public_url={url}"]) == USAGE
+    assert f"public_url: {url!r} is not a URL such as http://head:9495" in capsys.readouterr().err
+    assert not state.exists()
+
+
+def test_a_service_that_was_started_with_such_a_public_url_runs_on_without_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = prepare_state_dir(tmp_path / "state")
+    settings = Settings(state_dir=files.root, public_url="head:9495")
+    assert settings.pages_url is None
+    record = running(files, settings.model_dump(mode="json"))
+    monkeypatch.setattr(status, "local_service", lambda _: (files, record))
+    main(["status", "--set", f"state_dir={files.root}"])
+    assert (
+        "links     none to pages, in messages and alerts: public_url: 'head:9495' is not a URL"
+        in capsys.readouterr().out
+    )
+    record.spec.settings["public_url"] = "http://head:9495"
+    main(["status", "--set", f"state_dir={files.root}"])
+    assert "links" not in capsys.readouterr().out

@@ -28,6 +28,7 @@ from tidegauge.cluster.api.http_api import (
 )
 from tidegauge.cluster.api.route_access import Access
 from tidegauge.http.access import NO_HEADERS, OpenDoor, Refusal, Viewer
+from tidegauge.http.served_hosts import MachineNames, ServedHosts
 from tidegauge.http.server import Response
 from waiting import PATIENCE_S
 
@@ -286,6 +287,101 @@ def test_of_a_stranger_no_body_is_read(named: HttpApi) -> None:
     with socket.create_connection(("127.0.0.1", named.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"POST /form HTTP/1.0\r\nContent-Length: 4000\r\n\r\n")  # and it never comes
         assert b" 401 " in connection.recv(1000)
+
+
+class NamedByTls(Named):
+    """As behind TLS: what speaks it is the transport, which these tests leave out."""
+
+    scheme = "https"
+
+
+@pytest.mark.parametrize(("origin", "status"), [("https://head.example", 200), ("http://head.example", 403)])
+def test_a_page_without_tls_sends_no_form_to_an_api_with_tls(origin: str, status: int) -> None:
+    forms: dict[str, Route] = {"/form": lambda _: Response(b"")}
+    api = HttpApi({}, forms=forms, access={"/form": Access.OWN}, host="127.0.0.1", port=0, door=NamedByTls())
+    api.start()
+    assert send(api, "word=x", Host="head.example", Origin=origin)[0] == status
+    api.stop()
+
+
+def local_names() -> MachineNames:
+    return MachineNames(frozenset({"head", "head.cluster.example"}))
+
+
+@pytest.fixture(scope="module")
+def nameless() -> Iterator[HttpApi]:
+    """Asks nobody for a name, on a machine called ``head``."""
+    hosts = ServedHosts("https://public.example/tidegauge/", look=local_names)
+    api = HttpApi({"/value": json_route(lambda _: 7)}, host="127.0.0.1", port=0, hosts=hosts)
+    api.start()
+    yield api
+    api.stop()
+
+
+@pytest.mark.parametrize("path", ["/value", "/no-such-page"])
+def test_a_name_of_another_site_that_leads_here_gets_nothing_without_authentication(
+    nameless: HttpApi, path: str
+) -> None:
+    """A page at ``http://attacker.example`` could read all else, in the browser of anybody who reaches this port."""
+    status, body = ask(nameless, path, headers={"Host": "attacker.example:9495"})
+    assert status == 421
+    assert "set public_url" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:31000", "[::1]:9495", "localhost:9495", "HEAD", "public.example"])
+def test_names_of_this_machine_and_of_public_url_are_answered_without_authentication(
+    nameless: HttpApi, host: str
+) -> None:
+    assert ask(nameless, "/value", headers={"Host": host}) == (200, b"7")
+
+
+def test_a_probe_is_answered_at_any_name() -> None:
+    api = HttpApi({"/healthz": lambda _: Response(b"ok\n")}, host="127.0.0.1", port=0)
+    api.start()
+    assert ask(api, "/healthz", headers={"Host": "attacker.example"}) == (200, b"ok\n")
+    api.stop()
+
+
+@pytest.mark.parametrize("door", [Named(), NamedByTls()])
+def test_a_client_who_shows_a_name_is_answered_at_any_host(door: OpenDoor) -> None:
+    """A browser gives passwords and cookies to the host alone that they belong to."""
+    api = HttpApi({"/value": json_route(lambda _: 7)}, access={}, host="127.0.0.1", port=0, door=door,
+                  hosts=ServedHosts(look=local_names))  # fmt: skip
+    api.start()
+    assert ask(api, "/value", headers={"Host": "attacker.example", "Authorization": "ada"})[0] == 403  # admins' alone
+    api.stop()
+
+
+class NamelessByTls(OpenDoor):
+    scheme = "https"
+
+
+def test_with_tls_the_certificate_guards_the_name() -> None:
+    """A browser shows no page whose name the certificate does not have, and such a certificate nobody else gets."""
+    api = HttpApi({"/value": json_route(lambda _: 7)}, host="127.0.0.1", port=0, door=NamelessByTls(),
+                  hosts=ServedHosts(look=local_names))  # fmt: skip
+    api.start()
+    assert ask(api, "/value", headers={"Host": "alias.example"}) == (200, b"7")
+    api.stop()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/3.0\r\n\r\n", b"505"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", b"431"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET\r\n\r\n", b"400"),
+    ],
+)  # fmt: skip
+def test_a_head_that_cannot_be_read_is_refused_in_json_as_all_else(api: HttpApi, head: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(head)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    told, _, body = answer.partition(b"\r\n\r\n")
+    assert told.split()[1] == status
+    assert b"application/json" in told
+    assert json.loads(body)["error"]
 
 
 def test_head_answers_without_a_body(api: HttpApi) -> None:

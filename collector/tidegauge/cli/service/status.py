@@ -9,7 +9,7 @@ from typing import Any
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
-from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read, web_pages
+from tidegauge.cli.service_api import NO_URL, add_api_arguments, ask, local_service, not_running, read, web_pages
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
 from tidegauge.core.ids import job_name
@@ -79,11 +79,21 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "node_address": record.spec.node_address,
         "api_url": read_address(files.api),
         "metrics_address": read_address(files.agent),
+        "links_problem": _links_problem(record.spec.settings.get("public_url")),
         "token_file": record.spec.token_file,
         "state_dir": str(files.root),
         "logs": str(files.logs),
         "started_unix_s": record.started_unix_s,
     }
+
+
+def _links_problem(public_url: object) -> str | None:
+    """Why a service that was started with this setting links to none of its pages."""
+    from tidegauge.settings import is_web_address
+
+    if not public_url or is_web_address(str(public_url)):
+        return None
+    return f"none to pages, in messages and alerts: public_url: {str(public_url)!r} is {NO_URL}"
 
 
 def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
@@ -108,6 +118,8 @@ def _print(answer: Mapping[str, Any]) -> None:
             print(f"engine    {local['head_address']}")
             print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
         print(f"logs      {local['logs']}")
+        if local["links_problem"]:
+            print_wrapped("links     ", local["links_problem"])
     if answer["url"] is not None:
         print(f"web page  {answer['url']}")
     if service is not None:

@@ -14,7 +14,7 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
-from tidegauge.cli.service_api import API_TOKEN
+from tidegauge.cli.service_api import API_TOKEN, NO_URL
 from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
 from tidegauge.files import replace_file
 from tidegauge.http.access import split_scheme
@@ -54,6 +54,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     check_installed()
+    _check_public_url(settings)
     _check_web_access(settings, is_head=not args.join)
     os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
     from tidegauge.cluster.ray_service import service_control
@@ -107,6 +108,12 @@ def check_installed() -> None:
             need(module, extra="agent", what="the service")
     if (reason := why_too_old(installed_release())) is not None:
         raise CommandError(reason)
+
+
+def _check_public_url(settings: Settings) -> None:
+    """Raise ``UsageError`` for an address that no link can lead to."""
+    if settings.public_url and settings.pages_url is None:
+        raise UsageError(f"public_url: {settings.public_url!r} is {NO_URL}")
 
 
 def _check_web_access(settings: Settings, *, is_head: bool) -> None:

@@ -86,10 +86,10 @@ class Service:
     @classmethod
     def of(cls, args: argparse.Namespace) -> Service:
         """The service that every command asks; it is looked up at each request, because it may have restarted."""
-        public_url = load_settings(args).public_url
+        pages_url = load_settings(args).pages_url
         return cls(
             lambda path, timeout_s: ask(args, path, timeout_s=timeout_s, quietly=True),
-            lambda: public_url or api_url(args),
+            lambda: pages_url or api_url(args),
             lambda job, rank, request: ask_remote_rank(asks_here(args), job, rank, request),
             lambda path, fields: send(args, path, fields),
             lambda reason: pause_actions(_of_this_head(args, "pause"), reason),

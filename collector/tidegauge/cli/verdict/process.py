@@ -254,7 +254,7 @@ def _page(job: JobKey) -> str | None:
         settings = load_settings(argparse.Namespace(config=None, assignments=[]))
     except CommandError:
         return None  # a base install, or settings that are not for this user
-    return Links(service_url=settings.public_url).job_page(job)
+    return Links(service_url=settings.pages_url).job_page(job)
 
 
 def _judge(args: argparse.Namespace, command: _Command, leaving: _Leaving) -> list[str]:

@@ -151,7 +151,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _refused(api_url: str, path: str, status: int, body: bytes, access: ApiAccess) -> ApiError:
-    refusal = _refusal(body) if status in (400, 403, 404, 503) else None
+    refusal = _refusal(body) if status in (400, 403, 404, 421, 503) else None
     if status == 401:
         return ApiError(_who_words(api_url, access), status=status)
     text = body[:MAX_ERROR_BYTES].decode(errors="replace")

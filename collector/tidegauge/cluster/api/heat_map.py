@@ -37,6 +37,8 @@ class HeatRow(NamedTuple):
     gpu: int | None
     state: LeakState
     severity: Severity | None
+    stale: bool
+    """Its node does not report: the state is the last that was heard."""
     percent: Sequence[int | None]
 
 
@@ -118,5 +120,6 @@ def _row(job: JobView, place: int, used: Sequence[int | None]) -> HeatRow:
         gpu=rank.gpu,
         state=rank.verdict.state,
         severity=rank.verdict.severity,
+        stale=rank.identity.rank in job.stale,
         percent=[None if count is None else round(100 * count / limit) for count in used],
     )

@@ -23,6 +23,7 @@ from tidegauge.http.access import EVERYBODY, OPEN_DOOR, LoginDoor, Refusal, View
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.door import offers_login_page
 from tidegauge.http.local_server import LocalServing
+from tidegauge.http.served_hosts import ServedHosts
 from tidegauge.http.server import HTML_TYPE, App, HttpRequest, HttpServer, Response
 
 # Which page a browser had a form from that it sends to the HTTP API: one of this API, or one of another site.
@@ -30,32 +31,34 @@ from tidegauge.http.server import HTML_TYPE, App, HttpRequest, HttpServer, Respo
 _PORTS = {"http": 80, "https": 443}
 
 
-def is_from_here(headers: Message[str, str], public_url: str | None) -> bool:
+def is_from_here(headers: Message[str, str], public_url: str | None, *, scheme: str = "http") -> bool:
     """Whether a form may be accepted: otherwise any page on the web could make a browser that knows a password send
     one.
 
-    ``Origin``, and without it ``Referer``, must name the host and port of ``Host`` or of ``public_url``, the address of
-    a proxy that changes ``Host``. A browser that hides its origin sends ``null``. Commands and scripts send neither.
-    Browsers send ``Sec-Fetch-Site`` over TLS and to localhost only.
+    ``Origin``, and without it ``Referer``, must name ``public_url``, the address of a proxy that changes ``Host``, or
+    the host and port of ``Host``: where this server speaks TLS itself, with ``https``. Where it does not, a proxy that
+    keeps ``Host`` may, so that either scheme is right. A browser that hides its origin sends ``null``. Commands and
+    scripts send neither. Browsers send ``Sec-Fetch-Site`` over TLS and to localhost only.
     """
     if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return False
     sender = headers.get("Origin", headers.get("Referer"))
     if sender is None:
         return True
-    here = f"{sender.partition(':')[0]}://{headers.get('Host', '')}"
+    schemes = ("https",) if scheme == "https" else ("http", "https")
+    here = (_place(f"{one}://{headers.get('Host', '')}") for one in schemes)
     place = _place(sender)
-    return place is not None and place in (_place(here), _place(public_url or ""))
+    return place is not None and place in (*here, _place(public_url or ""))
 
 
-def _place(url: str) -> tuple[str, int] | None:
-    """Host and port of a URL; ``None`` without a host."""
+def _place(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a URL; ``None`` without one of them."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return None
-    return (parts.hostname, port) if parts.hostname and port else None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and port else None
 
 
 log = logging.getLogger(__name__)
@@ -91,6 +94,11 @@ NO_NAME = (
     "this service has no authentication, so it cannot tell who answers: on the head, its user or root answers with "
     "`tidegauge policy grade`, or asks with `tidegauge profile --now`; with authentication (docs/web_access.md) "
     "everyone can"
+)
+OTHER_HOST = (
+    "without authentication this service answers at an IP address, localhost, its machine's host name and the host of "
+    "public_url, not at the name in Host, which may be another site's: set public_url to the address that people use, "
+    "or set up authentication (docs/web_access.md)"
 )
 FROM_ELSEWHERE = (
     "this form was sent from a page of another site: open the page here and answer there. Behind a "
@@ -160,6 +168,8 @@ class Request:
 
 
 Route = Callable[[Request], Response]
+RefusalPage = Callable[[str, Refusal], Response]
+"""A refusal as a page for people who asked for this path."""
 NO_FORMS: Mapping[str, Route] = {}
 
 
@@ -191,13 +201,20 @@ class HttpApi(HttpServer):
         forms: Mapping[str, Route] = NO_FORMS,
         local_socket: Path | None = None,
         public_url: str | None = None,
+        hosts: ServedHosts | None = None,
+        refusal_page: RefusalPage | None = None,
     ) -> None:
         """``forms``: handlers of forms by path; whoever may read a page may send its form, if they have a name.
         ``local_socket``: a Unix socket that serves the same pages without TLS, to root and to the user of this process
-        only. ``public_url``: the setting; a form may also come from a page there."""
+        only. ``public_url``: the setting; a form may also come from a page there. ``hosts``: at which a client without
+        a name is answered; by default those of this machine and of the settings. ``refusal_page``: what a browser is
+        shown that opens a page; by default the JSON that scripts get."""
         self._local_socket = local_socket
+        hosts = hosts or ServedHosts(host, public_url)
         # Slots of its own for each: what strangers ask for takes none from the head's own commands.
-        app, local_app = (_Pages(routes, forms, access, public_url, one).app() for one in (door, OPEN_DOOR))
+        app, local_app = (
+            _Pages(routes, forms, access, public_url, hosts, refusal_page, one).app() for one in (door, OPEN_DOOR)
+        )
         self._local = None if local_socket is None else LocalServing(local_socket, local_app)
         super().__init__(app, host=host, port=port, door=door)
 
@@ -225,13 +242,15 @@ class _Pages:
 
     def __init__(
         self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-        public_url: str | None, door: LoginDoor,
+        public_url: str | None, hosts: ServedHosts, refusal_page: RefusalPage | None, door: LoginDoor,
     ) -> None:  # fmt: skip
         self._door = door
         self._routes = routes
         self._forms = forms
         self._access = access
         self._public_url = public_url
+        self._hosts = hosts
+        self._refusal_page = refusal_page
         self._slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
 
     def app(self) -> App:
@@ -239,20 +258,41 @@ class _Pages:
         return App({(method, None): handler for method, handler in methods.items()}, LIMITS, "coordinator")
 
     def _read(self, request: HttpRequest) -> Response | Refusal:
+        answer = self._looked_up(request)
+        if not isinstance(answer, Refusal) or answer.status == 401 or self._refusal_page is None:
+            return answer  # a browser asks for name and password by itself
+        return self._refusal_page(request.path, answer) if _is_for_people(request) else answer
+
+    def _looked_up(self, request: HttpRequest) -> Response | Refusal:
         access = self._access.get(request.path, Access.ADMIN if request.path in self._routes else Access.SIGNED_IN)
         if access is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
             return self._answer(self._routes, request, request.query, EVERYBODY)
-        viewer = _admitted(request, access)
+        viewer = self._admitted(request, access)
         if isinstance(viewer, Refusal):
             return self._refused(request, viewer)
         return self._in_turn(self._routes, request, request.query, viewer)
+
+    def _admitted(self, request: HttpRequest, access: Access) -> Viewer | Refusal:
+        """The viewer, or the refusal. A stranger does not learn which pages exist."""
+        viewer = request.admit()
+        if isinstance(viewer, Refusal):
+            return viewer
+        # With TLS a browser has compared the name with the certificate's.
+        if viewer.name is None and self._door.scheme == "http" and not self._hosts.serve(request.headers.get("Host")):
+            return Refusal(421, OTHER_HOST)
+        if may_read(viewer, access):
+            return viewer
+        lists = "api_admins or metrics_readers" if access is Access.METRICS else "api_admins"
+        return Refusal(
+            403, f"{viewer.name} may not read {request.path}: an admin of this service can add them to {lists}"
+        )
 
     def _refused(self, request: HttpRequest, refusal: Refusal) -> Response | Refusal:
         """The refusal; a person with a browser, who has yet to log in, is led there."""
         headers = request.headers
         if refusal.status != 401 or LOGIN_PATH not in self._routes or "Authorization" in headers:
             return refusal
-        if "text/html" not in headers.get("Accept", "") or not offers_login_page(self._door.login_methods()):
+        if not is_browser(headers.get("Accept")) or not offers_login_page(self._door.login_methods()):
             return refusal
         wanted = f"{request.path}?{request.query}" if request.query else request.path
         login = seen_from(request.path, f"{LOGIN_PATH}?next={quote(wanted, safe='/')}")
@@ -261,14 +301,14 @@ class _Pages:
     def _sent(self, request: HttpRequest) -> Response | Refusal:
         path = request.path
         access = self._access.get(path, Access.ADMIN if path in self._forms else Access.SIGNED_IN)
-        viewer = EVERYBODY if access is Access.OPEN else _admitted(request, access)
+        viewer = EVERYBODY if access is Access.OPEN else self._admitted(request, access)
         if isinstance(viewer, Refusal):
             return self._refused(request, viewer)
         if path not in self._forms:
             return self._no_such_method(request)
         if viewer.name is None and access is not Access.OPEN:
             return Refusal(403, NO_NAME)
-        if not is_from_here(request.headers, self._public_url):
+        if not is_from_here(request.headers, self._public_url, scheme=self._door.scheme):
             return Refusal(403, FROM_ELSEWHERE)
         if request.headers.get_content_type() != FORM_TYPE:
             return Refusal(415, f"send a form as {FORM_TYPE}")
@@ -298,6 +338,8 @@ class _Pages:
         self, table: Mapping[str, Route], request: HttpRequest, query: str, viewer: Viewer
     ) -> Response | Refusal:
         route = table.get(request.path)
+        if route is None and self._refusal_page is not None and _is_for_people(request):
+            return Refusal(404, "there is no such page")
         if route is None:
             return Response(to_json({"error": "no such page", "pages": sorted(self._routes)}), status=404)
         try:
@@ -307,19 +349,19 @@ class _Pages:
             return Refusal(STATUS[type(error)], str(error))
 
 
+def is_browser(accept: str | None) -> bool:
+    """Whether a client with this ``Accept`` shows what it gets to a person: scripts ask for anything, or for JSON."""
+    return "text/html" in (accept or "")
+
+
+def _is_for_people(request: HttpRequest) -> bool:
+    return is_browser(request.headers.get("Accept")) and not request.path.startswith("/api/")
+
+
 def seen_from(page: str, path: str) -> str:
     """The address of ``path`` relative to ``page``, both as this server has them: right also where a proxy serves them
     below a path of its own."""
     return "/".join([".."] * (page.count("/") - 1) or ["."]) + path
-
-
-def _admitted(request: HttpRequest, access: Access) -> Viewer | Refusal:
-    """The viewer, or the refusal. A stranger does not learn which pages exist."""
-    viewer = request.admit()
-    if isinstance(viewer, Refusal) or may_read(viewer, access):
-        return viewer
-    lists = "api_admins or metrics_readers" if access is Access.METRICS else "api_admins"
-    return Refusal(403, f"{viewer.name} may not read {request.path}: an admin of this service can add them to {lists}")
 
 
 def _of_query(query: str) -> Mapping[str, str]:

@@ -358,6 +358,7 @@ _ALWAYS: Mapping[int, str] = {
     400: "A parameter is missing or out of range.",
     401: "Not authenticated; only if authentication is on.",
     403: "Not allowed for this user.",
+    421: "Host has a name that may be another site's; only without authentication.",
     429: "Too many wrong passwords from this address: try later.",
     500: "The page failed; see the coordinator's log.",
     503: "Too many requests at once, or the database is unavailable.",

@@ -37,7 +37,7 @@ class ProfiledJob(NamedTuple):
 
     job: JobKey
     at_unix_s: float
-    """Of its newest one."""
+    """When its newest one was written down."""
 
 
 class ProfileAsks(Protocol):
@@ -72,9 +72,9 @@ class ProfilePages:
     def profiled(self, viewer: Viewer, *, limit: int = MAX_JOBS) -> Sequence[ProfiledJob]:
         """Jobs with profiles that the viewer may see, the newest first."""
         found: list[ProfiledJob] = []
-        for one in self._store().profiles.newest(limit=MAX_JOBS_READ):
-            if len(found) < limit and self._owns(viewer, one.job):
-                found.append(ProfiledJob(one.job, one.at_unix_s))
+        for job, at_unix_s in self._store().profiles.newest(limit=MAX_JOBS_READ):
+            if len(found) < limit and self._owns(viewer, job):
+                found.append(ProfiledJob(job, at_unix_s))
         return found
 
     def of_job(self, request: Request) -> tuple[JobKey, Sequence[RankProfile]]:

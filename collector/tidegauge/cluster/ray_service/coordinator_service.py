@@ -38,12 +38,13 @@ from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 from tidegauge.cluster.incident_loops.profile_loop import open_profiles
 from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
-from tidegauge.cluster.web.routes import WebReads, web_routes
+from tidegauge.cluster.web.routes import WebReads, refusal_page, web_routes
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, LoginDoor, LoginMethod, Viewer
+from tidegauge.http.served_hosts import ServedHosts
 from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.reports.report import ReportParts
@@ -233,6 +234,7 @@ class CoordinatorService:
         return HttpApi(
             self.routes(), host=self._host, port=port, door=self._door, forms=self.forms(),
             local_socket=self._local_socket, public_url=self._public_url,
+            hosts=ServedHosts(self._host, self._advertise_host, self._public_url), refusal_page=refusal_page,
         )  # fmt: skip
 
     def _jobs(self, request: Request) -> object:

@@ -21,7 +21,7 @@ from tidegauge_exporter.runbooks.page import runbooks_html
 
 def exporter_pages(settings: Settings, *, pseudonyms: Pseudonyms | None = None, has_notifier: bool = False) -> Pages:
     """``has_notifier``: a notifier beside the coordinator serves ``/metrics``, too."""
-    cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
+    cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.pages_url)
     service = ServiceRegistry()
     return Pages(
         job_metrics=lambda jobs, loop, now_unix_s, accept: job_metrics(

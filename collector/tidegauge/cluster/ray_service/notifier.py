@@ -89,7 +89,7 @@ def notify_config(settings: Settings, files: StateFiles, secrets: NotifySecrets)
         state_dir=files.root,
         links=Links(
             grafana_url=settings.grafana_url,
-            service_url=settings.public_url,
+            service_url=settings.pages_url,
             alertmanager_url=settings.alertmanager_url,
         ),
         alertmanager_url=settings.alertmanager_url,

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.room import Room, delete_beyond, keep_shares
 from tidegauge.cluster.store.tables import job_records, profiles
-from tidegauge.cluster.store.values import RANK_PROFILE, column_name, fits_column
+from tidegauge.cluster.store.values import RANK_PROFILE, column_name, fits_column, is_whole_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.profile.rank_profile import RankProfile
 
@@ -60,16 +60,20 @@ class ProfileStore:
             value = connection.scalar(query) if fits_column(rank) else None
         return None if value is None else _profile(value)
 
-    def newest(self, *, limit: int) -> Sequence[RankProfile]:
-        """The newest profile of each group of ranks of a job, the newest first."""
+    def newest(self, *, limit: int) -> Sequence[tuple[JobKey, float]]:
+        """The groups of ranks of jobs that have a profile, and when their newest one was written down, newest first.
+        Reads no profile but of a job whose name a column cannot hold as it is."""
         group = (profiles.c.job_id, profiles.c.attempt, profiles.c.uid, profiles.c.rank_group)
         last = func.max(profiles.c.seq).label("last")
         groups = select(last).group_by(*group).order_by(last.desc()).limit(limit).subquery()
         query = (
-            select(profiles.c.value).where(profiles.c.seq.in_(select(groups.c.last))).order_by(profiles.c.seq.desc())
+            select(profiles.c.seq, *group, profiles.c.kept_s)
+            .where(profiles.c.seq.in_(select(groups.c.last)))
+            .order_by(profiles.c.seq.desc())
         )
         with self._database.reading() as connection:
-            return [_profile(value) for value in connection.scalars(query)]
+            rows = connection.execute(query).all()
+            return [(_real(connection, seq, JobKey(*job)), kept_s) for seq, *job, kept_s in rows]
 
     def prune(self, *, before_s: float) -> None:
         """Delete profiles written down before ``before_s``, except those of jobs that there is a record of."""
@@ -103,6 +107,13 @@ def _put(connection: Connection, one: RankProfile, value: str, at_s: float) -> N
             value=value,
         )
     )
+
+
+def _real(connection: Connection, seq: int, job: JobKey) -> JobKey:
+    """The job as it calls itself, for one as its row's columns call it."""
+    if is_whole_name(job.job_id) and is_whole_name(job.group):
+        return job
+    return _profile(connection.execute(select(profiles.c.value).where(profiles.c.seq == seq)).scalar_one()).job
 
 
 def _of_job(job: JobKey) -> tuple[ColumnElement[bool], ...]:

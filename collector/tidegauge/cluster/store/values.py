@@ -100,6 +100,11 @@ def column_name(name: str) -> str:
     return f"{shown[:_MAX_NAME_CHARS]}~{hashlib.sha256(shown.encode()).hexdigest()}"
 
 
+def is_whole_name(column: str) -> bool:
+    """Whether the ``column_name`` is the name itself, neither escaped nor cut."""
+    return "\\" not in column and len(column) <= _MAX_NAME_CHARS
+
+
 def escaped_name(name: str) -> str:
     """``column_name`` of a short name, of any length: for patterns."""
     return name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

@@ -35,12 +35,19 @@ def policy_page(status: LoopStatus, decisions: Sequence[DecisionRecord], *, left
         *((f"Notifier {who}", health_chip(how, is_well=how == "ok")) for who, how in sorted(status.telling.items())),
         *problems,
     ]  # fmt: skip
-    stopped = status.paused is not None or status.breaker is not None or bool(problems)
+    trouble = [
+        *(["actions paused"] if status.paused is not None else []),
+        *(["circuit breaker open"] if status.breaker is not None else []),
+        *(f"{name} problem" for name, _ in problems),
+    ]
+    sentence = f"Mode {status.mode}: {MODE_WORDS[status.mode]}."
+    if trouble:
+        sentence += f" Needs attention: {', '.join(trouble)}."
     newest = list(reversed(decisions))
     waiting = [one for one in newest if one.decision.disposition is not Disposition.DO]
     done = [one for one in newest if one.decision.disposition is Disposition.DO]
     return [
-        lead(f"Mode {status.mode}: {MODE_WORDS[status.mode]}.", tone="warning" if stopped else "note"),
+        lead(sentence, tone="warning" if trouble else "note"),
         section("State", facts_list(facts)),
         section("In progress", _under_way(status)),
         section(f"Would be done, or on hold, in {DAYS} days", _decisions(waiting)),

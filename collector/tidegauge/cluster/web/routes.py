@@ -11,7 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from tidegauge.cluster.api.http_api import (
     STATUS,
@@ -21,6 +22,8 @@ from tidegauge.cluster.api.http_api import (
     Route,
     UnavailableError,
     html_answer,
+    is_browser,
+    seen_from,
 )
 from tidegauge.cluster.api.loop_api import incident_story, status_for, store_errors
 from tidegauge.cluster.api.loop_reads import LoopStore
@@ -48,6 +51,7 @@ from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.search import RecordFilter
 from tidegauge.core.profile.step_profile import StepProfile
 from tidegauge.core.views import JobView
+from tidegauge.http.access import Refusal
 from tidegauge.http.server import Response
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.reports.html_page import Site, asset, lead, site_page
@@ -97,7 +101,7 @@ class WebReads:
 
 def web_routes(reads: WebReads) -> dict[str, Route]:
     """Routes by path."""
-    site = _WebPages(reads)
+    site, assets = _WebPages(reads), web_assets()
     pages = {
         "/": site.jobs,
         "/jobs": site.jobs,
@@ -112,20 +116,46 @@ def web_routes(reads: WebReads) -> dict[str, Route]:
     }
     return {
         **{path: site.with_errors(page) for path, page in pages.items()},
-        "/ui/site.css": lambda _: Response(site.style, "text/css; charset=utf-8", _ASSET_HEADERS),
-        "/ui/site.js": lambda _: Response(site.script, "text/javascript; charset=utf-8", _ASSET_HEADERS),
+        "/ui/site.css": lambda _: Response(assets.style, "text/css; charset=utf-8", _ASSET_HEADERS),
+        "/ui/site.js": lambda _: Response(assets.script, "text/javascript; charset=utf-8", _ASSET_HEADERS),
     }
+
+
+class WebAssets(NamedTuple):
+    """What the pages fetch."""
+
+    style: bytes
+    script: bytes
+    version: str
+
+
+@cache
+def web_assets() -> WebAssets:
+    """The style sheet and the script, with their digest."""
+    style = (asset(*_BUILT, "uplot.css") + asset("report.css") + asset("site.css")).encode()
+    script = asset(*_BUILT, "site.js").encode()
+    return WebAssets(style, script, hashlib.sha256(style + script).hexdigest()[:12])
+
+
+def refusal_page(path: str, refusal: Refusal) -> Response:
+    """A refusal as a page with the way back. It says nothing of the cluster: whoever asked may not be let in."""
+    site = Site("", None, pages=tuple(PAGES.items()), root=seen_from(path, "/").removeprefix("./"))
+    parts = (_what_is_wrong(refusal.text), f'<p><a href="{site.root}jobs">All jobs</a></p>')
+    page = site_page(site, "Not here", parts, version=web_assets().version)
+    return html_answer(page, (*_HEADERS, *refusal.headers), status=refusal.status)
+
+
+def _what_is_wrong(text: str) -> str:
+    return lead(f"{capitalised(text)}.", tone="warning")
 
 
 class _WebPages:
     def __init__(self, reads: WebReads) -> None:
         self._reads = reads
-        self.style = (asset(*_BUILT, "uplot.css") + asset("report.css") + asset("site.css")).encode()
-        self.script = asset(*_BUILT, "site.js").encode()
         self._kept_jobs = KeptEach[tuple[str, Sequence[str], int]](
             most=MAX_KEPT_JOBS, kept_s=0.0, monotonic_s=time.monotonic
         )
-        self._version = hashlib.sha256(self.style + self.script).hexdigest()[:12]
+        self._version = web_assets().version
 
     def with_errors(self, page: Route) -> Route:
         """The same page, which shows errors to a browser as a page with the way back."""
@@ -134,9 +164,9 @@ class _WebPages:
             try:
                 return page(request)
             except tuple(STATUS) as error:
-                if "text/html" not in (request.accept or ""):
+                if not is_browser(request.accept):
                     raise
-                parts = [lead(f"{capitalised(str(error))}.", tone="warning"), '<p><a href="jobs">All jobs</a></p>']
+                parts = [_what_is_wrong(str(error)), '<p><a href="jobs">All jobs</a></p>']
                 return self._page(request, "Not here", "", parts, status=STATUS[type(error)])
 
         return answer
@@ -225,6 +255,10 @@ class _WebPages:
         return self._page(request, "Incidents", "Incidents", incidents_page(found, show=show), refresh_s=LIVE_S)
 
     def report(self, request: Request) -> Response:
+        if "incident" not in request.query:
+            raise BadRequestError(
+                "the address names no incident: use /report?incident=N, or choose one below Incidents"
+            )
         number = request.number("incident", default=0)
         story = self._reads.story(incident_story(self._reads.store, number, viewer=request.viewer))
         title, parts, data, _ = self._reads.incident_report(story)

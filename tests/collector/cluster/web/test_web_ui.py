@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 
@@ -19,6 +20,7 @@ from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
 from tidegauge.cluster.web.job_page import MAX_ROWS
 from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
+from tidegauge.cluster.web.policy_page import policy_page
 from tidegauge.cluster.web.routes import PAGES
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.http.access import Viewer
@@ -211,6 +213,60 @@ def test_a_browser_is_shown_an_error_as_a_page_and_a_script_as_json(service: Coo
     assert "No incident 99" in Page(html).text
     status, headers, _ = ask(service, "report?incident=99", {"Accept": "*/*"})
     assert (status, headers.get_content_type()) == (404, "application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("nowhere", 404), ("a/b/nowhere", 404), ("ui/", 404), ("report?incident=x", 400)]
+)
+def test_a_path_that_is_no_page_is_a_page_for_a_browser(service: CoordinatorService, path: str, status: int) -> None:
+    answered, headers, html = ask(service, path)
+    assert (answered, headers.get_content_type()) == (status, "text/html")
+    assert "style-src 'self'" in headers["Content-Security-Policy"]
+    links = re.findall(r'href="([^"#:]+)"', html)
+    assert len(links) > len(PAGES)
+    for link in links:
+        assert ask(service, urljoin(f"/{path}", link).lstrip("/"))[0] == 200, link
+    assert ask(service, path, {})[1].get_content_type() == "application/json"
+
+
+@pytest.mark.parametrize("path", ["api/v1/nowhere", "api/v1/job?job_id=no&attempt=x"])
+def test_the_api_answers_a_browser_with_json_as_it_does_scripts(service: CoordinatorService, path: str) -> None:
+    assert ask(service, path)[1].get_content_type() == "application/json"
+
+
+def test_a_report_without_a_number_says_that_the_number_is_missing(service: CoordinatorService) -> None:
+    status, _, html = ask(service, "report")
+    assert (status, "The address names no incident" in Page(html).text) == (400, True)
+
+
+def test_a_name_of_another_site_learns_nothing_from_the_page_that_refuses_it(service: CoordinatorService) -> None:
+    status, _, html = ask(service, "jobs", {**BROWSER, "Host": "attacker.example"})
+    assert (status, "set public_url" in Page(html).text) == (421, True)
+    assert '<span class="cluster"></span>' in html
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (LoopStatus("act", None), "the actions of the rules are taken, within the brakes."),
+        (LoopStatus("act", None, paused="by ada", breaker="3 of 4"),
+         "within the brakes. Needs attention: actions paused, circuit breaker open."),
+        (LoopStatus("act", None, policy_problem="unreadable", scheduler_problems={"slurm": "away"}),
+         "within the brakes. Needs attention: Policy file problem, slurm problem."),
+    ],
+)  # fmt: skip
+def test_the_page_of_the_policy_says_first_why_it_needs_attention(status: LoopStatus, told: str) -> None:
+    first = policy_page(status, (), left_out=0)[0]
+    assert told in first
+    assert ("tone-warning" in first) is ("Needs attention" in told)
+
+
+def test_the_map_of_ranks_tells_a_last_word_from_a_present_one(service: CoordinatorService) -> None:
+    def stale(job: str) -> set[bool]:
+        rows = json.loads(ask(service, f"api/v1/heat-map?job_id={job}&attempt=0")[2])["rows"]
+        return {row["stale"] for row in rows}
+
+    assert (stale("4711"), stale(LEAKY)) == ({True}, {False})
 
 
 def test_style_sheet_and_script_are_kept_by_browsers_until_they_change(service: CoordinatorService) -> None:

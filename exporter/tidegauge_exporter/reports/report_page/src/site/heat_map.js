@@ -66,7 +66,7 @@ export function heatMap(place) {
     return [
       `rank ${one.rank} on ${one.hostname}${one.gpu === null ? "" : `, GPU ${one.gpu}`}`,
       `${clock(data.from_unix_s + seconds * (column + 1))}: ${percent === null ? "not seen" : `${percent} % of its limit${mark}`}`,
-      `now: ${one.state}${one.severity ? ` (${one.severity})` : ""}`,
+      `${one.stale ? "now: stale, when last heard of" : "now:"} ${one.state}${one.severity ? ` (${one.severity})` : ""}`,
     ];
   };
   const under = (event) => {
