@@ -328,6 +328,16 @@ def test_a_name_of_another_site_that_leads_here_gets_nothing_without_authenticat
     assert "set public_url" in json.loads(body)["error"]
 
 
+def test_prometheus_scrapes_by_whatever_name_the_site_gives_the_head() -> None:
+    routes = {"/metrics": json_route(lambda _: 7)}
+    api = HttpApi(
+        routes, access={"/metrics": Access.METRICS}, host="127.0.0.1", port=0, hosts=ServedHosts(look=local_names)
+    )
+    api.start()
+    assert ask(api, "/metrics", headers={"Host": "gpu-monitoring.example:9495"}) == (200, b"7")
+    api.stop()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:31000", "[::1]:9495", "localhost:9495", "HEAD", "public.example"])
 def test_names_of_this_machine_and_of_public_url_are_answered_without_authentication(
     nameless: HttpApi, host: str

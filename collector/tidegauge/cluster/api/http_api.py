@@ -277,8 +277,9 @@ class _Pages:
         viewer = request.admit()
         if isinstance(viewer, Refusal):
             return viewer
-        # With TLS a browser has compared the name with the certificate's.
-        if viewer.name is None and self._door.scheme == "http" and not self._hosts.serve(request.headers.get("Host")):
+        # With TLS a browser has compared the name with the certificate's. Scrapers have names of the site's.
+        is_looked_at = viewer.name is None and self._door.scheme == "http" and access is not Access.METRICS
+        if is_looked_at and not self._hosts.serve(request.headers.get("Host")):
             return Refusal(421, OTHER_HOST)
         if may_read(viewer, access):
             return viewer
