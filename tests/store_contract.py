@@ -52,7 +52,7 @@ from tidegauge.core.incidents import (
     IncidentState,
 )
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
-from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct, acknowledgement
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
@@ -719,6 +719,23 @@ class StoreContract:
         for one in mine:
             store.acts.begin(one)
         assert store.acts.of_incident(1) == [other, *mine[3:]]
+
+    def test_many_acts_of_a_person_end_no_exemption_and_bring_none_back(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        week = act("week", kind=ActKind.EXEMPT, by="ada", until_unix_s=NOW_S + 7 * 86400.0)
+        store.acts.begin(week)
+        for at in range(MAX_ACTS + 3):
+            store.acts.begin(act(f"leak {at}", kind=ActKind.LEAK, by="ada"))
+        assert list(store.acts.exemptions(now_s=NOW_S).values()) == [week], "it lasts as long as it was said"
+        ended = act("ended", kind=ActKind.EXEMPT, by="root", until_unix_s=NOW_S)
+        looks = act("looks", by="ada")
+        not_any_more = act("not any more", kind=ActKind.UNACKNOWLEDGE, by="root")
+        for one in (ended, looks, not_any_more):
+            store.acts.begin(one)
+        for at in range(MAX_ACTS + 3):
+            store.acts.begin(act(f"root's {at}", kind=ActKind.LEAK, by="root"))
+        assert store.acts.exemptions(now_s=NOW_S) == {}, "the one that was ended stays ended"
+        assert acknowledgement(store.acts.of_incident(1)) is None
 
     def test_refused_acts_on_made_up_incidents_are_bounded_and_pruned(self, store: Store) -> None:
         stranger = act("", by=None, sender="T0/U9", outcome=ActOutcome.REFUSED)
