@@ -205,6 +205,8 @@ class SlackActions:
             ActRequest(click.click_id, shown.number, shown.opened_ms, click.kind or ActKind.ACKNOWLEDGE, by,
                        click.account, problem)
         )  # fmt: skip
+        if done.outcome is ActOutcome.BEGUN:
+            raise RetryLaterError(f"the coordinator has not finished {click.asked} on incident {shown.number}")
         self._whisper(click, done.text, subject, None)
         known = {ActOutcome.REFUSED: ClickOutcome.REFUSED, ActOutcome.FAILED: ClickOutcome.FAILED}
         return known.get(done.outcome, ClickOutcome.DONE)

@@ -39,6 +39,8 @@ class FakeDesk:
 
     asked: list[ActRequest] = field(default_factory=list)
     away: bool = False
+    begun: bool = False
+    """An act is written down, and not finished."""
 
     def may(self, number: int, *, by: str) -> Sequence[ActKind] | None:
         self._look()
@@ -49,6 +51,8 @@ class FakeDesk:
         self.asked.append(request)
         if request.refused is not None:
             return ActAnswer(ActOutcome.REFUSED, request.refused)
+        if self.begun:
+            return ActAnswer(ActOutcome.BEGUN, "This is under way already.")
         return ActAnswer(ActOutcome.DONE, "It is done.") if request.by == "ada" else ActAnswer(ActOutcome.REFUSED, "no")
 
     def _look(self) -> None:
@@ -144,6 +148,18 @@ def test_an_answer_that_slack_does_not_take_is_given_later_with_the_same_request
     assert office.actions.answer_all()
     first, second = office.desk.asked
     assert first == second, "the coordinator does one request once"
+
+
+def test_an_act_that_a_coordinator_began_and_left_unfinished_is_asked_for_until_it_is_done(office: Office) -> None:
+    office.desk.begun = True
+    assert office.actions.hear(office.click("exempt"))
+    assert not office.actions.answer_all(), "its coordinator was killed: nothing is done yet"
+    assert (office.slack.whispers, office.counted()) == ([], {})
+    office.desk.begun = False
+    assert office.actions.answer_all()
+    assert office.slack.whispers[-1].text == "It is done."
+    assert len({request.request_id for request in office.desk.asked}) == 1
+    assert office.counted() == {("exempt", "done"): 1}
 
 
 def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office: Office) -> None:
