@@ -22,7 +22,15 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import ActAnswer, ActRequest, Message, RetryLaterError
-from tidegauge_exporter.slack.actions import FOREIGN, FORGED, LATE_S, MAX_PENDING, SlackActions
+from tidegauge_exporter.slack.actions import (
+    FOREIGN,
+    FORGED,
+    LATE,
+    LATE_S,
+    MAX_OF_ACCOUNT,
+    MAX_PENDING,
+    SlackActions,
+)
 from tidegauge_exporter.slack.clickable import ClickableMessages
 from tidegauge_exporter.slack.clicks import Buttons, Subject, key_of, offered, parse_click
 from tidegauge_exporter.slack.people import People
@@ -41,6 +49,7 @@ class FakeDesk:
     away: bool = False
     begun: bool = False
     """An act is written down, and not finished."""
+    looks: int = 0
 
     def may(self, number: int, *, by: str) -> Sequence[ActKind] | None:
         self._look()
@@ -56,6 +65,7 @@ class FakeDesk:
         return ActAnswer(ActOutcome.DONE, "It is done.") if request.by == "ada" else ActAnswer(ActOutcome.REFUSED, "no")
 
     def _look(self) -> None:
+        self.looks += 1
         if self.away:
             raise RetryLaterError("the coordinator is not available")
 
@@ -162,6 +172,40 @@ def test_an_act_that_a_coordinator_began_and_left_unfinished_is_asked_for_until_
     assert office.counted() == {("exempt", "done"): 1}
 
 
+def test_an_answer_that_slack_never_takes_holds_up_no_other_click(office: Office) -> None:
+    office.slack.fail("chat.postEphemeral", "internal_error")  # and then a silence of the client
+    for number, asked in enumerate(("acknowledge", "exempt", "leak")):
+        assert office.actions.hear(office.click(asked, at=f"180000000{number}.000001"))
+    assert not office.actions.answer_all()
+    assert [one.kind.value for one in office.desk.asked] == ["acknowledge", "exempt", "leak"], "all are done"
+    office.restart()
+    assert office.actions.answer_all()
+    assert len(office.slack.whispers) == 3
+    assert len({one.request_id for one in office.desk.asked}) == 3
+
+
+def test_without_the_coordinator_no_click_after_the_first_waits_for_its_silence(office: Office) -> None:
+    office.desk.away = True
+    for number in range(3):
+        assert office.actions.hear(office.click(at=f"180000000{number}.000001"))
+    assert not office.actions.answer_all()
+    assert office.desk.looks == 1
+
+
+def test_a_clock_that_is_set_back_loses_no_click(office: Office) -> None:
+    assert office.actions.hear(office.click())
+    office.now_s -= 1.0
+    assert office.actions.answer_all()
+    assert office.counted() == {("acknowledge", "done"): 1}
+
+
+def test_clicks_of_one_person_leave_room_for_those_of_others(office: Office) -> None:
+    office.desk.away = True
+    heard = [office.actions.hear(office.click(at=f"1800000001.{number:06}")) for number in range(MAX_PENDING)]
+    assert heard.count(True) == MAX_OF_ACCOUNT
+    assert office.actions.hear(office.click("menu", office.bob))
+
+
 def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office: Office) -> None:
     office.desk.away = True
     office.actions.hear(office.click())
@@ -170,6 +214,7 @@ def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office
     office.desk.away = False
     assert office.actions.answer_all()
     assert (office.desk.asked, office.counted()) == ([], {("acknowledge", "failed"): 1})
+    assert [one.text for one in office.slack.whispers] == [LATE], "who clicked is told"
 
 
 def test_a_scope_that_is_missing_is_a_problem_until_a_click_is_answered(office: Office) -> None:
@@ -185,7 +230,7 @@ def test_a_scope_that_is_missing_is_a_problem_until_a_click_is_answered(office: 
 def test_of_too_many_clicks_the_rest_is_left_to_slacks_own_repetition(office: Office) -> None:
     office.desk.away = True
     for number in range(MAX_PENDING):
-        assert office.actions.hear(office.click(at=f"1800000001.{number:06}"))
+        assert office.actions.hear(office.click(user=f"U{number:08}", at="1800000001.000001"))
     assert not office.actions.hear(office.click(at="1800000002.000001"))
 
 
