@@ -316,6 +316,17 @@ def test_the_menu_shows_each_person_what_they_may_do_and_does_nothing(office: Of
     )) == "It is done."  # fmt: skip
 
 
+def test_a_line_of_the_users_file_counts_from_the_next_click_on(office: Office, tmp_path: Path) -> None:
+    users = tmp_path / "users.yaml"
+    users.write_text(f"grace: {office.ada}\n")
+    chat = make_chat(office.slack, Clock(), people=People(users, None))
+    assert chat.account(office.ada).user_name == "grace"
+    users.write_text(f"linus: {office.bob}\n")
+    assert chat.account(office.ada).user_name is None, "removed: acts for nobody"
+    assert chat.account(office.bob).user_name == "linus"
+    assert len(office.slack.called("users.info")) == 2, "what Slack says of an account is asked once a minute"
+
+
 def test_two_users_of_one_account_are_not_guessed_at(office: Office, tmp_path: Path) -> None:
     users = tmp_path / "users.yaml"
     users.write_text(f"ada: {office.ada}\nroot: ada@example.org\n")
