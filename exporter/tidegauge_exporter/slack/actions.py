@@ -43,6 +43,8 @@ LOOK_S: Final = 1.0
 HELLO_WITHIN_S: Final = 15.0
 CONNECT_WITHIN_S: Final = 10.0
 MAX_BACK_OFF_S: Final = 60.0
+BRIEF_S: Final = 10.0
+"""A connection that Slack ends sooner is no reason to ask for the next one at once, again and again."""
 REFUSED_WAIT_S: Final = 300.0
 STOP_WITHIN_S: Final = 5.0
 FORGED: Final = "this button was not made by this Tidegauge, or with an earlier token: use a newer message"
@@ -253,10 +255,12 @@ class SlackActions:
     def _keep_listening(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            wait_s = 0.0
+            wait_s, began_s = 0.0, time.monotonic()
             try:
-                self._listen()
-                failures = 0  # Slack asked for a new connection
+                self._listen()  # until Slack asks for a new connection
+                failures = failures + 1 if time.monotonic() - began_s < BRIEF_S else 0
+                if failures > 1:
+                    wait_s = min(2.0 ** min(failures - 2, 10), MAX_BACK_OFF_S)
             except RefusedError as error:
                 self._note(str(error))
                 wait_s = REFUSED_WAIT_S

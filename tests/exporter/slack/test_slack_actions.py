@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -425,6 +426,16 @@ def test_slack_asks_for_a_new_connection_and_gets_it(office: Office, wire: FakeS
     wire.send("e-1", office.click())
     wire.wait_for_acknowledgement("e-1")
     assert office.actions.status().problem is None
+
+
+def test_a_slack_that_ends_each_connection_at_once_is_not_asked_for_the_next_without_a_pause(office: Office) -> None:
+    with FakeSocketMode() as running:
+        running.ends = True
+        office.slack.socket_url = running.url
+        began_s = time.monotonic()
+        office.actions.start()
+        running.wait_for_connection(3)
+        assert time.monotonic() - began_s >= 1.0, "the first wish is followed at once, the second after a second"
 
 
 def test_a_connection_that_is_cut_or_sends_nonsense_is_made_again(office: Office, wire: FakeSocketMode) -> None:
