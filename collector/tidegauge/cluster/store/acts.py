@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, update
 
 from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
@@ -63,9 +63,14 @@ class ActStore:
         return _act(row)
 
     def of_incident(self, number: int) -> Sequence[PersonAct]:
-        """Oldest first."""
+        """Oldest first. An exemption is of an attempt of a job: those that its other incidents led to are among them."""
+        this, other = incidents.alias(), incidents.alias()
+        same = [this.c[name] == other.c[name] for name in ("job_id", "attempt", "uid")]
+        twins = select(other.c.number).join(this, and_(*same)).where(this.c.number == number)
+        exempting = [acts.c.kind == ActKind.EXEMPT.value, acts.c.outcome == ActOutcome.DONE.value]
+        query = select(acts).where(or_(acts.c.number == number, and_(acts.c.number.in_(twins), *exempting)))
         with self._database.reading() as connection:
-            return _all(connection, select(acts).where(acts.c.number == number).order_by(acts.c.seq))
+            return _all(connection, query.order_by(acts.c.seq))
 
     def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]:
         """The newest ``limit`` at or after ``since_s``, oldest first. ``user_name``: only on jobs of this owner."""
