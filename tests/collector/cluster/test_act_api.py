@@ -201,7 +201,8 @@ def test_an_act_whose_coordinator_died_is_done_by_the_next_one(office: Office) -
 
 
 def test_an_act_whose_coordinator_died_is_refused_if_it_makes_no_sense_any_more(office: Office) -> None:
-    office.store.acts.begin(PersonAct("click-1", ADAS, ActKind.EXEMPT, "ada", False, NOW_S, ActWay.SLACK, "T0ROSE/U0ADA"))
+    lost = PersonAct("click-1", ADAS, ActKind.EXEMPT, "ada", False, NOW_S, ActWay.SLACK, "T0ROSE/U0ADA")
+    office.store.acts.begin(lost)
     gone = replace(opened(ADAS, "ada"), state=IncidentState.CLOSED, closed_unix_s=NOW_S)
     office.store.incidents.save([IncidentChange(ChangeKind.CLOSED, NOW_S, gone)])
     office.now_s += LOST_AFTER_S + 1.0

@@ -21,7 +21,7 @@ that are in force stay beside them: else a person's many acts would end an exemp
 ended."""
 MAX_REFUSED = 200
 """Refused ones of one person, whatever numbers they named."""
-_LATEST_COUNTS: Final = ((ActKind.ACKNOWLEDGE, ActKind.UNACKNOWLEDGE), (ActKind.EXEMPT,))
+_LATEST_COUNTS: Final = ((ActKind.ACKNOWLEDGE.value, ActKind.UNACKNOWLEDGE.value), (ActKind.EXEMPT.value,))
 """Kinds of which the latest act on an incident counts."""
 
 
@@ -63,7 +63,7 @@ class ActStore:
         return _act(row)
 
     def of_incident(self, number: int) -> Sequence[PersonAct]:
-        """Oldest first. An exemption is of an attempt of a job: those that its other incidents led to are among them."""
+        """Oldest first. An exemption is of an attempt of a job: those by way of its other incidents are among them."""
         this, other = incidents.alias(), incidents.alias()
         same = [this.c[name] == other.c[name] for name in ("job_id", "attempt", "uid")]
         twins = select(other.c.number).join(this, and_(*same)).where(this.c.number == number)
@@ -111,7 +111,7 @@ def _by_request(request_id: str) -> Select[Any]:
 def _in_force(connection: Connection, number: int) -> list[int]:
     """``seq`` of the acts that say who looks at an incident, and whether its job is exempt: the latest ones done."""
     done = select(func.max(acts.c.seq)).where(acts.c.number == number, acts.c.outcome == ActOutcome.DONE.value)
-    latest = [connection.scalar(done.where(acts.c.kind.in_([kind.value for kind in kinds]))) for kinds in _LATEST_COUNTS]
+    latest = [connection.scalar(done.where(acts.c.kind.in_(kinds))) for kinds in _LATEST_COUNTS]
     return [seq for seq in latest if seq is not None]
 
 
